@@ -1,0 +1,1 @@
+"""HTTP only: parse, call one service, shape the answer."""

@@ -1,0 +1,1 @@
+"""One file per path group of /api/v1."""

@@ -1,0 +1,1 @@
+"""Who is calling: login back ends, tokens, passwords."""

@@ -1,0 +1,1 @@
+"""SQL engines behind `interfaces.engine`."""

@@ -1,0 +1,1 @@
+"""The seams: small async Protocols, nothing else."""

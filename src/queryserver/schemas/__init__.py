@@ -1,0 +1,1 @@
+"""Wire shapes. Only `api` imports them."""

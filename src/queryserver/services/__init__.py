@@ -1,0 +1,1 @@
+"""What the product does: plain classes, dependencies by constructor."""

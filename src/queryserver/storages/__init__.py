@@ -1,0 +1,1 @@
+"""File stores behind `interfaces.storage`."""

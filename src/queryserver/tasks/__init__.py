@@ -1,0 +1,1 @@
+"""How a recorded statement reaches a runner."""
