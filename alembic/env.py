@@ -1,0 +1,32 @@
+"""Runs the migrations on an asyncpg connection, so that one driver and one DSN form serve the whole program."""
+
+import asyncio
+import os
+
+import asyncpg
+from alembic import context
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from queryserver.db.tables import metadata
+
+
+def _run(connection: Connection) -> None:
+    context.configure(connection=connection, target_metadata=metadata, compare_server_default=False)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def _migrate() -> None:
+    dsn = context.config.attributes.get("dsn") or os.environ["QUERYSERVER_MIGRATE_DSN"]
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn, timeout=10), poolclass=NullPool
+    )
+    async with engine.connect() as connection:
+        await connection.run_sync(_run)
+        await connection.commit()
+    await engine.dispose()
+
+
+asyncio.run(_migrate())

@@ -1,0 +1,257 @@
+"""Tables of the service database. Alembic compares them with the migrations in a test."""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Sequence,
+    SmallInteger,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _moment(name: str, *, nullable: bool = True, now: bool = False) -> Column[object]:
+    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=func.now() if now else None)
+
+
+def _flag(name: str, *, default: bool) -> Column[bool]:
+    return Column(name, Boolean, nullable=False, server_default=text("true" if default else "false"))
+
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    comment="Facts about this deployment, such as the fingerprint of its signing key",
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("username", Text, nullable=False, comment="as shown"),
+    Column("username_key", Text, nullable=False, unique=True, comment="folded by the case rule; compared"),
+    Column("first_name", Text, nullable=False, server_default=""),
+    Column("last_name", Text, nullable=False, server_default=""),
+    Column("email", Text, nullable=False, server_default=""),
+    Column("password_hash", Text, comment="argon2id; null: no local login"),
+    _flag("is_active", default=True),
+    _flag("is_admin", default=False),
+    Column("token_epoch", Integer, nullable=False, server_default="0", comment="raised to end all tokens"),
+    _moment("last_login"),
+    _moment("created_at", nullable=False, now=True),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+)
+
+group_members = Table(
+    "group_members",
+    metadata,
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("group_id", BigInteger, ForeignKey("groups.id", ondelete="CASCADE"), nullable=False),
+    PrimaryKeyConstraint("user_id", "group_id"),
+    Index(None, "group_id"),
+)
+
+group_rights = Table(
+    "group_rights",
+    metadata,
+    Column("group_id", BigInteger, ForeignKey("groups.id", ondelete="CASCADE"), nullable=False),
+    Column("right", Text, nullable=False),
+    PrimaryKeyConstraint("group_id", "right"),
+)
+
+revoked_tokens = Table(
+    "revoked_tokens",
+    metadata,
+    Column("token_id", Text, primary_key=True, comment="a family, or the jti of one token"),
+    _moment("expires_at", nullable=False),
+    Index(None, "expires_at"),
+)
+
+rotated_tokens = Table(
+    "rotated_tokens",
+    metadata,
+    Column("jti", Text, primary_key=True, comment="a refresh token that was exchanged for its successor"),
+    _moment("rotated_at", nullable=False, now=True),
+    _moment("expires_at", nullable=False),
+    Index(None, "expires_at"),
+)
+
+login_failures = Table(
+    "login_failures",
+    metadata,
+    Column("key", Text, primary_key=True, comment="digest of a name, an address, or both"),
+    _moment("window_started_at", nullable=False),
+    Column("failures", Integer, nullable=False),
+    Index(None, "window_started_at"),
+)
+
+scripts = Table(
+    "scripts",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("body", Text, nullable=False),
+    comment="Scripts of more than one statement, shared by the operations that run them one by one",
+)
+
+session_ids = Sequence("session_ids", metadata=metadata)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", BigInteger, primary_key=True, comment="from session_ids"),
+    Column("guid", Text, nullable=False),
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("connector", Text, nullable=False),
+    Column("dialect", Text, nullable=False),
+    _flag("named", default=True),
+    Column("properties", JSONB, nullable=False, server_default="[]", comment="as given, without secrets"),
+    Column("settings", JSONB, nullable=False, server_default="{}"),
+    Column("sealed_credentials", LargeBinary, comment="encrypted; for the session's life"),
+    Column("owner", Text, nullable=False, comment="the instance that holds the engine session"),
+    _moment("lease_until", nullable=False),
+    _moment("created_at", nullable=False, now=True),
+    _moment("last_used_at", nullable=False, now=True),
+    Column("idle_s", Integer, nullable=False),
+    _moment("closed_at"),
+    Index("ix_sessions_open", "user_id", "connector", postgresql_where=text("closed_at is null")),
+)
+
+statements = Table(
+    "statements",
+    metadata,
+    Column("id", UUID(as_uuid=True), primary_key=True, comment="history_uuid on the wire"),
+    Column("history_id", BigInteger, Identity(), nullable=False, unique=True),
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("connector", Text, nullable=False),
+    Column("dialect", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("statement", Text, nullable=False),
+    Column("script_id", BigInteger, ForeignKey("scripts.id"), comment="null: the script is this one statement"),
+    Column("statement_index", Integer, nullable=False),
+    Column("statements_count", Integer, nullable=False),
+    Column("position", ARRAY(Integer), nullable=False, comment="start row, start column, end row, end column"),
+    Column("statement_hash", Text, nullable=False),
+    Column("guid", Text, nullable=False, unique=True),
+    Column("secret", Text, nullable=False),
+    Column("session_id", BigInteger, nullable=False),
+    Column("session_guid", Text, nullable=False),
+    _flag("in_named_session", default=False),
+    _flag("keeps_session", default=False),
+    Column("database", Text),
+    Column("settings", JSONB, nullable=False, server_default="{}"),
+    Column("row_limit", BigInteger, nullable=False),
+    Column("timeout_s", Integer, nullable=False),
+    _flag("in_history", default=True),
+    Column("parent_uuid", Text, nullable=False, server_default=""),
+    _moment("recorded_at", nullable=False, now=True),
+    _moment("deadline_at", nullable=False),
+    _moment("sent_at"),
+    _moment("ended_at"),
+    _moment("expires_at"),
+    _moment("last_used_at", nullable=False, now=True),
+    Column("engine_handle", Text, comment="token by which another instance re-attaches"),
+    Column("has_result_set", Boolean, nullable=False),
+    Column("modified_row_count", BigInteger),
+    Column("columns", JSONB),
+    Column("rows", BigInteger, nullable=False, server_default="0"),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("truncated_reason", Text),
+    Column("error_code", Text),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("progress", SmallInteger, nullable=False, server_default="0"),
+    Column("jobs", JSONB, nullable=False, server_default="[]"),
+    Column("owner", Text),
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    _moment("lease_until"),
+    _moment("cancel_requested_at"),
+    Column("canceled_by", Text),
+    Column("cursor_row", BigInteger, nullable=False, server_default="0"),
+    Column("inline_result", LargeBinary, comment="the whole result as an Arrow stream, when it is small"),
+    Index("ix_statements_history", "user_id", text("recorded_at desc"), text("history_id desc")),
+    Index("ix_statements_active", "user_id", postgresql_where=text("state in ('waiting', 'running')")),
+    Index("ix_statements_claimable", "lease_until", postgresql_where=text("state in ('waiting', 'running')")),
+    Index("ix_statements_session", "session_id", postgresql_where=text("state in ('waiting', 'running')")),
+    Index("ix_statements_expiry", "expires_at", postgresql_where=text("state = 'available'")),
+    Index("ix_statements_spool", "user_id", postgresql_where=text("state = 'available' and size_bytes > 32768")),
+    Index("ix_statements_recorded_at", "recorded_at"),
+)
+
+statement_logs = Table(
+    "statement_logs",
+    metadata,
+    Column("statement_id", UUID(as_uuid=True), ForeignKey("statements.id", ondelete="CASCADE"), nullable=False),
+    Column("start_line", Integer, nullable=False, comment="number of the first line of this piece"),
+    Column("lines", ARRAY(Text), nullable=False),
+    PrimaryKeyConstraint("statement_id", "start_line"),
+)
+
+result_segments = Table(
+    "result_segments",
+    metadata,
+    Column("statement_id", UUID(as_uuid=True), ForeignKey("statements.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("start_row", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    PrimaryKeyConstraint("statement_id", "number"),
+)
+
+doomed_results = Table(
+    "doomed_results",
+    metadata,
+    Column("statement_id", UUID(as_uuid=True), primary_key=True),
+    _moment("since", nullable=False, now=True),
+    comment="Results whose bytes are still to be deleted: written with the change of state, emptied by the sweep",
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("statement_id", UUID(as_uuid=True), nullable=False),
+    _moment("created_at", nullable=False, now=True),
+    PrimaryKeyConstraint("user_id", "key"),
+    Index(None, "created_at"),
+)
+
+engine_owners = Table(
+    "engine_owners",
+    metadata,
+    Column("connector", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    _moment("lease_until", nullable=False),
+    comment="Which process holds an engine whose data belong to one process at a time",
+)
