@@ -1,0 +1,1 @@
+"""Records of statements in PostgreSQL."""

@@ -1,0 +1,196 @@
+"""What runners do with records (`interfaces.statements.StatementLeases`).
+
+Every write names owner and fence: a runner that was taken for dead and wakes up later changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from queryserver.db.database import Database
+from queryserver.db.statements import rows
+from queryserver.domain.result import Column, Segment
+from queryserver.domain.statement import Assignment, Lease, Outcome
+
+_MINE = "id = $1 and owner = $2 and fence = $3"
+
+_CLAIM = f"""
+update statements set owner = $2, fence = fence + 1, lease_until = now() + $3
+where id = $1 and state = 'waiting' and (owner is null or lease_until < now())
+returning {rows.ASSIGNMENT}
+"""
+
+_ORPHANS = f"""
+update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
+where id in (
+    select id from statements as orphan
+    where state in ('waiting', 'running') and connector = any($3::text[]) and owner is distinct from $1
+        and ($4 or lease_until is null or lease_until < now())
+        and ($4 or not exists (
+            select from sessions
+            where sessions.id = orphan.session_id and closed_at is null
+                and sessions.owner <> $1 and sessions.lease_until > now()
+        ))
+    order by history_id limit 200 for update skip locked
+)
+returning {rows.ASSIGNMENT}
+"""
+
+_LOGGED = """
+logged as (
+    insert into statement_logs (statement_id, start_line, lines)
+    select id, {start}::integer, {lines}::text[] from changed where cardinality({lines}::text[]) > 0
+    on conflict (statement_id, start_line) do nothing
+)
+"""
+
+_REPORT = f"""
+with changed as (
+    update statements set progress = coalesce($4, progress), jobs = $5
+    where {_MINE} and state in ('waiting', 'running') returning id
+), {_LOGGED.format(start="$6", lines="$7")}
+select count(*) from changed
+"""
+
+_SEGMENT = f"""
+with changed as (
+    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint, columns = $8
+    where {_MINE} and state = 'running' returning id
+), stored as (
+    insert into result_segments as known (statement_id, number, fence, start_row, rows, size_bytes)
+    select id, $4::integer, $3::bigint, $5::bigint, $6::bigint, $7::bigint from changed
+    on conflict (statement_id, number) do update
+        set fence = excluded.fence, start_row = excluded.start_row, rows = excluded.rows,
+            size_bytes = excluded.size_bytes
+        where known.fence < excluded.fence
+)
+select count(*) from changed
+"""
+
+_FINISH = f"""
+with changed as (
+    update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6, has_result_set = $7,
+        columns = $8, rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
+        inline_result = $13, engine_handle = null,
+        progress = case when $4::text in ('available', 'success') then 100 else progress end,
+        expires_at = case when $4::text = 'available' then now() + $14::interval end
+    where {_MINE} and state in ('waiting', 'running') returning id
+), doomed as (
+    insert into doomed_results (statement_id)
+    select id from changed
+    where $4::text <> 'available' and exists (select from result_segments where statement_id = $1)
+    on conflict do nothing
+), {_LOGGED.format(start="$15", lines="$16")}
+select count(*) from changed
+"""
+
+
+class Leases:
+    """Claims, heartbeats and fenced writes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta) -> Assignment | None:
+        """See the Protocol."""
+        row = await self._database.row(_CLAIM, statement_id, owner, lease)
+        return rows.assignment_of(row) if row else None
+
+    async def claim_orphans(
+        self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
+    ) -> Sequence[Assignment]:
+        """See the Protocol. In order of recording, at most 200 at once."""
+        found = await self._database.fetch(_ORPHANS, owner, lease, list(connectors), everything)
+        return sorted((rows.assignment_of(row) for row in found), key=lambda one: one.history_id)
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
+        """See the Protocol."""
+        renewed = await self._database.fetch(
+            """update statements set lease_until = now() + $2 where owner = $1 and state in ('waiting', 'running')
+            returning id, cancel_requested_at is not null as canceled""",
+            owner,
+            lease,
+        )
+        return {row["id"]: row["canceled"] for row in renewed}
+
+    async def release(self, lease: Lease) -> None:
+        """See the Protocol."""
+        await self._database.execute(
+            f"""update statements set owner = null, lease_until = null
+            where {_MINE} and state = 'waiting' and sent_at is null""",  # noqa: S608 a constant of ours
+            *_named(lease),
+        )
+
+    async def mark_sent(self, lease: Lease) -> bool:
+        """See the Protocol."""
+        return await self._changed(
+            f"""update statements set sent_at = coalesce(sent_at, now())
+            where {_MINE} and state = 'waiting' and cancel_requested_at is null""",  # noqa: S608 a constant of ours
+            lease,
+        )
+
+    async def mark_running(self, lease: Lease, *, engine_handle: str) -> bool:
+        """See the Protocol."""
+        return await self._changed(
+            f"""update statements set state = 'running', engine_handle = $4
+            where {_MINE} and state in ('waiting', 'running')""",  # noqa: S608 a constant of ours
+            lease,
+            engine_handle,
+        )
+
+    async def report(
+        self,
+        lease: Lease,
+        *,
+        progress: int | None,
+        lines: Sequence[str],
+        start_line: int,
+        jobs: Sequence[Mapping[str, Any]] = (),
+    ) -> bool:
+        """See the Protocol."""
+        changed = await self._database.value(_REPORT, *_named(lease), progress, list(jobs), start_line, list(lines))
+        return changed == 1
+
+    async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
+        """See the Protocol. A successor's segment replaces the same one of a runner that lost its lease."""
+        changed = await self._database.value(
+            _SEGMENT,
+            *_named(lease),
+            segment.number,
+            segment.start_row,
+            segment.rows,
+            segment.size_bytes,
+            rows.stored_columns(columns),
+        )
+        return changed == 1
+
+    async def finish(
+        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int
+    ) -> bool:
+        """See the Protocol."""
+        changed = await self._database.value(
+            _FINISH,
+            *_named(lease),
+            outcome.state.value,
+            outcome.error_code,
+            outcome.message,
+            outcome.has_result_set,
+            rows.stored_columns(outcome.columns),
+            outcome.rows,
+            outcome.size_bytes,
+            outcome.truncated_reason.value if outcome.truncated_reason else None,
+            outcome.modified_row_count,
+            outcome.inline_result,
+            retention,
+            start_line,
+            list(lines),
+        )
+        return changed == 1
+
+    async def _changed(self, sql: str, lease: Lease, *arguments: object) -> bool:
+        return await self._database.execute(sql, *_named(lease), *arguments) == 1
+
+
+def _named(lease: Lease) -> tuple[UUID, str, int]:
+    return lease.statement_id, lease.owner, lease.fence

@@ -1,0 +1,342 @@
+"""What callers do with records (`interfaces.statements.StatementRecords`)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from queryserver.db.coalescing import CoalescingReader
+from queryserver.db.database import Connection, Database
+from queryserver.db.statements import rows
+from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, TooManyStatements
+from queryserver.domain.result import Segment
+from queryserver.domain.statement import (
+    HistoryEntry,
+    LogPage,
+    NewStatement,
+    StatementRecord,
+    StatementState,
+    StatementStatus,
+    StoredResult,
+)
+from queryserver.interfaces.statements import HistoryFilter, Recorded
+
+# Counting and inserting in one statement: a call above a limit leaves nothing behind, and needs one round trip.
+_RECORD = """
+with script as (
+    insert into scripts (body) select $4::text where $4::text is not null returning id
+)
+insert into statements (
+    id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
+    statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
+    row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until
+)
+select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
+    $11, $12, $13, $14, $15, $16, $17, $18, $19,
+    $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
+    case when $25::text is null then 0 else 1 end, case when $25::text is null then null else now() + $26::interval end
+where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
+    and (
+        select coalesce(sum(size_bytes), 0) from statements
+        where user_id = $2 and state = 'available' and size_bytes > 32768
+    ) < $28
+returning history_id, recorded_at, deadline_at, script_id
+"""
+
+_KEY = """
+insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
+on conflict (user_id, key) do update
+    set fingerprint = excluded.fingerprint, statement_id = excluded.statement_id, created_at = now()
+    where known.created_at < now() - interval '24 hours'
+returning true
+"""
+
+_STORED = """
+select {status}, columns, size_bytes, fence, cursor_row, inline_result,
+    last_used_at < now() - interval '1 minute' as unused
+from statements where id = $1
+"""
+
+_SEGMENTS = """
+select number, start_row, rows, size_bytes from result_segments
+where statement_id = $1 and start_row < $3 and start_row + rows > $2 order by number
+"""
+
+_CANCEL = """
+update statements set
+    cancel_requested_at = coalesce(cancel_requested_at, now()),
+    canceled_by = coalesce(canceled_by, $2),
+    state = case when sent_at is null then 'canceled' else state end,
+    message = case when sent_at is null then 'Canceled by ' || $2::text || '.' else message end,
+    ended_at = case when sent_at is null then now() end,
+    fence = fence + case when sent_at is null then 1 else 0 end
+where id = $1 and state in ('waiting', 'running')
+returning {status}
+"""
+
+_CLOSE = """
+with closed as (
+    update statements set state = 'closed', message = 'The result was closed.', inline_result = null
+    where id = $1 and state = 'available' returning id
+), doomed as (
+    insert into doomed_results (statement_id) select id from closed on conflict do nothing
+)
+select count(*) from closed
+"""
+
+
+class Records:
+    """The statements of everybody; who may see which is the business of the services."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._statuses = CoalescingReader(self._read_statuses)
+
+    async def aclose(self) -> None:
+        """Stop reads on their way."""
+        await self._statuses.aclose()
+
+    async def record(self, new: NewStatement) -> Recorded:
+        """See the Protocol. One round trip without an idempotency key."""
+        if new.idempotency is None:
+            async with self._database.connection() as connection:
+                return Recorded(await self._insert(connection, new), replayed=False)
+        async with self._database.transaction() as connection:
+            key = new.idempotency
+            if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
+                return Recorded(await self._insert(connection, new), replayed=False)
+            known = await connection.fetchrow(
+                "select fingerprint, statement_id from idempotency_keys where user_id = $1 and key = $2",
+                new.user_id,
+                key.key,
+            )
+            if known is None or known["fingerprint"] != key.fingerprint:
+                raise IdempotencyConflict
+            replayed = await connection.fetchrow(
+                f"select {rows.RECORD} from statements where id = $1",  # noqa: S608 column names of ours
+                known["statement_id"],
+            )
+        if replayed is None:
+            raise IdempotencyConflict
+        return Recorded(rows.record_of(replayed), replayed=True)
+
+    async def new_session_id(self) -> int:
+        """From the sequence that sessions take theirs from too."""
+        return await self._database.value("select nextval('session_ids')")
+
+    async def status(self, statement_id: UUID) -> StatementStatus | None:
+        """Shares a query with the other calls of this moment."""
+        return await self._statuses.get(statement_id)
+
+    async def read(self, statement_id: UUID) -> StatementRecord | None:
+        """See the Protocol."""
+        row = await self._database.row(
+            f"select {rows.RECORD} from statements where id = $1",  # noqa: S608 column names of ours
+            statement_id,
+        )
+        return rows.record_of(row) if row else None
+
+    async def id_of_guid(self, guid: str) -> UUID | None:
+        """See the Protocol."""
+        return await self._database.value("select id from statements where guid = $1", guid)
+
+    async def script(self, script_id: int) -> str:
+        """See the Protocol."""
+        return await self._database.value("select body from scripts where id = $1", script_id)
+
+    async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
+        """See the Protocol."""
+        async with self._database.connection() as connection:
+            row = await connection.fetchrow(_STORED_SQL, statement_id)
+            if row is None:
+                return None
+            first = row["cursor_row"] if start_row is None else start_row
+            segments = []
+            if row["inline_result"] is None and row["rows"] > first:
+                segments = await connection.fetch(_SEGMENTS, statement_id, first, first + rows)
+            if row["unused"]:
+                await connection.execute("update statements set last_used_at = now() where id = $1", statement_id)
+        return _stored_result(row, segments)
+
+    async def advance_cursor(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
+        """See the Protocol."""
+        return (
+            await self._database.execute(
+                """update statements set cursor_row = $3, last_used_at = now()
+                where id = $1 and ($2::bigint is null or cursor_row = $2)""",
+                statement_id,
+                expected,
+                to,
+            )
+            == 1
+        )
+
+    async def request_cancel(self, statement_id: UUID, *, by: str) -> StatementStatus | None:
+        """See the Protocol."""
+        row = await self._database.row(_CANCEL_SQL, statement_id, by)
+        return rows.status_of(row) if row else await self.status(statement_id)
+
+    async def close_result(self, statement_id: UUID) -> bool:
+        """See the Protocol."""
+        return await self._database.value(_CLOSE, statement_id) == 1
+
+    async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> LogPage:
+        """See the Protocol."""
+        async with self._database.connection() as connection:
+            head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
+            pieces = await connection.fetch(
+                """select start_line, lines from statement_logs
+                where statement_id = $1 and start_line + cardinality(lines) > $2 order by start_line""",
+                statement_id,
+                start,
+            )
+        first = max(start, pieces[0]["start_line"]) if pieces else start
+        lines = [line for piece in pieces for line in piece["lines"]]
+        skipped = first - pieces[0]["start_line"] if pieces else 0
+        return LogPage(
+            start=first,
+            lines=lines[skipped : None if size is None else skipped + size],
+            progress=head["progress"] if head else 0,
+            jobs=tuple(head["jobs"]) if head else (),
+        )
+
+    async def history(
+        self, user_id: int, chosen: HistoryFilter, *, offset: int, limit: int
+    ) -> tuple[int, Sequence[HistoryEntry]]:
+        """See the Protocol."""
+        arguments = (user_id, chosen.connectors, chosen.dialect, _like(chosen.text))
+        async with self._database.connection() as connection:
+            count = await connection.fetchval(f"select count(*) from statements {_HISTORY}", *arguments)  # noqa: S608 ours
+            page = await connection.fetch(
+                f"""select {rows.HISTORY} from statements {_HISTORY}
+                order by recorded_at desc, history_id desc offset $5 limit $6""",  # noqa: S608 ours
+                *arguments,
+                offset,
+                limit,
+            )
+        return count, [rows.history_of(row) for row in page]
+
+    async def _read_statuses(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, StatementStatus]:
+        found = await self._database.fetch(
+            f"select {rows.STATUS} from statements where id = any($1::uuid[])",  # noqa: S608 column names of ours
+            list(statement_ids),
+        )
+        return {row["id"]: rows.status_of(row) for row in found}
+
+    async def _insert(self, connection: Connection, new: NewStatement) -> StatementRecord:
+        row = await connection.fetchrow(_RECORD, *_insert_arguments(new))
+        if row is None:
+            raise await _limit_reached(connection, new)
+        return _fresh_record(new, row)
+
+
+_HISTORY = r"""
+where user_id = $1 and in_history
+    and ($2::text[] is null or connector = any($2::text[]))
+    and ($3::text is null or dialect = $3)
+    and ($4::text is null or statement ilike $4 escape '\')
+"""
+_STORED_SQL = _STORED.format(status=rows.STATUS)
+_CANCEL_SQL = _CANCEL.format(status=rows.STATUS)
+
+
+def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
+    handle = new.handle
+    return (
+        new.id,
+        new.user_id,
+        new.connector,
+        new.script,
+        new.script_id,
+        new.dialect,
+        handle.statement,
+        handle.statement_index,
+        handle.statements_count,
+        list(handle.position),
+        handle.statement_hash,
+        handle.guid,
+        handle.secret,
+        handle.session_id,
+        handle.session_guid,
+        new.in_named_session,
+        handle.has_more_statements and not new.in_named_session,
+        new.database,
+        rows.text_map(new.settings),
+        new.row_limit,
+        int(new.timeout.total_seconds()),
+        new.in_history,
+        new.parent_uuid,
+        new.has_result_set,
+        new.owner,
+        new.lease,
+        new.max_active,
+        new.max_spool_bytes,
+    )
+
+
+async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyStatements | QuotaExceeded:
+    active = await connection.fetchval(
+        "select count(*) from statements where user_id = $1 and state in ('waiting', 'running')", new.user_id
+    )
+    if active >= new.max_active:
+        return TooManyStatements(f"{active} of your statements are waiting or running; {new.max_active} may.")
+    return QuotaExceeded(
+        "Your stored results fill your share of the result store. Close some of them.",
+        retry_after=timedelta(seconds=60),
+    )
+
+
+def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:
+    status = StatementStatus(
+        id=new.id,
+        history_id=row["history_id"],
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        state=StatementState.WAITING,
+        has_result_set=new.has_result_set,
+        rows=0,
+        truncated_reason=None,
+        modified_row_count=None,
+        error_code=None,
+        message="",
+        progress=0,
+        expires_at=None,
+        owner=new.owner,
+    )
+    return StatementRecord(
+        status=status,
+        handle=new.handle,
+        script_id=row["script_id"],
+        database=new.database,
+        settings=new.settings,
+        row_limit=new.row_limit,
+        timeout_s=int(new.timeout.total_seconds()),
+        in_named_session=new.in_named_session,
+        in_history=new.in_history,
+        parent_uuid=new.parent_uuid,
+        recorded_at=row["recorded_at"],
+        deadline_at=row["deadline_at"],
+        columns=None,
+        size_bytes=0,
+        cancel_requested=False,
+        canceled_by=None,
+    )
+
+
+def _stored_result(row: rows.Row, segments: Sequence[rows.Row]) -> StoredResult:
+    return StoredResult(
+        status=rows.status_of(row),
+        columns=rows.columns_of(row["columns"]) or (),
+        size_bytes=row["size_bytes"],
+        fence=row["fence"],
+        cursor_row=row["cursor_row"],
+        inline=row["inline_result"],
+        segments=[Segment(one["number"], one["start_row"], one["rows"], one["size_bytes"]) for one in segments],
+    )
+
+
+def _like(text: str | None) -> str | None:
+    if not text:
+        return None
+    escaped = text.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
+    return f"%{escaped}%"

@@ -1,0 +1,113 @@
+"""What the sweep does with records whose time is over (`interfaces.statements.StatementRetention`)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from queryserver.db.database import Database
+
+_EXPIRE = """
+with over as (
+    select id from statements where state = 'available' and expires_at < now()
+    order by expires_at limit $1 for update skip locked
+), expired as (
+    update statements set state = 'expired', message = 'Results have expired.', inline_result = null
+    where id in (select id from over) returning id
+), doomed as (
+    insert into doomed_results (statement_id) select id from expired on conflict do nothing
+)
+select count(*) from expired
+"""
+
+_OLD = """
+select id from statements
+where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
+    and state not in ('waiting', 'running')
+order by recorded_at limit $2
+"""
+
+_DELETE_HISTORY = f"""
+with old as ({_OLD} for update skip locked), doomed as (
+    insert into doomed_results (statement_id) select id from old on conflict do nothing
+), gone as (
+    delete from statements where id in (select id from old) returning id
+)
+select count(*) from gone
+"""
+
+_UNUSED_SCRIPTS = "from scripts where not exists (select from statements where script_id = scripts.id)"
+
+_SPENT: Mapping[str, str] = {
+    "idempotency keys": "from idempotency_keys where created_at < now() - interval '24 hours'",
+    "revoked tokens": "from revoked_tokens where expires_at < now()",
+    "rotated tokens": "from rotated_tokens where expires_at < now()",
+    "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
+    "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
+    "scripts": _UNUSED_SCRIPTS,
+}
+
+
+class Retention:
+    """Deletes in small batches, so that no call waits behind a large one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expire_results(self, *, limit: int) -> int:
+        """See the Protocol."""
+        return await self._database.value(_EXPIRE, limit)
+
+    async def doomed(self, *, limit: int) -> Sequence[UUID]:
+        """See the Protocol."""
+        found = await self._database.fetch("select statement_id from doomed_results order by since limit $1", limit)
+        return [row["statement_id"] for row in found]
+
+    async def buried(self, statement_ids: Sequence[UUID]) -> None:
+        """See the Protocol. The segments leave the record only now: until then they say what is to be deleted."""
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                "delete from result_segments where statement_id = any($1::uuid[])", list(statement_ids)
+            )
+            await connection.execute(
+                "delete from doomed_results where statement_id = any($1::uuid[])", list(statement_ids)
+            )
+
+    async def delete_logs(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
+        """See the Protocol."""
+        chosen = """from statement_logs where statement_id in (
+            select id from statements
+            where ended_at < now() - $1::interval and exists (
+                select from statement_logs as line where line.statement_id = statements.id
+            ) limit $2)"""
+        if dry_run:
+            return await self._database.value(f"select count(*) {chosen}", older_than, 2**31)
+        return await self._database.execute(f"delete {chosen}", older_than, limit)
+
+    async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
+        """See the Protocol."""
+        if dry_run:
+            return await self._database.value(
+                f"select count(*) from ({_OLD}) as old",  # noqa: S608 a constant of ours
+                older_than,
+                2**31,
+            )
+        return await self._database.value(_DELETE_HISTORY, older_than, limit)
+
+    async def delete_spent(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        """See the Protocol."""
+        counts: dict[str, int] = {}
+        for kind, chosen in _SPENT.items():
+            if dry_run:
+                counts[kind] = await self._database.value(f"select count(*) {chosen}")
+            else:
+                counts[kind] = await self._database.execute(f"delete {chosen}")
+        return counts
+
+    async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:
+        """See the Protocol."""
+        found = await self._database.fetch(
+            """select id from statements where state = 'available' and last_used_at <= now() - $1::interval
+            order by last_used_at""",
+            unused_since,
+        )
+        return [row["id"] for row in found]

@@ -1,0 +1,149 @@
+"""Rows of the table `statements` as domain values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from queryserver.domain.result import Column, ResultType, TruncationReason
+from queryserver.domain.statement import (
+    Assignment,
+    HistoryEntry,
+    Lease,
+    StatementHandle,
+    StatementRecord,
+    StatementState,
+    StatementStatus,
+)
+
+
+class Row(Protocol):
+    """A row of the driver: columns by name."""
+
+    def __getitem__(self, key: str, /) -> Any:
+        """The value of one column."""
+        ...
+
+
+STATUS = """id, history_id, user_id, connector, dialect, state, has_result_set, rows, truncated_reason,
+    modified_row_count, error_code, message, progress, expires_at, owner"""
+
+RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, statement_hash, guid, secret,
+    session_id, session_guid, script_id, database, settings, row_limit, timeout_s, in_named_session, in_history,
+    parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by"""
+
+ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
+    in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at"""
+
+HISTORY = """id, history_id, dialect, left(statement, 1001) as statement, state, recorded_at, parent_uuid, message,
+    database, rows"""
+
+
+def status_of(row: Row) -> StatementStatus:
+    """A row with the columns STATUS."""
+    reason = row["truncated_reason"]
+    return StatementStatus(
+        id=row["id"],
+        history_id=row["history_id"],
+        user_id=row["user_id"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        state=StatementState(row["state"]),
+        has_result_set=row["has_result_set"],
+        rows=row["rows"],
+        truncated_reason=TruncationReason(reason) if reason else None,
+        modified_row_count=row["modified_row_count"],
+        error_code=row["error_code"],
+        message=row["message"],
+        progress=row["progress"],
+        expires_at=row["expires_at"],
+        owner=row["owner"],
+    )
+
+
+def record_of(row: Row) -> StatementRecord:
+    """A row with the columns RECORD."""
+    start_row, start_column, end_row, end_column = row["position"]
+    return StatementRecord(
+        status=status_of(row),
+        handle=StatementHandle(
+            statement=row["statement"],
+            statement_index=row["statement_index"],
+            statements_count=row["statements_count"],
+            position=(start_row, start_column, end_row, end_column),
+            statement_hash=row["statement_hash"],
+            guid=row["guid"],
+            secret=row["secret"],
+            session_id=row["session_id"],
+            session_guid=row["session_guid"],
+        ),
+        script_id=row["script_id"],
+        database=row["database"],
+        settings=row["settings"],
+        row_limit=row["row_limit"],
+        timeout_s=row["timeout_s"],
+        in_named_session=row["in_named_session"],
+        in_history=row["in_history"],
+        parent_uuid=row["parent_uuid"],
+        recorded_at=row["recorded_at"],
+        deadline_at=row["deadline_at"],
+        columns=columns_of(row["columns"]),
+        size_bytes=row["size_bytes"],
+        cancel_requested=row["cancel_requested_at"] is not None,
+        canceled_by=row["canceled_by"],
+    )
+
+
+def assignment_of(row: Row) -> Assignment:
+    """A row with the columns ASSIGNMENT."""
+    return Assignment(
+        lease=Lease(row["id"], row["owner"], row["fence"]),
+        user_id=row["user_id"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        statement=row["statement"],
+        database=row["database"],
+        settings=row["settings"],
+        session_id=row["session_id"],
+        in_named_session=row["in_named_session"],
+        keeps_session=row["keeps_session"],
+        row_limit=row["row_limit"],
+        deadline_at=row["deadline_at"],
+        sent=row["sent_at"] is not None,
+        engine_handle=row["engine_handle"],
+        cancel_requested=row["cancel_requested_at"] is not None,
+        history_id=row["history_id"],
+    )
+
+
+def history_of(row: Row) -> HistoryEntry:
+    """A row with the columns HISTORY."""
+    return HistoryEntry(
+        id=row["id"],
+        history_id=row["history_id"],
+        dialect=row["dialect"],
+        statement=row["statement"],
+        state=StatementState(row["state"]),
+        recorded_at=row["recorded_at"],
+        parent_uuid=row["parent_uuid"],
+        message=row["message"],
+        database=row["database"],
+        rows=row["rows"],
+    )
+
+
+def columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
+    """Columns from their stored form: lists of name, type, native type, comment."""
+    if stored is None:
+        return None
+    return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)
+
+
+def stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
+    """The opposite of `columns_of`."""
+    if columns is None:
+        return None
+    return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]
+
+
+def text_map(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Engine settings as stored."""
+    return {key: str(value) for key, value in settings.items()}

@@ -1,0 +1,259 @@
+"""A statement: its record, its states and what they look like on the wire (Contract editor 2, 3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from queryserver.domain.result import Column, Segment, TruncationReason
+
+
+class StatementState(StrEnum):
+    """One machine for all engines; stored in the record, every change is one transaction."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    AVAILABLE = "available"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """No further work will be done."""
+        return self not in ACTIVE
+
+    @property
+    def wire_status(self) -> str:
+        """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
+        return _WIRE_STATUS.get(self, self.value)
+
+
+ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
+_WIRE_STATUS = {StatementState.SUCCESS: "available", StatementState.TIMED_OUT: "failed"}
+
+# Contract editor 3.3. `available` may still lose its result; nothing else leaves a terminal state.
+TRANSITIONS: Mapping[StatementState, frozenset[StatementState]] = MappingProxyType(
+    {
+        StatementState.WAITING: frozenset(
+            {StatementState.RUNNING, StatementState.CANCELED, StatementState.FAILED, StatementState.TIMED_OUT}
+        ),
+        StatementState.RUNNING: frozenset(
+            {
+                StatementState.AVAILABLE,
+                StatementState.SUCCESS,
+                StatementState.FAILED,
+                StatementState.CANCELED,
+                StatementState.TIMED_OUT,
+            }
+        ),
+        StatementState.AVAILABLE: frozenset({StatementState.EXPIRED, StatementState.CLOSED}),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementStatus:
+    """What check_status tells; the part of the record that is read most."""
+
+    id: UUID
+    history_id: int
+    user_id: int
+    connector: str
+    dialect: str
+    state: StatementState
+    has_result_set: bool
+    rows: int
+    truncated_reason: TruncationReason | None
+    modified_row_count: int | None
+    error_code: str | None
+    message: str
+    progress: int
+    expires_at: datetime | None
+    owner: str | None
+
+    @property
+    def outcome(self) -> tuple[int, str] | None:
+        """`status` and `code` of a statement that has no result to give; None while all is well (Contract 3.2)."""
+        match self.state:
+            case StatementState.FAILED:
+                code = self.error_code or "engine_error"
+                return (401 if code == "credentials_required" else 1), code
+            case StatementState.CANCELED:
+                return 1, "canceled"
+            case StatementState.TIMED_OUT:
+                return -4, "statement_timeout"
+            case StatementState.EXPIRED:
+                return -3, "expired"
+            case StatementState.CLOSED:
+                return -3, "closed"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class StatementHandle:
+    """What the client gets to hold: position in the script, opaque names, session (Contract editor 2.1)."""
+
+    statement: str
+    statement_index: int
+    statements_count: int
+    position: tuple[int, int, int, int]
+    statement_hash: str
+    guid: str
+    secret: str
+    session_id: int
+    session_guid: str
+
+    @property
+    def has_more_statements(self) -> bool:
+        """Whether the script goes on after this statement."""
+        return self.statement_index < self.statements_count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRecord:
+    """A whole record as the read path needs it."""
+
+    status: StatementStatus
+    handle: StatementHandle
+    script_id: int | None
+    database: str | None
+    settings: Mapping[str, str]
+    row_limit: int
+    timeout_s: int
+    in_named_session: bool
+    in_history: bool
+    parent_uuid: str
+    recorded_at: datetime
+    deadline_at: datetime
+    columns: tuple[Column, ...] | None
+    size_bytes: int
+    cancel_requested: bool
+    canceled_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The caller's key and the digest of what it was used for (Contract editor 4.4)."""
+
+    key: str
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewStatement:
+    """A statement about to be recorded."""
+
+    id: UUID
+    user_id: int
+    connector: str
+    dialect: str
+    handle: StatementHandle
+    script: str | None
+    script_id: int | None
+    database: str | None
+    settings: Mapping[str, str]
+    row_limit: int
+    timeout: timedelta
+    has_result_set: bool
+    in_history: bool
+    in_named_session: bool
+    parent_uuid: str
+    owner: str | None
+    lease: timedelta
+    idempotency: IdempotencyKey | None
+    max_active: int
+    max_spool_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run one statement. Every write carries the fence; an older one is refused."""
+
+    statement_id: UUID
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A claimed statement with all that a runner needs."""
+
+    lease: Lease
+    user_id: int
+    connector: str
+    dialect: str
+    statement: str
+    database: str | None
+    settings: Mapping[str, str]
+    session_id: int
+    in_named_session: bool
+    keeps_session: bool
+    row_limit: int
+    deadline_at: datetime
+    sent: bool
+    engine_handle: str | None
+    cancel_requested: bool
+    history_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a statement ended, with everything that is stored about it in one transaction."""
+
+    state: StatementState
+    error_code: str | None = None
+    message: str = ""
+    has_result_set: bool = False
+    columns: tuple[Column, ...] | None = None
+    rows: int = 0
+    size_bytes: int = 0
+    truncated_reason: TruncationReason | None = None
+    modified_row_count: int | None = None
+    inline_result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """Where the rows of a statement are: in the record, or in segments of the result store."""
+
+    status: StatementStatus
+    columns: tuple[Column, ...]
+    size_bytes: int
+    fence: int
+    cursor_row: int
+    inline: bytes | None
+    segments: Sequence[Segment]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Log lines [start, start + len(lines)); earlier lines may have been dropped."""
+
+    start: int
+    lines: Sequence[str]
+    progress: int
+    jobs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One line of get_history."""
+
+    id: UUID
+    history_id: int
+    dialect: str
+    statement: str
+    state: StatementState
+    recorded_at: datetime
+    parent_uuid: str
+    message: str
+    database: str | None
+    rows: int

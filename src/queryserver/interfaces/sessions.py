@@ -1,0 +1,84 @@
+"""Records of engine sessions that outlive one statement, and of engines that one process holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session: opened by create_session (`named`), or kept between the statements of one script."""
+
+    id: int
+    guid: str
+    user_id: int
+    connector: str
+    dialect: str
+    named: bool
+    properties: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, str]
+    sealed_credentials: bytes | None
+    owner: str
+    is_live: bool
+    idle: timedelta
+    last_used_at: datetime
+    is_busy: bool = False
+
+
+class SessionRecords(Protocol):
+    """Each method is one transaction. All raise DatabaseUnavailable."""
+
+    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        """Store a session; False when the user has `max_open` named ones open. A kept one is stored again."""
+        ...
+
+    async def read(self, session_id: int) -> SessionRecord | None:
+        """An open session; None once it is closed."""
+        ...
+
+    async def open_sessions(
+        self,
+        *,
+        user_id: int | None = None,
+        connectors: Sequence[str] | None = None,
+        unused_since: timedelta | None = None,
+    ) -> Sequence[SessionRecord]:
+        """Open named sessions."""
+        ...
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        """The sealed credentials of the newest open session of the user for that connector."""
+        ...
+
+    async def touch(self, session_id: int) -> None:
+        """The user did something in it; polling does not count."""
+        ...
+
+    async def close(self, session_id: int) -> bool:
+        """Close it and forget its credentials; False when it was closed already."""
+        ...
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        """Extend the leases of all open sessions of `owner`; answers their ids."""
+        ...
+
+    async def close_lost(self) -> int:
+        """Close the sessions whose owner is dead."""
+        ...
+
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        """Try to become, or to stay, the process that holds this engine. `everything` ignores another's lease."""
+        ...
+
+    async def release_engines(self, *, owner: str) -> None:
+        """Give up all engines that `owner` holds."""
+        ...
+
+
+class Notices(Protocol):
+    """A word to the other instances. Lost ones do no harm: sweeps find what was not heard."""
+
+    async def publish(self, kind: str, subject: str) -> None:
+        """Tell every instance, this one included. Never raises."""
+        ...
