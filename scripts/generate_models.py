@@ -1,0 +1,94 @@
+"""Make src/queryserver/schemas/generated.py from openapi/resources.yaml; with --check only compare.
+
+The models are what datamodel-code-generator gives, with one addition: a key outside `required` is left out of the
+answer while its value is None, so that no caller has to remember it.
+"""
+
+import argparse
+import ast
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "openapi" / "resources.yaml"
+TARGET = ROOT / "src" / "queryserver" / "schemas" / "generated.py"
+WIRE = "queryserver.schemas.wire"
+HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
+DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'
+OPTIONS = (
+    "--input-file-type=openapi",
+    "--output-model-type=pydantic_v2.BaseModel",
+    "--target-python-version=3.11",
+    "--target-pydantic-version=2.12",
+    f"--base-class={WIRE}.WireModel",
+    "--disable-future-imports",
+    "--disable-timestamp",
+    "--ignore-pyproject",
+    "--no-formatters",
+    "--use-annotated",
+    "--use-schema-description",
+    "--use-standard-collections",
+    "--use-union-operator",
+)
+
+
+def generate() -> str:
+    """The text of the generated module; the same source gives the same text."""
+    beside_python = Path(sys.executable).parent
+    models = _run([str(beside_python / "datamodel-codegen"), f"--input={SOURCE}", *OPTIONS])
+    tree = _OmitAbsentKeys().visit(ast.parse(models))
+    text = HEADER + DOCSTRING + ast.unparse(ast.fix_missing_locations(tree))
+    return _run([str(beside_python / "ruff"), "format", "-"], text)
+
+
+class _OmitAbsentKeys(ast.NodeTransformer):
+    """`key: X | None = None`, with or without Annotated, becomes `key: Omittable[X] = None`."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if node.module == WIRE:
+            node.names.insert(0, ast.alias("Omittable"))
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        match node:
+            case ast.AnnAssign(value=ast.Constant(value=None), annotation=ast.BinOp(left=bare)):
+                node.annotation = _omittable(bare)
+            case ast.AnnAssign(
+                value=ast.Constant(value=None),
+                annotation=ast.Subscript(slice=ast.Tuple(elts=[ast.BinOp(left=bare), *_] as parts)),
+            ):
+                parts[0] = _omittable(bare)
+            case ast.AnnAssign(value=ast.expr()):
+                message = f"{ast.unparse(node)}: a key that may be absent cannot be null"
+                raise ValueError(message)
+        return node
+
+
+def _omittable(bare: ast.expr) -> ast.expr:
+    return ast.Subscript(ast.Name("Omittable"), bare)
+
+
+def _run(command: list[str], text: str | None = None) -> str:
+    """What a tool of this environment prints; its complaints go to the terminal."""
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
+
+
+def main() -> int:
+    """Exit code 1 when --check finds a difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 when the committed file differs")
+    wanted = generate()
+    if not parser.parse_args().check:
+        TARGET.write_text(wanted, encoding="utf-8")
+        return 0
+    present = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+    sys.stdout.writelines(
+        difflib.unified_diff(present.splitlines(True), wanted.splitlines(True), "committed", "generated")
+    )
+    return int(present != wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
