@@ -1,0 +1,256 @@
+"""Request bodies and query parameters of the editor and session calls (Contract editor 4 to 12).
+
+Models are read with `parse` only. A name that a client may give in two ways (short form, full form) is asked for by
+the model's properties, never by the single fields.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
+from queryserver.schemas.fields import (
+    INVALID_JSON,
+    Flag,
+    Json,
+    Number,
+    Text,
+    TextOrNothing,
+    Whole,
+    must,
+    without_nulls,
+)
+from queryserver.schemas.snippets import Fields, Notebook, PreviousHandle, SessionSpec, Snippet
+
+HISTORY_LIMIT_MAX = 100
+PAGE_MAX = 10**9
+KEY_MAX = 255
+KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+def parse(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """The fields of one call, from form or query text or from native JSON values.
+
+    Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
+    """
+    try:
+        return model.model_validate(without_nulls(values))
+    except ValidationError as error:
+        raise _as_domain_error(error.errors(include_url=False, include_input=False)) from None
+
+
+def _as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
+    """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
+    problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
+    name = ".".join(str(part) for part in problem["loc"])
+    match problem["type"]:
+        case "missing":
+            return MissingParameter(f"{name} is required.")
+        case "literal_error":
+            return InvalidParameter(f"{name} must be {problem.get('ctx', {})['expected']}.")
+        case "list_type" | "tuple_type":
+            return InvalidParameter(f"{name} must be an array.")
+        case "dict_type":
+            return InvalidParameter(f"{name} must be a JSON object.")
+        case kind:
+            failure = InvalidJson if kind == INVALID_JSON else InvalidParameter
+            return failure(f"{name} {problem['msg']}")
+
+
+def _idempotency_key(value: str) -> str:
+    if not (1 <= len(value) <= KEY_MAX and value.isascii() and value.isprintable()):
+        raise must(KEY_RULE)
+    return value
+
+
+class IdempotencyHeader(Fields):
+    """The header that does what the field `client_request_id` of execute does (Contract editor 4.4)."""
+
+    key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
+
+
+class ExecuteRequest(Fields):
+    """Fields of execute in its three forms (Contract editor 4.1)."""
+
+    statement: TextOrNothing = None
+    database: TextOrNothing = None
+    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    session_id: Annotated[int, Whole()] | None = None
+    wait: Annotated[float, Number(0, 60)] = 0
+    timeout: Annotated[int, Whole(1, 86400)] | None = None
+    limit: Annotated[int, Whole(1)] | None = None
+    client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
+    notebook: Json[Notebook] = Notebook()
+    snippet: Json[Snippet] = Snippet()
+
+    @property
+    def script(self) -> str | None:
+        """The script as sent; None when the stored script of `operation_id` goes on."""
+        return self.statement or self.snippet.statement
+
+    @property
+    def current_database(self) -> str | None:
+        """None: the connector's default."""
+        return self.database or self.snippet.database
+
+    @property
+    def previous(self) -> PreviousHandle | None:
+        """The handle of the full form, when it steers which statement runs."""
+        handle = self.snippet.result.handle
+        return handle if handle and handle.steers else None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Engine settings of the full form; the last of equal keys counts."""
+        return {setting.key: setting.value for setting in self.snippet.properties.settings}
+
+    def idempotency_key(self, header: str | None) -> str | None:
+        """The key that the header `Idempotency-Key` or the field gives.
+
+        Raises InvalidParameter for a bad header, ConflictingParameters when the two differ.
+        """
+        key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
+        if None not in {key, self.client_request_id} and key != self.client_request_id:
+            message = "client_request_id and the header Idempotency-Key differ."
+            raise ConflictingParameters(message)
+        return key or self.client_request_id
+
+    def session_for(self, names: Collection[str]) -> int | None:
+        """The named session, for a connector that goes by `names`."""
+        return self.notebook.session_of(names) if self.session_id is None else self.session_id
+
+    @model_validator(mode="after")
+    def _has_a_script(self) -> Self:
+        if self.script is None and self.operation_id is None:
+            message = "statement is required and must not be blank."
+            raise MissingParameter(message)
+        return self
+
+
+class OperationRequest(Fields):
+    """Fields of every call on an existing operation (Contract editor 2.4)."""
+
+    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    snippet: Json[Snippet] = Snippet()
+    notebook: Json[Notebook] = Notebook()
+
+    @property
+    def guid(self) -> str | None:
+        """The token that names the operation when `operation_id` is absent."""
+        return None if self.operation_id else self.snippet.guid
+
+    @property
+    def names_something(self) -> bool:
+        """Whether the call says which operation it means."""
+        return bool(self.operation_id or self.guid)
+
+    @model_validator(mode="after")
+    def _names_an_operation(self) -> Self:
+        if not self.names_something:
+            message = "operationId is required."
+            raise MissingParameter(message)
+        return self
+
+
+class EndRequest(OperationRequest):
+    """Fields of cancel_statement and close_statement: `notebook.uuid` may name the operation too."""
+
+    @property
+    def notebook_uuid(self) -> str | None:
+        """What names the operation when neither `operation_id` nor `guid` does."""
+        return None if self.operation_id or self.guid else self.notebook.uuid
+
+    @property
+    def names_something(self) -> bool:
+        """Whether the call says which operation it means."""
+        return bool(self.operation_id or self.guid or self.notebook_uuid)
+
+
+class CheckStatusRequest(OperationRequest):
+    """Fields of check_status (Contract editor 4.2). `wait` is in seconds."""
+
+    wait: Annotated[float, Number(0, 60)] = 0
+
+
+class FetchRequest(OperationRequest):
+    """Fields of fetch_result_data (Contract editor 6.1). `escape` None: as the settings say."""
+
+    rows: Annotated[int, Whole(1, 10_000)] = 100
+    start_over: Flag = Field(default=False, alias="startOver")
+    start_row: Annotated[int, Whole(0)] | None = None
+    escape: Flag | None = None
+
+
+class LogsRequest(OperationRequest):
+    """Fields of get_logs (Contract editor 7.1). `start` None: the whole log."""
+
+    start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
+    size: Annotated[int, Whole(1)] | None = None
+    full_log: Text = Field(default="", description="Accepted, not used.")
+
+
+class EventsParameters(Fields):
+    """Query of events (Contract editor 8.1)."""
+
+    log_from: Annotated[int, Whole(0)] = 0
+
+
+class DownloadParameters(Fields):
+    """Query of download (Contract editor 8.2)."""
+
+    format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "ndjson"] = "csv"
+    guard: Flag = False
+
+
+def _history_limit(value: int) -> int:
+    return value if 1 <= value <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX
+
+
+class HistoryParameters(Fields):
+    """Query of get_history (Contract editor 11). `doc_type` None: all dialects."""
+
+    doc_type: TextOrNothing = None
+    doc_text: TextOrNothing = None
+    doc_connector: TextOrNothing = None
+    # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
+    page: Annotated[int, Whole(1), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
+    limit: Annotated[int, Whole(), AfterValidator(_history_limit)] = 50
+    is_notification_manager: Flag = False
+
+
+class CreateNotebookRequest(Fields):
+    """Fields of create_notebook (Contract editor 12)."""
+
+    type: TextOrNothing = None
+    directory_uuid: TextOrNothing = None
+
+
+class SessionRequest(Fields):
+    """Fields of create_session (Contract editor 9.1)."""
+
+    session: Json[SessionSpec]
+
+    @model_validator(mode="after")
+    def _has_a_type(self) -> Self:
+        if self.session.type is None:
+            message = "session.type is required."
+            raise MissingParameter(message)
+        return self
+
+
+class CloseSessionRequest(Fields):
+    """Fields of close_session (Contract editor 9.2). Without an id, `session.type` says whose sessions are meant."""
+
+    session: Json[SessionSpec]
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if self.session.type is None and self.session.id is None:
+            message = "session.type is required."
+            raise MissingParameter(message)
+        return self
