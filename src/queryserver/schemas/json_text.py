@@ -12,7 +12,7 @@ def read_json(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     """The value that `text` holds.
 
     Raises InvalidJson when it does not parse, nests deeper than `max_depth`, repeats a key, or holds NaN or Infinity.
-    Takes about 0.5 s for 16 MiB of small objects: such a body belongs into a thread.
+    16 MiB take 10 ms as one long text and 3 s as small objects: bodies above some KiB belong into a thread.
     """
     try:
         source = text.decode() if isinstance(text, bytes) else text
@@ -41,14 +41,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Level by level, so that a deep value costs no stack."""
+    """Level by level, so that a deep value costs no stack. A value without members has depth 0 or 1."""
     level = [value]
-    while depth >= 0:
+    for _ in range(depth):
         level = [child for container in level for child in _children(container)]
-        if not level:
-            return False
-        depth -= 1
-    return True
+    return bool(level)
 
 
 def _children(value: Any) -> list[Any]:

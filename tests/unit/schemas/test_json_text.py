@@ -1,0 +1,71 @@
+"""JSON text as clients may send it (Contract platform 1.2)."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryserver.domain.errors import InvalidJson
+from queryserver.schemas.json_text import MAX_DEPTH, read_json
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+@given(VALUES)
+def test_what_json_writes_is_read_back(value: object):
+    assert read_json(json.dumps(value)) == value
+
+
+@pytest.mark.platform(10)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "nul",
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        '{"a": 1, "a": 1}',
+        '[{"b": {"a": 1, "a": 2}}]',
+        "1 2",
+        b"\xff",
+        "9" * 5000,
+    ],
+)
+def test_text_that_is_no_strict_json_is_refused(text: str | bytes):
+    with pytest.raises(InvalidJson):
+        read_json(text)
+
+
+@pytest.mark.platform(10)
+def test_nesting_is_bounded():
+    assert read_json(nested(MAX_DEPTH)) is not None
+    for levels in (MAX_DEPTH + 1, 100_000):
+        with pytest.raises(InvalidJson):
+            read_json(nested(levels))
+
+
+def test_many_brackets_side_by_side_are_no_nesting():
+    wide = {str(number): [{}] for number in range(MAX_DEPTH)}
+    assert read_json(json.dumps(wide)) == wide
+
+
+def test_brackets_inside_text_are_no_nesting():
+    assert read_json(json.dumps("[" * 1000)) == "[" * 1000
+
+
+def test_a_large_statement_is_read_without_a_stall():
+    text = json.dumps({"statement": "SELECT '[{\\n'; " * 700_000})
+    started = time.perf_counter()
+    read_json(text)
+    assert time.perf_counter() - started < 1
