@@ -227,7 +227,6 @@ class StoredResult:
     status: StatementStatus
     columns: tuple[Column, ...]
     size_bytes: int
-    fence: int
     cursor_row: int
     inline: bytes | None
     segments: Sequence[Segment]

@@ -27,6 +27,8 @@ class EngineCapabilities:
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
     reports_progress: bool = False
+    wants_credentials: bool = False
+    """Callers log in at the data source themselves, through create_session."""
     can_reattach: bool = False
 
 
@@ -104,7 +106,7 @@ class EngineSession(Protocol):
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The present status; waits up to `wait_s` for it to become terminal. An engine's failure is FAILED, not raised."""
+        """The present status; waits up to `wait_s` for a terminal one. An engine's failure is FAILED, not raised."""
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:

@@ -97,8 +97,10 @@ class StatementRecords(Protocol):
 class StatementLeases(Protocol):
     """What runners do with records. Writes return False when the lease was lost: then the runner stops at once."""
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta) -> Assignment | None:
-        """Take a waiting statement that nobody holds, or that `owner` was recorded with."""
+    async def claim(
+        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
+    ) -> Assignment | None:
+        """Take a waiting statement of these connectors that nobody holds and whose session is not held elsewhere."""
         ...
 
     async def claim_orphans(
@@ -110,8 +112,8 @@ class StatementLeases(Protocol):
         """
         ...
 
-    async def renew(self, *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend all leases of `owner`; tells for each statement whether a cancel is asked for."""
+    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
+        """Extend leases of `owner`; tells for each statement still its own whether a cancel is asked for."""
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -136,6 +138,10 @@ class StatementLeases(Protocol):
         jobs: Sequence[Mapping[str, Any]] = (),
     ) -> bool:
         """Progress and further log lines, the first of them numbered `start_line`."""
+        ...
+
+    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
+        """Drop log lines numbered below `before_line`, in whole pieces."""
         ...
 
     async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:

@@ -3,19 +3,26 @@
 from typing import Protocol
 from uuid import UUID
 
+from queryserver.domain.connector import Connector
+from queryserver.domain.statement import Assignment
+from queryserver.domain.user import User
+
 
 class StatementQueue(Protocol):
     """Hands recorded statements to runners, at least once: the claim in the record makes it at most once."""
 
-    @property
-    def claims_as(self) -> str | None:
-        """The owner name to record with a new statement when the runner sits in this process, else None."""
+    async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
+        """The owner to record with a new statement when its runner sits in this process, else None."""
         ...
 
-    async def enqueue(self, statement_id: UUID) -> None:
-        """Tell a runner that the statement waits. Never raises: a sweep finds what was not told."""
+    def dispatch(self, assignment: Assignment, user: User) -> None:
+        """Run a statement that was recorded with the owner of this process."""
         ...
 
-    async def cancel(self, statement_id: UUID) -> None:
-        """Tell the runner that the record now asks for a cancel."""
+    async def announce(self, statement_id: UUID) -> None:
+        """Tell the runners elsewhere that a statement waits. Never raises: a sweep finds what was not told."""
+        ...
+
+    async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
+        """Tell the runner `owner` that the record now asks for a cancel. Never raises."""
         ...

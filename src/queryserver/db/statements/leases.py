@@ -16,8 +16,13 @@ from queryserver.domain.statement import Assignment, Lease, Outcome
 _MINE = "id = $1 and owner = $2 and fence = $3"
 
 _CLAIM = f"""
-update statements set owner = $2, fence = fence + 1, lease_until = now() + $3
-where id = $1 and state = 'waiting' and (owner is null or lease_until < now())
+update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
+where id = $1 and state = 'waiting' and (owner is null or lease_until < now()) and connector = any($4::text[])
+    and not exists (
+        select from sessions
+        where sessions.id = orphan.session_id and closed_at is null
+            and sessions.owner <> $2 and sessions.lease_until > now()
+    )
 returning {rows.ASSIGNMENT}
 """
 
@@ -25,7 +30,7 @@ _ORPHANS = f"""
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
     select id from statements as orphan
-    where state in ('waiting', 'running') and connector = any($3::text[]) and owner is distinct from $1
+    where state in ('waiting', 'running') and connector = any($3::text[])
         and ($4 or lease_until is null or lease_until < now())
         and ($4 or not exists (
             select from sessions
@@ -92,9 +97,11 @@ class Leases:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta) -> Assignment | None:
+    async def claim(
+        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
+    ) -> Assignment | None:
         """See the Protocol."""
-        row = await self._database.row(_CLAIM, statement_id, owner, lease)
+        row = await self._database.row(_CLAIM, statement_id, owner, lease, list(connectors))
         return rows.assignment_of(row) if row else None
 
     async def claim_orphans(
@@ -104,13 +111,15 @@ class Leases:
         found = await self._database.fetch(_ORPHANS, owner, lease, list(connectors), everything)
         return sorted((rows.assignment_of(row) for row in found), key=lambda one: one.history_id)
 
-    async def renew(self, *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
+    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
         """See the Protocol."""
         renewed = await self._database.fetch(
-            """update statements set lease_until = now() + $2 where owner = $1 and state in ('waiting', 'running')
+            """update statements set lease_until = now() + $2
+            where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
             returning id, cancel_requested_at is not null as canceled""",
             owner,
             lease,
+            list(statement_ids),
         )
         return {row["id"]: row["canceled"] for row in renewed}
 
@@ -118,7 +127,7 @@ class Leases:
         """See the Protocol."""
         await self._database.execute(
             f"""update statements set owner = null, lease_until = null
-            where {_MINE} and state = 'waiting' and sent_at is null""",  # noqa: S608 a constant of ours
+            where {_MINE} and state = 'waiting' and sent_at is null""",
             *_named(lease),
         )
 
@@ -126,7 +135,7 @@ class Leases:
         """See the Protocol."""
         return await self._changed(
             f"""update statements set sent_at = coalesce(sent_at, now())
-            where {_MINE} and state = 'waiting' and cancel_requested_at is null""",  # noqa: S608 a constant of ours
+            where {_MINE} and state = 'waiting' and cancel_requested_at is null""",
             lease,
         )
 
@@ -134,7 +143,7 @@ class Leases:
         """See the Protocol."""
         return await self._changed(
             f"""update statements set state = 'running', engine_handle = $4
-            where {_MINE} and state in ('waiting', 'running')""",  # noqa: S608 a constant of ours
+            where {_MINE} and state in ('waiting', 'running')""",
             lease,
             engine_handle,
         )
@@ -151,6 +160,14 @@ class Leases:
         """See the Protocol."""
         changed = await self._database.value(_REPORT, *_named(lease), progress, list(jobs), start_line, list(lines))
         return changed == 1
+
+    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
+        """See the Protocol."""
+        await self._database.execute(
+            "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
+            lease.statement_id,
+            before_line,
+        )
 
     async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
         """See the Protocol. A successor's segment replaces the same one of a runner that lost its lease."""

@@ -87,7 +87,7 @@ class Retention:
         """See the Protocol."""
         if dry_run:
             return await self._database.value(
-                f"select count(*) from ({_OLD}) as old",  # noqa: S608 a constant of ours
+                f"select count(*) from ({_OLD}) as old",
                 older_than,
                 2**31,
             )

@@ -1,0 +1,1 @@
+"""Running statements: leases, slots, engine sessions, spooling."""

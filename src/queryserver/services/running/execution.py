@@ -1,0 +1,351 @@
+"""One statement, from its claim to its terminal state (Contract editor 3.3)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+from uuid import uuid4
+
+import structlog
+
+from queryserver.domain.errors import (
+    DatabaseUnavailable,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    QueryServerError,
+    SessionLost,
+)
+from queryserver.domain.result import Column, Segment
+from queryserver.domain.statement import Assignment, Outcome, StatementState
+from queryserver.domain.statement_kind import changes_data
+from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState, OperationStatus
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.statements import StatementLeases
+from queryserver.services.running.errors import LeaseLost
+from queryserver.services.running.logbook import Logbook
+from queryserver.services.running.spool import Caps, Spool
+
+log = structlog.get_logger(__name__)
+
+_QUICK_S = 0.05
+_POLL_S = 1.0
+_STOP_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Limits of one run."""
+
+    result_max_bytes: int
+    log_max_bytes: int
+    retention: timedelta
+    cancel_wait: timedelta
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionTools:
+    """What a run works with. `session` opens, or waits its turn in, the engine session of the statement."""
+
+    leases: StatementLeases
+    results: ResultStore
+    settings: ExecutionSettings
+    session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
+    notify: Callable[[], None]
+
+
+class Execution:
+    """Runs one assignment. `stop` may be called at any time, from any task of the loop."""
+
+    def __init__(self, assignment: Assignment, tools: ExecutionTools) -> None:
+        self.assignment = assignment
+        self._tools = tools
+        self._log = Logbook(tools.settings.log_max_bytes)
+        self._stop = asyncio.Event()
+        self._stop_message = ""
+        self._stopping: StatementState | None = None
+        self._session: EngineSession | None = None
+        self._handle: OperationHandle | None = None
+        self._sent = assignment.sent
+        self._marked_running = False
+        self._settled = False
+        if assignment.cancel_requested:
+            self.stop("Canceled.")
+
+    def stop(self, message: str) -> None:
+        """Ask for the end of the statement; it ends as `canceled` once the engine has confirmed."""
+        self._stop_message = self._stop_message or message
+        self._stop.set()
+
+    def abandon(self) -> None:
+        """Leave a statement that was not sent to another runner; nothing more is written."""
+        self._settled = True
+        self._stop.set()
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the engine has seen it, or may have."""
+        return self._sent
+
+    async def run(self) -> None:
+        """Returns when the terminal state is recorded, or the lease is lost."""
+        try:
+            outcome = await self._supervised()
+            await self._finish(outcome)
+        except (LeaseLost, DatabaseUnavailable):
+            # Another runner has it, it was canceled before it was sent, or the sweep will find it.
+            log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
+
+    async def _supervised(self) -> Outcome:
+        """The outcome of the work, which is stopped when asked for or when its time is over."""
+        work = asyncio.create_task(self._work())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._stopping = StatementState.CANCELED if stop.done() else StatementState.TIMED_OUT
+                await self._stop_work(work)
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if self._stopping is None:
+                    raise
+                return self._stopped()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+
+    async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
+        """Tell the engine to stop until it confirms; in the end take its session away."""
+        wait_s = self._tools.settings.cancel_wait.total_seconds()
+        for _ in range(_STOP_TRIES if self._sent else 0):
+            if self._session is not None and self._handle is not None:
+                await self._session.cancel(self._handle)
+            done, _pending = await asyncio.wait({work}, timeout=wait_s)
+            if done:
+                return
+            if self._stopping is StatementState.TIMED_OUT and not self._settled:
+                # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
+                await self._finish(self._stopped())
+        work.cancel()
+        await asyncio.wait({work}, timeout=wait_s)
+
+    async def _work(self) -> Outcome:
+        try:
+            return await self._work_with_retries()
+        except EngineError as error:
+            return self._failed(error)
+        except (LeaseLost, DatabaseUnavailable):
+            raise
+        except QueryServerError as error:
+            return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
+        except Exception:  # the outer wall of a task: whatever happens, the statement ends with a reason
+            error_id = uuid4().hex
+            log.exception("statement failed inside the service", error_id=error_id)
+            return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
+
+    async def _work_with_retries(self) -> Outcome:
+        """A statement is sent again only when the engine refused it before starting: once, in a new session."""
+        try:
+            return await self._attempt()
+        except (EngineUnavailable, SessionLost):
+            if self.assignment.in_named_session:
+                raise
+            self._log.add("The engine could not take the statement, trying once more.")
+            await asyncio.sleep(0.2)
+            return await self._attempt()
+
+    async def _attempt(self) -> Outcome:
+        async with self._tools.session(self.assignment) as session:
+            await self._write(lambda: self._tools.leases.mark_sent(self.assignment.lease))
+            self._sent = True
+            async with _operation(session, self.assignment.statement) as handle:
+                self._session, self._handle = session, handle
+                if self._stopping is not None:
+                    await session.cancel(handle)
+                try:
+                    return await self._follow(session, handle)
+                finally:
+                    self._session = self._handle = None
+
+    async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+        status = await session.poll(handle, wait_s=_QUICK_S)
+        if status.state.is_terminal and not status.has_result_set:
+            return await self._ended(session, handle, status)
+        if not status.state.is_terminal:
+            await self._mark_running(handle)
+        async with _beside(self._report_regularly(session, handle)):
+            while not status.state.is_terminal:
+                status = await session.poll(handle, wait_s=_POLL_S)
+            return await self._ended(session, handle, status)
+
+    async def _ended(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
+        match status.state:
+            case OperationState.FINISHED if status.has_result_set:
+                outcome = await self._read(session, handle)
+            case OperationState.FINISHED:
+                outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
+                self._log.add("Finished.")
+            case OperationState.CANCELED:
+                outcome = self._stopped() if self._stopping else _canceled_elsewhere()
+            case OperationState.FAILED:
+                outcome = self._failed(status.error or EngineError("The statement failed."))
+            case OperationState.PENDING | OperationState.RUNNING:
+                raise AssertionError(status.state)
+            case _:
+                assert_never(status.state)
+        self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+        return outcome
+
+    async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+        columns = await session.columns(handle)
+        caps = Caps(self.assignment.row_limit, self._tools.settings.result_max_bytes)
+        to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
+        spool = Spool(self._tools.results, self.assignment.lease, caps, self._segment_sink(handle, columns))
+        try:
+            async with aclosing(session.batches(handle)) as batches:  # pyright: ignore[reportArgumentType] a generator
+                async for batch in batches:
+                    await spool.add(batch)
+                    if spool.truncated_reason is not None and not to_the_end:
+                        break
+            spooled = await spool.finish()
+        finally:
+            await spool.aclose()
+        status = await session.poll(handle)
+        if spooled.truncated_reason:
+            self._log.add(f"The result was cut ({spooled.truncated_reason.value}): {spooled.rows} rows are kept.")
+        self._log.add(f"Finished: {spooled.rows} rows stored.")
+        return Outcome(
+            StatementState.AVAILABLE,
+            has_result_set=True,
+            columns=columns,
+            rows=spooled.rows,
+            size_bytes=spooled.size_bytes,
+            truncated_reason=spooled.truncated_reason,
+            modified_row_count=status.modified_rows,
+            inline_result=spooled.inline,
+        )
+
+    def _segment_sink(
+        self, handle: OperationHandle, columns: tuple[Column, ...]
+    ) -> Callable[[Segment], Awaitable[None]]:
+        async def make_visible(segment: Segment) -> None:
+            await self._mark_running(handle)
+            await self._write(lambda: self._tools.leases.add_segment(self.assignment.lease, segment, columns=columns))
+            self._tools.notify()
+
+        return make_visible
+
+    async def _report_regularly(self, session: EngineSession, handle: OperationHandle) -> None:
+        shown = None
+        while True:
+            await asyncio.sleep(1.0)
+            status = await session.poll(handle)
+            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+            progress = min(status.progress, 99) if status.progress is not None else 50
+            if self._log.has_news or progress != shown:
+                shown = progress
+                await self._report(progress)
+
+    async def _report(self, progress: int) -> None:
+        start, lines = self._log.take()
+        lease = self.assignment.lease
+        await self._write(lambda: self._tools.leases.report(lease, progress=progress, lines=lines, start_line=start))
+        before = self._log.overflow()
+        if before is not None:
+            await self._tools.leases.trim_logs(lease, before_line=before)
+        self._tools.notify()
+
+    async def _mark_running(self, handle: OperationHandle) -> None:
+        if not self._marked_running:
+            self._marked_running = True
+            self._log.add(f"Running on {self.assignment.connector}.")
+            await self._write(
+                lambda: self._tools.leases.mark_running(self.assignment.lease, engine_handle=handle.token)
+            )
+            self._tools.notify()
+
+    async def _finish(self, outcome: Outcome) -> None:
+        if self._settled:
+            return
+        if outcome.message:
+            self._log.add_engine([outcome.message])
+        start, lines = self._log.take()
+        await self._write(
+            lambda: self._tools.leases.finish(
+                self.assignment.lease,
+                outcome,
+                retention=self._tools.settings.retention,
+                lines=lines,
+                start_line=start,
+            )
+        )
+        self._settled = True
+        self._tools.notify()
+
+    async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
+        """Write to the record; an unreachable database is tried again while the lease can still be ours."""
+        give_up = asyncio.get_running_loop().time() + self._tools.settings.lease.total_seconds()
+        wait_s = 0.1
+        while True:
+            try:
+                written = await write()
+            except DatabaseUnavailable:
+                if asyncio.get_running_loop().time() + wait_s > give_up:
+                    raise LeaseLost from None
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, 2.0)
+                continue
+            if not written:
+                raise LeaseLost
+            return
+
+    def _failed(self, error: EngineError) -> Outcome:
+        if self._stopping is not None and self._sent:
+            return self._stopped()
+        if isinstance(error, EngineTimeout):
+            return Outcome(StatementState.TIMED_OUT, message=error.message)
+        return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
+
+    def _stopped(self) -> Outcome:
+        if self._stopping is StatementState.TIMED_OUT:
+            return Outcome(StatementState.TIMED_OUT, message="The statement exceeded its time limit.")
+        return Outcome(StatementState.CANCELED, message=self._stop_message or "Canceled.")
+
+    def _seconds_left(self) -> float:
+        return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
+
+
+@asynccontextmanager
+async def _operation(session: EngineSession, statement: str) -> AsyncGenerator[OperationHandle]:
+    """A submitted statement; whoever leaves early leaves nothing running."""
+    handle = await session.submit(statement)
+    try:
+        yield handle
+    except BaseException:
+        # Includes CancelledError: the engine must not work for nobody. The adapter limits the time of both calls.
+        await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        await asyncio.shield(session.close(handle))
+
+
+@asynccontextmanager
+async def _beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _canceled_elsewhere() -> Outcome:
+    return Outcome(
+        StatementState.FAILED, error_code="engine_error", message="The statement was canceled at the engine."
+    )

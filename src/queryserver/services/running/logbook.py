@@ -1,0 +1,62 @@
+"""The log of one running statement: our own lines and the engine's."""
+
+import re
+from collections import deque
+from collections.abc import Iterable
+
+# Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
+
+
+def clean(line: str) -> str:
+    """A log line without control characters and without what looks like a secret."""
+    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", line))
+
+
+class Logbook:
+    """Collects lines between two reports and says when old ones must go. Line numbers keep counting."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pending: list[str] = []
+        self._next_line = 0
+        self._pieces: deque[tuple[int, int]] = deque()
+        self._kept_bytes = 0
+        self.engine_lines = 0
+
+    def add(self, line: str) -> None:
+        """One line of ours."""
+        self._pending.append(clean(line))
+
+    def add_engine(self, lines: Iterable[str]) -> None:
+        """Lines of the engine; multi-line texts are cut at their line breaks."""
+        for text in lines:
+            self.engine_lines += 1
+            self._pending.extend(clean(line) for line in text.splitlines() or [""])
+
+    def take(self) -> tuple[int, list[str]]:
+        """Number of the first new line, and the lines; they are reported from now on."""
+        start, lines = self._next_line, self._pending
+        self._pending = []
+        self._next_line += len(lines)
+        if lines:
+            size = sum(len(line.encode()) + 1 for line in lines)
+            self._pieces.append((self._next_line, size))
+            self._kept_bytes += size
+        return start, lines
+
+    @property
+    def has_news(self) -> bool:
+        """Whether lines wait to be reported."""
+        return bool(self._pending)
+
+    def overflow(self) -> int | None:
+        """The line before which lines must be dropped to stay within the limit; None while it holds."""
+        before = None
+        while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
+            before, size = self._pieces.popleft()
+            self._kept_bytes -= size
+        if before is not None:
+            self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
+        return before

@@ -1,0 +1,259 @@
+"""The statements that this process runs: leases, take-over, shutdown (Contract platform 10.2)."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import DatabaseUnavailable, EngineError
+from queryserver.domain.statement import Assignment, Outcome, StatementState
+from queryserver.domain.user import User
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.interfaces.statements import StatementLeases
+from queryserver.interfaces.users import UserDirectory
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.running.execution import Execution, ExecutionSettings, ExecutionTools
+from queryserver.services.running.held_sessions import HeldSessions
+from queryserver.services.running.session_opener import SessionOpener
+from queryserver.services.running.slots import Slots
+from queryserver.services.signals import StateSignals
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """How much one process runs at once, and its rhythm."""
+
+    per_connector: int = 16
+    per_user: int = 8
+    sweep_every: timedelta = timedelta(seconds=5)
+    shutdown_grace: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """What a runner is made of."""
+
+    leases: StatementLeases
+    sessions: SessionRecords
+    results: ResultStore
+    users: UserDirectory
+    connectors: Connectors
+    credentials: CredentialBook
+    signals: StateSignals
+    execution: ExecutionSettings
+    limits: RunnerLimits
+
+
+class Runner:
+    """Runs statements under leases. Use `running()`: what is not finished at the end is stopped or handed over."""
+
+    def __init__(self, owner: str, parts: RunnerParts) -> None:
+        self.owner = owner
+        self.held = HeldSessions(parts.sessions.close)
+        self.opener = SessionOpener(
+            owner=owner,
+            held=self.held,
+            slots=Slots(per_connector=parts.limits.per_connector, per_user=parts.limits.per_user),
+            records=parts.sessions,
+            connectors=parts.connectors,
+            credentials=parts.credentials,
+            lease=parts.execution.lease,
+        )
+        self._parts = parts
+        self._runs: dict[UUID, Execution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engines_held: set[str] = set()
+        self._draining = False
+
+    @asynccontextmanager
+    async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
+        """Keep leases alive and look for orphans while inside; drain at the end.
+
+        `take_over_all`: no other process can be alive, so nothing waits for a lease to run out.
+        """
+        await self._hold_engines(self._parts.connectors.runnable_by_holder(), everything=take_over_all)
+        await self._claim_orphans(everything=take_over_all)
+        heartbeat = self._parts.execution.lease / 3
+        keepers = [
+            asyncio.create_task(_every(heartbeat, self._renew), name="lease-heartbeat"),
+            asyncio.create_task(_every(self._parts.limits.sweep_every, self._sweep), name="orphan-sweep"),
+        ]
+        try:
+            yield
+        finally:
+            await self._drain()
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def may_run(self, connector: Connector) -> bool:
+        """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""
+        if self._draining:
+            return False
+        if not self._parts.connectors.engine(connector).capabilities.one_process:
+            return True
+        if connector.key not in self._engines_held:
+            await self._hold_engines([connector.key])
+        return connector.key in self._engines_held
+
+    def start(self, assignment: Assignment, user: User) -> None:
+        """Run a claimed statement."""
+        statement_id = assignment.lease.statement_id
+        tools = ExecutionTools(
+            leases=self._parts.leases,
+            results=self._parts.results,
+            settings=self._parts.execution,
+            session=lambda claimed: self.opener.session(claimed, user),
+            notify=partial(self._parts.signals.notify, statement_id),
+        )
+        execution = Execution(assignment, tools)
+        self._runs[statement_id] = execution
+        task = asyncio.create_task(self._run(execution), name=f"statement-{statement_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def claim(self, statement_id: UUID) -> None:
+        """Take a waiting statement that was announced, if it is for this process."""
+        if self._draining:
+            return
+        assignment = await self._parts.leases.claim(
+            statement_id, owner=self.owner, lease=self._parts.execution.lease, connectors=self._runnable()
+        )
+        if assignment is not None:
+            await self._start_claimed(assignment)
+
+    def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
+        """Stop a statement; False when it does not run here."""
+        execution = self._runs.get(statement_id)
+        if execution is None:
+            return False
+        execution.stop(message)
+        return True
+
+    @property
+    def active(self) -> int:
+        """How many statements run or wait for a place here."""
+        return len(self._runs)
+
+    async def _run(self, execution: Execution) -> None:
+        statement_id = execution.assignment.lease.statement_id
+        try:
+            await execution.run()
+        finally:
+            self._runs.pop(statement_id, None)
+            self._parts.signals.notify(statement_id)
+
+    async def _start_claimed(self, assignment: Assignment) -> None:
+        """Run what was claimed, or say how it ended: a statement that may have been sent is never sent again."""
+        if assignment.sent:
+            outcome = Outcome(
+                StatementState.FAILED,
+                error_code="outcome_unknown",
+                message="The server that ran this statement is gone: it may or may not have taken effect.",
+            )
+        else:
+            user = await self._parts.users.user(assignment.user_id)
+            if user is not None:
+                self.start(assignment, user)
+                return
+            outcome = Outcome(StatementState.FAILED, error_code="rejected", message="The user is no longer active.")
+        await self._parts.leases.finish(
+            assignment.lease,
+            outcome,
+            retention=self._parts.execution.retention,
+            lines=[outcome.message],
+            start_line=2**30,
+        )
+        self._parts.signals.notify(assignment.lease.statement_id)
+
+    async def _renew(self) -> None:
+        lease = self._parts.execution.lease
+        ours = list(self._runs)
+        kept = await self._parts.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
+        for statement_id in ours:
+            if kept.get(statement_id, True):
+                # Asked for by another instance, or no longer ours: either way the work here ends.
+                self.cancel(statement_id)
+        sessions = await self._parts.sessions.renew(owner=self.owner, lease=lease)
+        await self.held.keep_only(sessions)
+        await self._hold_engines(list(self._engines_held))
+
+    async def _sweep(self) -> None:
+        await self.held.drop_idle()
+        await self._parts.sessions.close_lost()
+        missing = set(self._parts.connectors.runnable_by_holder()) - self._engines_held
+        await self._hold_engines(missing)
+        await self._claim_orphans()
+
+    async def _claim_orphans(self, *, everything: bool = False) -> None:
+        orphans = await self._parts.leases.claim_orphans(
+            owner=self.owner, lease=self._parts.execution.lease, connectors=self._runnable(), everything=everything
+        )
+        for assignment in orphans:
+            await self._start_claimed(assignment)
+
+    def _runnable(self) -> list[str]:
+        return [*self._parts.connectors.runnable_anywhere(), *self._engines_held]
+
+    async def _hold_engines(self, keys: Iterable[str], *, everything: bool = False) -> None:
+        for key in keys:
+            held = await self._parts.sessions.hold_engine(
+                key, owner=self.owner, lease=self._parts.execution.lease, everything=everything
+            )
+            if held:
+                self._engines_held.add(key)
+            elif key in self._engines_held:
+                self._engines_held.discard(key)
+                await self._parts.connectors.discard_engine(key)
+
+    async def _drain(self) -> None:
+        """Let statements finish for the grace time, then stop them; what was not sent waits for another server."""
+        self._draining = True
+        grace_s = self._parts.limits.shutdown_grace.total_seconds()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        for statement_id, execution in list(self._runs.items()):
+            if execution.was_sent:
+                self.cancel(statement_id, message="Canceled by the shutdown of the server.")
+            else:
+                await self._hand_over(execution)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=4 * self._parts.execution.cancel_wait.total_seconds())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.held.aclose()
+        await _tolerantly(self._parts.sessions.release_engines(owner=self.owner))
+
+    async def _hand_over(self, execution: Execution) -> None:
+        execution.abandon()
+        await _tolerantly(self._parts.leases.release(execution.assignment.lease))
+
+
+async def _every(period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
+    """Repeat for ever; a failed round is the next one's business."""
+    while True:
+        # Servers started together must not sweep in step.
+        await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+        try:
+            await action()
+        except (DatabaseUnavailable, EngineError) as error:
+            log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
+
+
+async def _tolerantly(action: Awaitable[None]) -> None:
+    try:
+        await action
+    except DatabaseUnavailable:
+        log.warning("not told to the database at shutdown; leases run out by themselves")

@@ -1,0 +1,117 @@
+"""Which engine session a statement runs in (Contract editor 9.3)."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import SessionLost
+from queryserver.domain.statement import Assignment
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import EngineSession, SessionOptions
+from queryserver.interfaces.sessions import SessionRecord, SessionRecords
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.running.held_sessions import HeldSession, HeldSessions
+from queryserver.services.running.slots import Slots
+
+
+class SessionOpener:
+    """Finds, opens and keeps engine sessions for the statements of one process."""
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        held: HeldSessions,
+        slots: Slots,
+        records: SessionRecords,
+        connectors: Connectors,
+        credentials: CredentialBook,
+        lease: timedelta,
+    ) -> None:
+        self._owner = owner
+        self._held = held
+        self._slots = slots
+        self._records = records
+        self._connectors = connectors
+        self._credentials = credentials
+        self._lease = lease
+
+    @asynccontextmanager
+    async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
+        """The engine session for one statement, within the limits for its user and its connector.
+
+        Raises SessionLost when the named session is gone: it is never replaced silently.
+        """
+        connector = self._connectors.find(assignment.connector)
+        if connector is None:
+            raise SessionLost(f"The connector {assignment.connector} is no longer configured.")
+        held = self._held.get(assignment.session_id)
+        if held is None and assignment.in_named_session:
+            raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
+        if held is None and assignment.keeps_session:
+            held = await self._keep(assignment, connector, user)
+        if held is None:
+            options = await self._options(assignment, connector, user)
+            async with (
+                self._slots.slot(connector.key, user.id),
+                self._connectors.engine(connector).session(user, options) as own,
+            ):
+                yield own
+        else:
+            try:
+                async with self._held.turn(held) as session, self._slots.slot(connector.key, user.id):
+                    yield session
+            finally:
+                if not (held.named or assignment.keeps_session):
+                    await self._held.drop(held.id)
+
+    async def open_named(
+        self,
+        record: SessionRecord,
+        connector: Connector,
+        user: User,
+        options: SessionOptions,
+    ) -> HeldSession:
+        """Open the engine session of create_session. Raises what the engine raises."""
+        return await self._held.open(
+            record.id,
+            self._connectors.engine(connector),
+            user,
+            options,
+            named=True,
+            idle=connector.limits.session_idle,
+        )
+
+    async def _keep(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession:
+        """A session for the statements of one script: recorded, so that the next one finds its way here."""
+        options = await self._options(assignment, connector, user)
+        engine = self._connectors.engine(connector)
+        held = await self._held.open(
+            assignment.session_id, engine, user, options, named=False, idle=connector.limits.session_idle
+        )
+        record = SessionRecord(
+            id=assignment.session_id,
+            guid="",
+            user_id=user.id,
+            connector=connector.key,
+            dialect=connector.dialect,
+            named=False,
+            properties=(),
+            settings=assignment.settings,
+            sealed_credentials=None,
+            owner=self._owner,
+            is_live=True,
+            idle=connector.limits.session_idle,
+            last_used_at=datetime.now(UTC),
+        )
+        await self._records.open(record, lease=self._lease, max_open=0)
+        return held
+
+    async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
+        return SessionOptions(
+            database=assignment.database,
+            settings=assignment.settings,
+            credentials=await self._credentials.of(user, connector),
+        )

@@ -1,0 +1,1 @@
+"""Statements as callers see them: submit, follow, read, end, look back."""

@@ -1,0 +1,66 @@
+"""Who may see which operation (Contract editor 1.6)."""
+
+from uuid import UUID
+
+from queryserver.domain.errors import OperationNotFound
+from queryserver.domain.statement import StatementRecord, StatementStatus
+from queryserver.domain.user import User
+from queryserver.interfaces.statements import StatementRecords
+from queryserver.services.connectors import Connectors
+
+_LONGEST_ID_SHOWN = 64
+
+
+class Access:
+    """Finds operations for callers. Unknown, malformed and foreign ids give the same OperationNotFound."""
+
+    def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
+        self._records = records
+        self._connectors = connectors
+
+    async def id_of(self, operation_id: str | None, guid: str | None) -> UUID:
+        """The operation that a caller names, by id or by the `guid` of its handle; not yet that it is theirs."""
+        if operation_id is None and guid is not None:
+            found = await self._records.id_of_guid(guid)
+            if found is None:
+                raise OperationNotFound(guid[:_LONGEST_ID_SHOWN])
+            return found
+        return parse_operation_id(operation_id or "")
+
+    async def follow(self, user: User, operation_id: UUID) -> StatementStatus:
+        """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        status = await self._records.status(operation_id)
+        if status is None or not (status.user_id == user.id or user.is_admin):
+            raise OperationNotFound(str(operation_id))
+        self._connectors.require_permission(user, status.connector)
+        return status
+
+    async def own(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
+        record = await self._records.read(operation_id)
+        if record is None or record.status.user_id != user.id:
+            raise OperationNotFound(str(operation_id))
+        self._connectors.require_permission(user, record.status.connector)
+        return record
+
+    async def record(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        await self.follow(user, operation_id)
+        record = await self._records.read(operation_id)
+        if record is None:
+            raise OperationNotFound(str(operation_id))
+        return record
+
+    def require_owner(self, user: User, status: StatementStatus) -> None:
+        """Results are for the owner only, administrators included. Raises OperationNotFound, PermissionDenied."""
+        if status.user_id != user.id:
+            raise OperationNotFound(str(status.id))
+        self._connectors.require_permission(user, status.connector)
+
+
+def parse_operation_id(text: str) -> UUID:
+    """A UUID in its usual form. Raises OperationNotFound."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise OperationNotFound(text[:_LONGEST_ID_SHOWN]) from None

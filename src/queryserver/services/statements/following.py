@@ -1,0 +1,90 @@
+"""Looking at statements without touching an engine (Contract editor 4.2, 7.1, 8.1)."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from uuid import UUID
+
+from queryserver.domain.errors import OperationNotFound
+from queryserver.domain.statement import LogPage, StatementRecord, StatementStatus
+from queryserver.domain.user import User
+from queryserver.interfaces.statements import StatementRecords
+from queryserver.services.signals import StateSignals
+from queryserver.services.statements.access import Access
+from queryserver.services.streams import Streams
+
+# Another instance may run the statement: its changes are found by looking, at most this far apart.
+_LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A look at a statement with the log lines since the last one."""
+
+    status: StatementStatus
+    log: LogPage
+
+
+class Following:
+    """Status, logs and waiting."""
+
+    def __init__(self, records: StatementRecords, access: Access, signals: StateSignals, streams: Streams) -> None:
+        self._records = records
+        self._access = access
+        self._signals = signals
+        self._streams = streams
+
+    async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
+        """The present status, or the first terminal one within `wait_s`.
+
+        Raises OperationNotFound, PermissionDenied, TooManyStreams (only with a wait).
+        """
+        status = await self._access.follow(user, operation_id)
+        if wait_s <= 0 or status.state.is_terminal:
+            return status
+        with self._streams.place(user):
+            return await self.settled(status, wait_s)
+
+    async def settled(self, status: StatementStatus, wait_s: float) -> StatementStatus:
+        """The first terminal status within `wait_s`, else the last one seen."""
+        give_up = asyncio.get_running_loop().time() + wait_s
+        with self._signals.watch(status.id) as watch:
+            while True:
+                status = await self._look(status.id)
+                left_s = give_up - asyncio.get_running_loop().time()
+                if status.state.is_terminal or left_s <= 0:
+                    return status
+                await watch.changed(min(left_s, _LOOK_EVERY_S))
+
+    async def record(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The whole record. Raises OperationNotFound, PermissionDenied."""
+        return await self._access.record(user, operation_id)
+
+    async def logs(
+        self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
+    ) -> tuple[StatementStatus, LogPage]:
+        """The log from line `start` on. Raises OperationNotFound, PermissionDenied."""
+        status = await self._access.follow(user, operation_id)
+        return status, await self._records.logs(operation_id, start=start, size=size)
+
+    async def progress(self, status: StatementStatus, *, log_from: int, until_s: float) -> AsyncGenerator[Progress]:
+        """A look now, and at every change, at most once a second; ends after the terminal state or `until_s`.
+
+        The caller holds a place in Streams.
+        """
+        give_up = asyncio.get_running_loop().time() + until_s
+        with self._signals.watch(status.id) as watch:
+            while True:
+                status = await self._look(status.id)
+                log = await self._records.logs(status.id, start=log_from, size=None)
+                log_from = log.start + len(log.lines)
+                yield Progress(status, log)
+                if status.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
+                    return
+                await watch.changed(1.0)
+
+    async def _look(self, operation_id: UUID) -> StatementStatus:
+        status = await self._records.status(operation_id)
+        if status is None:
+            raise OperationNotFound(str(operation_id))
+        return status

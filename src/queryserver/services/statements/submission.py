@@ -1,0 +1,323 @@
+"""Recording a statement and handing it to a runner (Contract editor 4, 5)."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from uuid import UUID, uuid4
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import (
+    ConflictingParameters,
+    CredentialsRequired,
+    InvalidParameter,
+    MissingParameter,
+    PayloadTooLarge,
+    PreviousNotFinished,
+    SessionNotFound,
+)
+from queryserver.domain.splitter import PreviousStatement, Script, ScriptStatement, next_statement, statement_hash
+from queryserver.domain.splitter_keywords import expects_result_set
+from queryserver.domain.statement import (
+    Assignment,
+    IdempotencyKey,
+    Lease,
+    NewStatement,
+    Outcome,
+    StatementHandle,
+    StatementRecord,
+    StatementState,
+)
+from queryserver.domain.statement_kind import changes_data
+from queryserver.domain.user import User
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
+from queryserver.interfaces.tasks import StatementQueue
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.statements.access import Access
+
+_THREAD_ABOVE_CHARACTERS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a caller asks to run. `previous` with `full_form` comes from a handle in the notebook form (5.4)."""
+
+    connector: str | None = None
+    script: str | None = None
+    database: str | None = None
+    session_id: int | None = None
+    continued: UUID | None = None
+    previous: PreviousStatement | None = None
+    previous_guid: str | None = None
+    timeout_s: int | None = None
+    limit: int | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    idempotency_key: str | None = None
+    in_history: bool = True
+    parent_uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionLimits:
+    """Settings of section 13 that decide whether a statement is taken."""
+
+    default_limit: int
+    result_max_rows: int
+    statement_max_bytes: int
+    max_statements_per_user: int
+    spool_max_bytes_per_user: int
+    lease: timedelta
+    allowed_settings: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    id: int
+    guid: str
+    named: bool
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionParts:
+    """What a submission works with."""
+
+    records: StatementRecords
+    leases: StatementLeases
+    sessions: SessionRecords
+    connectors: Connectors
+    credentials: CredentialBook
+    queue: StatementQueue
+    access: Access
+    limits: SubmissionLimits
+
+
+class Submissions:
+    """Takes statements in. Everything is recorded before anything is sent to an engine."""
+
+    def __init__(self, parts: SubmissionParts) -> None:
+        self._parts = parts
+
+    async def submit(self, user: User, asked: Submission) -> Recorded:
+        """Record one statement of the script and hand it to a runner.
+
+        Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
+        CredentialsRequired, TooManyRequests; then nothing is recorded.
+        """
+        before = await self._previous(user, asked)
+        connector = self._connector(user, asked, before)
+        script = await self._script(asked, before)
+        statements = await _split(script, connector.dialect)
+        if not statements:
+            raise InvalidParameter("statement: holds nothing but comments and terminators.")
+        index = next_statement(statements, _steering(asked, before), full_form=asked.continued is None)
+        if await self._parts.credentials.are_missing(user, connector):
+            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+        session = await self._session(user, asked, before, connector)
+        new = await self._new(user, asked, before, connector, script, statements, index, session)
+        recorded = await self._parts.records.record(new)
+        if recorded.replayed:
+            return recorded
+        return await self._hand_over(user, connector, new, recorded)
+
+    async def _previous(self, user: User, asked: Submission) -> StatementRecord | None:
+        """The operation that this one continues: named in the short form, linked by its guid in the full form."""
+        if asked.continued is not None:
+            before = await self._parts.access.own(user, asked.continued)
+        elif asked.previous_guid:
+            found = await self._parts.records.id_of_guid(asked.previous_guid)
+            before = await self._parts.records.read(found) if found else None
+            if before is None or before.status.user_id != user.id:
+                return None
+        else:
+            return None
+        if not before.status.state.is_terminal:
+            raise PreviousNotFinished
+        return before
+
+    def _connector(self, user: User, asked: Submission, before: StatementRecord | None) -> Connector:
+        if asked.continued is None or before is None:
+            return self._parts.connectors.resolve(user, asked.connector)
+        if asked.connector and self._parts.connectors.resolve(user, asked.connector).key != before.status.connector:
+            raise ConflictingParameters("The previous statement ran on another connector.")
+        if asked.session_id is not None and asked.session_id != before.handle.session_id:
+            raise ConflictingParameters("The previous statement ran in another session.")
+        return self._parts.connectors.resolve(user, before.status.connector)
+
+    async def _script(self, asked: Submission, before: StatementRecord | None) -> str:
+        script = asked.script
+        if script is None and asked.continued is not None and before is not None:
+            if before.script_id is None:
+                return before.handle.statement
+            return await self._parts.records.script(before.script_id)
+        if script is None or not script.strip():
+            raise MissingParameter("statement: this field is required.")
+        limit = self._parts.limits.statement_max_bytes
+        if len(script) > limit or len(script.encode()) > limit:
+            raise PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
+        return script
+
+    async def _session(
+        self, user: User, asked: Submission, before: StatementRecord | None, connector: Connector
+    ) -> _Session:
+        if asked.session_id is not None and (before is None or asked.continued is None):
+            found = await self._parts.sessions.read(asked.session_id)
+            if found is None or found.user_id != user.id or found.connector != connector.key:
+                raise SessionNotFound(asked.session_id)
+            await self._parts.sessions.touch(found.id)
+            return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
+        if before is not None and before.status.connector == connector.key:
+            kept = await self._parts.sessions.read(before.handle.session_id)
+            owner = kept.owner if kept is not None and kept.is_live else None
+            return _Session(before.handle.session_id, before.handle.session_guid, before.in_named_session, owner)
+        return _Session(await self._parts.records.new_session_id(), new_session_guid(), named=False, owner=None)
+
+    async def _new(
+        self,
+        user: User,
+        asked: Submission,
+        before: StatementRecord | None,
+        connector: Connector,
+        script: str,
+        statements: Sequence[ScriptStatement],
+        index: int,
+        session: _Session,
+    ) -> NewStatement:
+        limits = self._parts.limits
+        chosen = statements[index]
+        inherited = before if asked.continued is not None else None
+        timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
+        owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
+        same_script = inherited is not None and asked.script is None
+        handle = StatementHandle(
+            statement=chosen.text,
+            statement_index=index,
+            statements_count=len(statements),
+            position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
+            statement_hash=statement_hash(chosen.text),
+            guid=_token(),
+            secret=_token(),
+            session_id=session.id,
+            session_guid=session.guid,
+        )
+        return NewStatement(
+            id=uuid4(),
+            user_id=user.id,
+            connector=connector.key,
+            dialect=connector.dialect,
+            handle=handle,
+            script=script if len(statements) > 1 and not same_script else None,
+            script_id=inherited.script_id if inherited and same_script else None,
+            database=asked.database or (inherited.database if inherited else None),
+            settings=self._settings(asked, inherited),
+            row_limit=self._row_limit(asked.limit or (inherited.row_limit if inherited else None)),
+            timeout=timedelta(seconds=timeout_s) if timeout_s else connector.limits.statement_timeout,
+            has_result_set=expects_result_set(chosen.text, connector.dialect),
+            in_history=asked.in_history,
+            in_named_session=session.named,
+            parent_uuid=asked.parent_uuid,
+            owner=owner,
+            lease=limits.lease,
+            idempotency=_idempotency(asked, connector, script),
+            max_active=limits.max_statements_per_user,
+            max_spool_bytes=limits.spool_max_bytes_per_user,
+        )
+
+    def _settings(self, asked: Submission, inherited: StatementRecord | None) -> Mapping[str, str]:
+        for name in asked.settings:
+            if name not in self._parts.limits.allowed_settings:
+                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+        return asked.settings or (inherited.settings if inherited else {})
+
+    def _row_limit(self, limit: int | None) -> int:
+        limits = self._parts.limits
+        if limit is None:
+            return limits.default_limit or limits.result_max_rows
+        if limit > limits.result_max_rows:
+            raise InvalidParameter(f"limit: must be between 1 and {limits.result_max_rows}.")
+        return limit
+
+    async def _hand_over(self, user: User, connector: Connector, new: NewStatement, recorded: Recorded) -> Recorded:
+        if new.owner is None:
+            await self._parts.queue.announce(new.id)
+            return recorded
+        lease = Lease(new.id, new.owner, fence=1)
+        if connector.read_only and changes_data(new.handle.statement, connector.dialect):
+            outcome = Outcome(StatementState.FAILED, error_code="rejected", message="This connector is read-only.")
+            await self._parts.leases.finish(
+                lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=0
+            )
+            refused = await self._parts.records.read(new.id)
+            return Recorded(refused or recorded.record, replayed=False)
+        self._parts.queue.dispatch(_assignment(new, lease, recorded.record), user)
+        return recorded
+
+
+def new_session_guid() -> str:
+    """Two opaque halves, as clients of Hue know them."""
+    return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
+
+
+async def _split(script: str, dialect: str) -> Sequence[ScriptStatement]:
+    if len(script) > _THREAD_ABOVE_CHARACTERS:
+        return await asyncio.to_thread(Script, script, dialect)
+    return Script(script, dialect)
+
+
+def _steering(asked: Submission, before: StatementRecord | None) -> PreviousStatement | None:
+    if asked.continued is None or before is None:
+        return asked.previous
+    return PreviousStatement(
+        before.handle.statement_index, before.handle.has_more_statements, before.handle.statement_hash
+    )
+
+
+def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:
+    """What "the same request" means: Contract editor 4.4."""
+    if asked.idempotency_key is None:
+        return None
+    previous = asked.previous
+    compared = [
+        connector.key,
+        script,
+        asked.database,
+        str(asked.continued),
+        asked.session_id,
+        asked.limit,
+        asked.timeout_s,
+        sorted(asked.settings.items()),
+        [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
+    ]
+    return IdempotencyKey(asked.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
+
+
+def _token() -> str:
+    return base64.b64encode(secrets.token_bytes(16)).decode()
+
+
+def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Assignment:
+    return Assignment(
+        lease=lease,
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        statement=new.handle.statement,
+        database=new.database,
+        settings=new.settings,
+        session_id=new.handle.session_id,
+        in_named_session=new.in_named_session,
+        keeps_session=new.handle.has_more_statements and not new.in_named_session,
+        row_limit=new.row_limit,
+        deadline_at=record.deadline_at,
+        sent=False,
+        engine_handle=None,
+        cancel_requested=False,
+        history_id=record.status.history_id,
+    )
