@@ -1,0 +1,109 @@
+# `make` alone lists what can be done. Everything runs from .venv, which is made and refreshed from the lock files.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+
+SOURCES := src tests scripts alembic
+LOCK := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-annotate --no-header \
+	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { print "\n" substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Run
+
+.PHONY: run
+run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERYSERVER_DATA_DIR=...)
+	@$(if $(QUERYSERVER_DATA_DIR),QUERYSERVER__DESKTOP__DATA_DIR='$(QUERYSERVER_DATA_DIR)') \
+		exec $(BIN)/queryserver serve --embedded $(if $(PORT),--port '$(PORT)')
+
+##@ Test
+
+.PHONY: test
+test: $(DEV) ## Run the tests, two at a time (ARGS="tests/unit -k splitter")
+	$(BIN)/pytest -n 2 $(ARGS)
+
+.PHONY: test-engines
+test-engines: $(DEV) ## Run the tests that need real engines (E=mysql for one)
+	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(ARGS)
+
+.PHONY: bench
+bench: $(DEV) ## Measure speed and memory; writes bench-results/
+	$(BIN)/python -m tests.bench $(ARGS)
+
+##@ Check
+
+.PHONY: check
+check: lint typecheck in-sync test ## Everything that must be green before a commit is shared
+
+.PHONY: lint
+lint: $(DEV) ## Style, import rules, size budgets
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/check_budgets.py
+
+.PHONY: format
+format: $(DEV) ## Put the code into its form
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+.PHONY: typecheck
+typecheck: $(DEV) ## Check the types of src, strictly
+	$(BIN)/pyright
+
+.PHONY: in-sync
+in-sync: $(DEV) ## Compare the generated files with their sources
+	$(BIN)/python scripts/generate_models.py --check
+	$(BIN)/python scripts/export_openapi.py --check
+	$(BIN)/python scripts/check_operations.py
+
+##@ Generate
+
+.PHONY: models
+models: $(DEV) ## Make the wire models from openapi/resources.yaml
+	$(BIN)/python scripts/generate_models.py
+
+.PHONY: openapi
+openapi: $(DEV) ## Write openapi/openapi.json from the routes
+	$(BIN)/python scripts/export_openapi.py
+
+.PHONY: docs
+docs: models openapi ## Refresh everything that is generated from the specification
+
+.PHONY: lock
+lock: $(DEV) ## Pin the newest allowed packages, with hashes, in the lock files
+	$(LOCK) --upgrade --build-deps-for=editable --output-file=requirements.lock pyproject.toml
+	$(LOCK) --upgrade --build-deps-for=editable --extra=dev --constraint=requirements.lock \
+		--output-file=requirements-dev.lock pyproject.toml
+
+.PHONY: clean
+clean: ## Remove the environment and the caches; data directories stay
+	rm -rf $(VENV) .ruff_cache .import_linter_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps, so that an unchanged lock file costs nothing. The build tools are in the lock, so that pip has no reason to
+# fetch anything that no hash guards.
+
+$(BIN)/python:
+	@for python in python3.11 python3.12 python3.13 python3; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			exec $$python -m venv $(VENV); \
+		fi; \
+	done; echo "make: Python 3.11 or newer is needed" >&2; exit 1
+
+$(RUNTIME): requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(DEV): requirements-dev.lock $(RUNTIME)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	@touch $@
