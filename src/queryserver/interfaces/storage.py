@@ -35,7 +35,10 @@ class Storage(Protocol):
         ...
 
     async def write(self, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> int:
-        """Store a file and return its size. It appears under its name complete and durable, or not at all."""
+        """Store a file and return its size. It appears under its name complete and durable, or not at all.
+
+        Missing parents are made. Raises PathExists: a directory of that name, or any entry without `overwrite`.
+        """
         ...
 
     async def mkdir(self, path: str) -> None:
@@ -43,7 +46,7 @@ class Storage(Protocol):
         ...
 
     async def rename(self, source: str, target: str) -> None:
-        """Give an entry another name within the store. Raises PathExists."""
+        """Give an entry another name within the store; the target's parent must be there. Raises PathExists."""
         ...
 
     async def copy(self, source: str, target: str) -> None:
