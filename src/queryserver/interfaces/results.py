@@ -11,7 +11,7 @@ from queryserver.domain.result import Segment
 class ResultStore(Protocol):
     """Segments of Arrow rows by statement and number. Which segments count is said by the statement's record.
 
-    Raises StorageFull, StorageUnavailable, StorageError; `read` of a segment that is gone raises PathNotFound.
+    Raises StorageFull, StorageUnavailable, StorageError, and PathNotFound for a segment that is gone.
     """
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
@@ -23,6 +23,10 @@ class ResultStore(Protocol):
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
         """One segment, as stored."""
+        ...
+
+    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
+        """The Arrow types of one segment, for much less than reading it."""
         ...
 
     async def delete(self, statement_id: UUID) -> None:

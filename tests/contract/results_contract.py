@@ -1,0 +1,184 @@
+"""What every ResultStore does. A test class per adapter inherits `ResultStoreContract`."""
+
+import asyncio
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from queryserver.domain.errors import PathNotFound
+from queryserver.interfaces.results import ResultStore
+
+STATEMENTS = [UUID(int=n) for n in range(3)]
+"""They share their first digits, as ids made at one time do."""
+
+
+def mixed_table(rows: int) -> pa.Table:
+    """One column of each kind that engines hand over."""
+    values = range(rows)
+    return pa.table(
+        {
+            "whole": pa.array([None if n % 5 == 0 else n for n in values], pa.int64()),
+            "name": pa.array([None if n % 7 == 0 else "é😀\0"[: n % 4] for n in values], pa.string()),
+            "price": pa.array([Decimal(n).scaleb(-2) for n in values], pa.decimal128(20, 2)),
+            "at": pa.array([datetime(2024, 1, 31, tzinfo=UTC)] * rows, pa.timestamp("us", "UTC")),
+            "day": pa.array([date(2024, 1, 31)] * rows),
+            "bytes": pa.array([bytes([n % 256]) for n in values], pa.binary()),
+            "list": pa.array([[n, None] for n in values], pa.list_(pa.int32())),
+            "map": pa.array([[("k", n)] for n in values], pa.map_(pa.string(), pa.int64())),
+            "struct": pa.array([{"a": n} for n in values], pa.struct([("a", pa.int8() if rows < 100 else pa.int64())])),
+            "union": pa.UnionArray.from_sparse(
+                pa.array([n % 2 for n in values], pa.int8()),
+                [pa.array(values, pa.int64()), pa.array([str(n) for n in values], pa.string())],
+            ),
+            "null": pa.nulls(rows),
+        }
+    )
+
+
+def numbered(start: int, rows: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(start, start + rows), pa.int64())})
+
+
+class ResultStoreContract:
+    @pytest.fixture
+    async def results(self) -> ResultStore:
+        """An empty store; the adapter's class gives it."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("rows", [0, 1, 1000])
+    async def test_a_segment_is_read_as_it_was_stored(self, results, rows):
+        statement_id, table = uuid4(), mixed_table(rows)
+        segment = await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
+        read = await results.read(statement_id, fence=1, number=0)
+        assert read.schema.equals(table.schema)
+        assert read.to_pylist() == table.to_pylist()
+        assert (segment.number, segment.start_row, segment.rows) == (0, 0, rows)
+
+    async def test_a_slice_is_stored_without_the_rest(self, results):
+        statement_id, table = uuid4(), mixed_table(2000)
+        part = table.slice(1500, 10)
+        segment = await results.append(statement_id, fence=1, number=7, start_row=1500, table=part)
+        assert (await results.read(statement_id, fence=1, number=7)).to_pylist() == part.to_pylist()
+        whole = await results.append(statement_id, fence=1, number=8, start_row=0, table=table)
+        assert (segment.number, segment.start_row, segment.rows) == (7, 1500, 10)
+        assert segment.size_bytes < whole.size_bytes
+
+    async def test_the_schema_is_told_without_the_rows(self, results):
+        statement_id, table = uuid4(), mixed_table(100)
+        await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
+        assert (await results.schema(statement_id, fence=1, number=0)).equals(table.schema)
+
+    async def test_the_schema_of_thousands_of_columns_is_told(self, results):
+        statement_id, table = uuid4(), pa.table({f"a column of number {n}": [n] for n in range(3000)})
+        await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
+        assert (await results.schema(statement_id, fence=1, number=0)).equals(table.schema)
+
+    async def test_a_segment_that_is_not_there_is_not_found(self, results):
+        statement_id = uuid4()
+        await results.append(statement_id, fence=2, number=1, start_row=0, table=numbered(0, 1))
+        for fence, number in ((2, 0), (1, 1), (3, 1), (2, 2)):
+            with pytest.raises(PathNotFound):
+                await results.read(statement_id, fence=fence, number=number)
+            with pytest.raises(PathNotFound):
+                await results.schema(statement_id, fence=fence, number=number)
+        with pytest.raises(PathNotFound):
+            await results.read(uuid4(), fence=2, number=1)
+
+    async def test_a_successor_never_touches_the_bytes_of_the_one_before(self, results):
+        statement_id = uuid4()
+        for fence in (1, 2):
+            await results.append(statement_id, fence=fence, number=0, start_row=0, table=numbered(fence, 3))
+        assert (await results.read(statement_id, fence=1, number=0)).to_pylist() == numbered(1, 3).to_pylist()
+        assert (await results.read(statement_id, fence=2, number=0)).to_pylist() == numbered(2, 3).to_pylist()
+
+    async def test_an_append_may_be_repeated(self, results):
+        statement_id = uuid4()
+        first = await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 3))
+        again = await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 3))
+        assert first == again
+        assert (await results.read(statement_id, fence=1, number=0)).num_rows == 3
+
+    async def test_delete_takes_all_fences_of_one_statement(self, results):
+        mine, other = uuid4(), uuid4()
+        for statement_id in (mine, other):
+            for fence in (1, 2):
+                await results.append(statement_id, fence=fence, number=0, start_row=0, table=numbered(0, 1))
+                await results.read(statement_id, fence=fence, number=0)
+        await results.delete(mine)
+        for fence in (1, 2):
+            with pytest.raises(PathNotFound):
+                await results.read(mine, fence=fence, number=0)
+            assert (await results.read(other, fence=fence, number=0)).num_rows == 1
+
+    async def test_delete_twice_is_harmless(self, results):
+        statement_id = uuid4()
+        await results.delete(statement_id)
+        await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
+        await asyncio.gather(*(results.delete(statement_id) for _ in range(4)))
+        await results.delete(statement_id)
+
+    async def test_many_statements_side_by_side(self, results):
+        ids = [uuid4() for _ in range(40)]
+
+        async def spool(n: int, statement_id: UUID) -> None:
+            for number in range(3):
+                table = numbered(n * 100 + number, 5)
+                await results.append(statement_id, fence=1, number=number, start_row=number * 5, table=table)
+
+        await asyncio.gather(*(spool(n, statement_id) for n, statement_id in enumerate(ids)))
+        for n, statement_id in enumerate(ids):
+            for number in range(3):
+                read = await results.read(statement_id, fence=1, number=number)
+                assert read.to_pylist() == numbered(n * 100 + number, 5).to_pylist()
+
+    async def test_ping_leaves_no_trace(self, results):
+        await results.ping()
+        await results.ping()
+
+    # Each example starts by emptying the one store; and the adapters' classes share this method on purpose.
+    @settings(
+        max_examples=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    )
+    @given(
+        steps=st.lists(
+            st.one_of(
+                st.tuples(st.just("append"), st.sampled_from(STATEMENTS), st.integers(1, 3), st.integers(0, 20)),
+                st.tuples(st.just("page"), st.sampled_from(STATEMENTS), st.integers(0, 30), st.integers(1, 30)),
+                st.tuples(st.just("delete"), st.sampled_from(STATEMENTS), st.just(0), st.just(0)),
+            ),
+            max_size=25,
+        )
+    )
+    async def test_pages_over_segments_equal_slices_of_a_list(self, results, steps):
+        """The record, which says what segments there are, is a list here; so are the rows."""
+        for statement_id in STATEMENTS:
+            await results.delete(statement_id)
+        model = {statement_id: [] for statement_id in STATEMENTS}
+        record = {statement_id: [] for statement_id in STATEMENTS}
+        for step, statement_id, first, second in steps:
+            rows, segments = model[statement_id], record[statement_id]
+            if step == "append":
+                table = numbered(len(rows) * 10, second)
+                number = len(segments)
+                segment = await results.append(
+                    statement_id, fence=first, number=number, start_row=len(rows), table=table
+                )
+                segments.append((first, segment))
+                rows.extend(table["n"].to_pylist())
+            elif step == "page":
+                page = []
+                for fence, segment in segments:
+                    table = await results.read(statement_id, fence=fence, number=segment.number)
+                    page += table.slice(max(0, first - segment.start_row))["n"].to_pylist()
+                assert page[:second] == rows[first : first + second]
+            else:
+                await results.delete(statement_id)
+                rows.clear()
+                segments.clear()

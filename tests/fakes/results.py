@@ -1,0 +1,43 @@
+"""A ResultStore in memory."""
+
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.domain.errors import PathNotFound, QueryServerError
+from queryserver.domain.result import Segment
+
+
+class MemoryResults:
+    """Tables in a dictionary. `failure`, once set, is raised by every call."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[UUID, int, int], pa.Table] = {}
+        self.failure: QueryServerError | None = None
+
+    async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
+        self._fail()
+        self._tables[statement_id, fence, number] = table
+        return Segment(number, start_row, table.num_rows, table.nbytes)
+
+    async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
+        self._fail()
+        try:
+            return self._tables[statement_id, fence, number]
+        except KeyError:
+            raise PathNotFound("The segment does not exist.") from None
+
+    async def schema(self, statement_id: UUID, *, fence: int, number: int) -> pa.Schema:
+        return (await self.read(statement_id, fence=fence, number=number)).schema
+
+    async def delete(self, statement_id: UUID) -> None:
+        self._fail()
+        for key in [key for key in self._tables if key[0] == statement_id]:
+            del self._tables[key]
+
+    async def ping(self) -> None:
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
