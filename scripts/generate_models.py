@@ -49,24 +49,30 @@ class _OmitAbsentKeys(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.module == WIRE:
             node.names.insert(0, ast.alias("Omittable"))
+        if node.module == "typing":
+            node.names = [alias for alias in node.names if alias.name != "Optional"]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         match node:
-            case ast.AnnAssign(value=ast.Constant(value=None), annotation=ast.BinOp(left=bare)):
-                node.annotation = _omittable(bare)
-            case ast.AnnAssign(
-                value=ast.Constant(value=None),
-                annotation=ast.Subscript(slice=ast.Tuple(elts=[ast.BinOp(left=bare), *_] as parts)),
-            ):
-                parts[0] = _omittable(bare)
-            case ast.AnnAssign(value=ast.expr()):
-                message = f"{ast.unparse(node)}: a key that may be absent cannot be null"
-                raise ValueError(message)
+            case ast.AnnAssign(value=None):
+                pass
+            case ast.AnnAssign(annotation=ast.Subscript(value=ast.Name("Annotated"), slice=ast.Tuple(elts=parts))):
+                parts[0] = _omittable(parts[0])
+            case _:
+                node.annotation = _omittable(node.annotation)
         return node
 
 
-def _omittable(bare: ast.expr) -> ast.expr:
+def _omittable(nullable: ast.expr) -> ast.expr:
+    match nullable:
+        case ast.BinOp(left=bare, op=ast.BitOr(), right=ast.Constant(value=None)):
+            pass
+        case ast.Subscript(value=ast.Name("Optional"), slice=bare):
+            pass
+        case _:
+            message = f"{ast.unparse(nullable)}: a key that may be absent has no default of its own"
+            raise ValueError(message)
     return ast.Subscript(ast.Name("Omittable"), bare)
 
 
