@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from queryserver.domain.errors import InvalidJson
-from queryserver.schemas.json_text import read_json
+from queryserver.domain.json_text import read_json
 
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryserver.domain.errors import InvalidJson
-from queryserver.schemas.json_text import MAX_DEPTH, read_json
+from queryserver.domain.json_text import MAX_DEPTH, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
