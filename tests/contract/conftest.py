@@ -1,0 +1,51 @@
+"""How the contract suites are collected: facts become parameters, declared failures become strict expectations."""
+
+from collections.abc import Mapping
+
+import pytest
+
+pytest.register_assert_rewrite("tests.contract.engine_contract", "tests.contract.engine_driving")
+
+_EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per declared type."""
+    facts = getattr(metafunc.cls, "facts", None)
+    if "fact" in metafunc.fixturenames and facts is not None:
+        metafunc.parametrize("fact", facts.types, ids=[fact.name for fact in facts.types])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Turn `known_failures` into strict xfail marks. Unknown tests, unknown marks and missing reasons end the run."""
+    for item in items:
+        declared = _known_failures(item)
+        if (mark := declared.get(_test_name(item))) is not None:
+            item.add_marker(mark)
+        for found in item.iter_markers():
+            if found.name in _EXPECTATIONS:
+                item.add_marker(pytest.mark.xfail(reason=f"{found.name}: {_reason(item, found)}", strict=True))
+
+
+def _known_failures(item: pytest.Item) -> Mapping[str, pytest.MarkDecorator]:
+    owner = getattr(item, "cls", None)
+    declared: Mapping[str, pytest.MarkDecorator] = getattr(owner, "known_failures", {})
+    for name, mark in declared.items():
+        if not hasattr(owner, name.partition("[")[0]):
+            raise pytest.UsageError(f"{item.nodeid}: known_failures names {name}, which is no test")
+        if mark.name not in _EXPECTATIONS:
+            raise pytest.UsageError(f"{item.nodeid}: {name} is marked {mark.name}, which is no expectation")
+    return declared
+
+
+def _test_name(item: pytest.Item) -> str:
+    """The name with its parameter, or without one where the mark is for all of them."""
+    declared = getattr(getattr(item, "cls", None), "known_failures", {})
+    return item.name if item.name in declared else getattr(item, "originalname", item.name)
+
+
+def _reason(item: pytest.Item, mark: pytest.Mark) -> str:
+    reason = mark.args[0] if mark.args else mark.kwargs.get("reason", "")
+    if not reason:
+        raise pytest.UsageError(f"{item.nodeid}: the mark {mark.name} needs its reason")
+    return reason

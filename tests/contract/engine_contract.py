@@ -1,0 +1,442 @@
+"""The rules that every engine adapter keeps (interfaces/engine.py), as one suite.
+
+A test class per adapter inherits `EngineContract`, declares its `facts` and gives the fixtures `engine` and
+`unreachable_engine`. What an adapter cannot do is said in `known_failures`, test name to mark: `notimpl`, `notyet` or
+`never`, each with its reason; a mark that is no longer true fails (conftest.py).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import ClassVar
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Engine, EngineSession, OperationState, SessionOptions
+from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, read, run, started
+from tests.contract.engine_facts import EngineFacts, SessionState, TypeFact
+
+USER = User(id=1, username="ada")
+NO_OPTIONS = SessionOptions()
+STOP_S = 5.0
+"""How soon a canceled statement must have ended."""
+
+MIB = 1024 * 1024
+AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /* \t\n end"
+
+
+class EngineContract:
+    """Inherited by one test class per adapter."""
+
+    facts: ClassVar[EngineFacts]
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
+
+    async def running_statements(self, engine: Engine) -> int:
+        """How many statements of the tests the engine is at work on, asked of the engine itself."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def session(self, engine: Engine) -> AsyncGenerator[EngineSession]:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            yield session
+
+    @pytest.fixture
+    def table(self) -> str:
+        return f"t_{uuid4().hex[:12]}"
+
+    async def eventually_idle(self, engine: Engine) -> None:
+        """The engine has stopped all work within `STOP_S`."""
+        async with asyncio.timeout(STOP_S):
+            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+                await asyncio.sleep(0.05)
+
+    @pytest.mark.item(10)
+    async def test_submit_returns_before_a_slow_statement_ends(self, session: EngineSession) -> None:
+        begun = time.monotonic()
+        async with operation(session, self.facts.slow_sql) as handle:
+            assert time.monotonic() - begun < 1
+            assert not (await session.poll(handle)).state.is_terminal
+
+    async def test_poll_without_wait_returns_at_once(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            begun = time.monotonic()
+            for _ in range(10):
+                await session.poll(handle)
+            assert time.monotonic() - begun < 1
+
+    async def test_poll_waits_as_long_as_told_for_a_running_statement(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            begun = time.monotonic()
+            status = await session.poll(handle, wait_s=1)
+            assert 0.9 < time.monotonic() - begun < 2.5
+            assert status.state in {OperationState.PENDING, OperationState.RUNNING}
+
+    async def test_poll_returns_early_when_the_statement_ends(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(3)) as handle:
+            begun = time.monotonic()
+            status = await session.poll(handle, wait_s=20)
+            assert time.monotonic() - begun < 10
+            assert status.state is OperationState.FINISHED
+
+    async def test_progress_is_a_percentage_or_unknown(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            progress = (await session.poll(handle)).progress
+            assert progress is None or 0 <= progress <= 100
+            assert engine.capabilities.reports_progress == (progress is not None)
+
+    async def test_logs_are_lines(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(3)) as handle:
+            await ended(session, handle)
+            lines = await session.logs(handle, start=0)
+            assert all(isinstance(line, str) and "\n" not in line for line in lines)
+            assert list(await session.logs(handle, start=len(lines))) == []
+
+    async def test_rows_come_in_the_engine_s_order(self, session: EngineSession) -> None:
+        answer = await run(session, self.facts.rows_sql(25_000))
+        assert [row[0] for row in answer.rows] == list(range(25_000))
+        assert len(answer.columns) == 1
+
+    async def test_a_query_has_a_result_set_and_modifies_nothing(self, session: EngineSession) -> None:
+        answer = await run(session, self.facts.rows_sql(2))
+        assert answer.status.state is OperationState.FINISHED
+        assert answer.status.has_result_set
+        assert not answer.status.modified_rows
+
+    async def test_no_rows_still_give_columns(self, session: EngineSession) -> None:
+        answer = await run(session, self.facts.no_rows_sql)
+        assert [column.name for column in answer.columns] == ["a", "b"]
+        assert answer.rows == []
+
+    async def test_names_of_columns_may_occur_twice(self, session: EngineSession) -> None:
+        answer = await run(session, self.facts.duplicate_columns_sql)
+        assert [column.name for column in answer.columns] == ["a", "a"]
+        assert answer.rows == [(1, 2)]
+
+    @pytest.mark.item(31)
+    async def test_types_are_named_as_the_contract_says(self, session: EngineSession, fact: TypeFact) -> None:
+        for statement in fact.setup:
+            await run(session, statement)
+        answer = await run(session, fact.sql)
+        assert [(column.type, column.native_type) for column in answer.columns] == [(fact.type, fact.native_type)]
+        assert answer.rows == [(fact.value,), (None,)]
+        assert type(answer.cell) is type(fact.value)
+
+    async def test_wide_rows_make_small_batches(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.wide_rows_sql(64, 1_000_000)) as handle:
+            await ended(session, handle)
+            seen = [(batch.num_rows, batch.nbytes) async for batch in session.batches(handle)]
+        assert sum(rows for rows, _ in seen) == 64
+        assert max(size for _, size in seen) <= 8 * MIB
+
+    @pytest.mark.item(34)
+    async def test_memory_stays_flat_while_a_large_result_passes(self, session: EngineSession) -> None:
+        process, rows, peak = psutil.Process(), 0, 0
+        await run(session, self.facts.wide_rows_sql(20_000, 200))
+        before = process.memory_info().rss
+        async with operation(session, self.facts.wide_rows_sql(1_000_000, 200)) as handle:
+            await ended(session, handle)
+            async for batch in session.batches(handle):
+                rows += batch.num_rows
+                peak = max(peak, process.memory_info().rss)
+        assert rows == 1_000_000
+        assert peak - before < 100 * MIB
+
+    async def test_a_result_left_half_way_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
+            await ended(session, handle)
+            async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
+                first = await anext(batches)
+            assert first.num_rows > 0
+        await self.eventually_idle(engine)
+        assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_a_result_that_nobody_reads_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
+            await ended(session, handle)
+        await self.eventually_idle(engine)
+        assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
+        """A task that is cancelled while it waits for the next batch."""
+
+        async def read_all(session: EngineSession) -> None:
+            async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
+                await ended(session, handle)
+                await read(session, handle)
+
+        async with engine.session(USER, NO_OPTIONS) as session:
+            reader = asyncio.create_task(read_all(session))
+            await asyncio.sleep(0.5)
+            reader.cancel()
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(reader, return_exceptions=True)
+        await self.eventually_idle(engine)
+
+    @pytest.mark.item(14)
+    async def test_changes_tell_how_many_rows(self, session: EngineSession, table: str) -> None:
+        for change in self.facts.changes:
+            answer = await run(session, change.sql.replace("{t}", table))
+            assert answer.status.state is OperationState.FINISHED, change.sql
+            assert answer.status.has_result_set == change.has_result_set, change.sql
+            assert answer.status.modified_rows == change.rows, change.sql
+
+    async def test_a_change_is_seen_by_the_next_session(self, engine: Engine, table: str) -> None:
+        """Each statement commits by itself, before its end is told."""
+        for change in self.facts.changes:
+            async with engine.session(USER, NO_OPTIONS) as session:
+                await run(session, change.sql.replace("{t}", table))
+
+    @pytest.mark.item(15)
+    async def test_a_bad_table_is_told_in_the_engine_s_words(self, session: EngineSession) -> None:
+        error = await failure(session, self.facts.bad_table_sql)
+        assert isinstance(error, StatementRejected)
+        assert self.facts.bad_table_message in error.message
+        self.assert_tidy(error)
+
+    async def test_a_failed_statement_leaves_the_session_usable(self, session: EngineSession) -> None:
+        await failure(session, self.facts.bad_table_sql)
+        assert await session.is_alive()
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_a_failed_statement_stays_failed(self, session: EngineSession) -> None:
+        try:
+            handle = await session.submit(self.facts.bad_table_sql)
+        except StatementRejected:
+            return
+        first, second = await ended(session, handle), await session.poll(handle)
+        assert first.state is second.state is OperationState.FAILED
+        assert first.error is not None
+        assert not first.has_result_set
+        await session.close(handle)
+
+    async def test_a_failure_on_the_way_ends_the_rows(self, session: EngineSession) -> None:
+        if self.facts.fails_midway_sql is None:
+            pytest.skip("no statement of this engine fails after its first rows")
+        async with operation(session, self.facts.fails_midway_sql) as handle:
+            assert (await ended(session, handle)).state is OperationState.FINISHED
+            with pytest.raises(StatementRejected) as caught:
+                await count_rows(session, handle)
+        self.assert_tidy(caught.value)
+        assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_an_unknown_database_is_refused(self, engine: Engine) -> None:
+        for name in (self.facts.unknown_database, self.facts.unknown_database + "\"'`; DROP TABLE x"):
+            with pytest.raises(StatementRejected) as caught:
+                async with engine.session(USER, SessionOptions(database=name)):
+                    pass
+            self.assert_tidy(caught.value)
+
+    async def test_a_known_database_is_taken(self, engine: Engine) -> None:
+        async with engine.session(USER, SessionOptions(database=self.facts.known_database)) as session:
+            assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    @pytest.mark.security("T11")
+    async def test_an_unknown_setting_is_refused(self, engine: Engine) -> None:
+        options = SessionOptions(settings={"no_such_setting = 1; DROP TABLE x": "1"})
+        with pytest.raises(StatementRejected) as caught:
+            async with engine.session(USER, options):
+                pass
+        self.assert_tidy(caught.value)
+
+    def assert_tidy(self, error: EngineError) -> None:
+        """The message is for the person who wrote the statement."""
+        assert error.message.strip() == error.message != ""
+        for word in ("Traceback", 'File "', "object at 0x", *self.facts.driver_words):
+            assert word not in error.message
+
+    @pytest.mark.item(36)
+    async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            assert await self.running_statements(engine) == 1
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+        await self.eventually_idle(engine)
+
+    async def test_cancel_twice_is_harmless(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(session.cancel(handle), session.cancel(handle))
+                await session.cancel(handle)
+            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+            await session.cancel(handle)
+
+    async def test_cancel_right_after_submit_is_not_lost(self, engine: Engine) -> None:
+        for pause_s in (0, 0, 0.001, 0.003, 0.01):
+            async with (
+                engine.session(USER, NO_OPTIONS) as session,
+                operation(session, self.facts.slow_sql) as handle,
+            ):
+                await asyncio.sleep(pause_s)
+                await session.cancel(handle)
+                assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+
+    async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            waiting = asyncio.create_task(session.poll(handle, wait_s=20))
+            await asyncio.sleep(0.3)
+            begun = time.monotonic()
+            await session.cancel(handle)
+            assert (await waiting).state is OperationState.CANCELED
+            assert time.monotonic() - begun < STOP_S
+
+    async def test_a_session_after_cancel_is_usable_or_says_that_it_is_not(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            await ended(session, handle, within_s=STOP_S)
+        if await session.is_alive():
+            assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+        else:
+            with pytest.raises(SessionLost):
+                await session.submit(self.facts.rows_sql(1))
+
+    async def test_cancel_after_the_end_changes_nothing(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(5)) as handle:
+            await ended(session, handle)
+            rows = await read(session, handle)
+            await session.cancel(handle)
+            assert (await session.poll(handle)).state is OperationState.FINISHED
+        assert len(rows) == 5
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_cancel_stops_who_reads_rows(self, engine: Engine) -> None:
+        async with (
+            engine.session(USER, NO_OPTIONS) as session,
+            operation(session, self.facts.rows_sql(500_000_000)) as handle,
+        ):
+            await ended(session, handle)
+            reader = asyncio.create_task(count_rows(session, handle))
+            await asyncio.sleep(0.3)
+            async with asyncio.timeout(STOP_S):
+                await session.cancel(handle)
+                with pytest.raises(EngineError):
+                    await reader
+        await self.eventually_idle(engine)
+
+    async def test_close_twice_is_harmless(self, session: EngineSession) -> None:
+        handle = await session.submit(self.facts.rows_sql(5))
+        await ended(session, handle)
+        await session.close(handle)
+        await session.close(handle)
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    @pytest.mark.item(39)
+    async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
+        handle = await session.submit(self.facts.slow_sql)
+        await started(session, handle)
+        async with asyncio.timeout(STOP_S):
+            await session.close(handle)
+        await self.eventually_idle(engine)
+
+    async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
+        async with asyncio.timeout(3 * STOP_S):
+            async with engine.session(USER, NO_OPTIONS) as session:
+                handle = await session.submit(self.facts.slow_sql)
+                await started(session, handle)
+                assert await self.running_statements(engine) == 1
+        await self.eventually_idle(engine)
+        assert not await session.is_alive()
+
+    async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            pass
+        assert not await session.is_alive()
+        with pytest.raises(SessionLost):
+            await session.submit(self.facts.rows_sql(1))
+
+    @pytest.mark.item(50)
+    async def test_state_lives_in_its_session_only(self, engine: Engine, session: EngineSession) -> None:
+        assert self.facts.session_state
+        for state in self.facts.session_state:
+            await run(session, state.make)
+            assert (await run(session, state.look)).cell == state.value, state.name
+            async with engine.session(USER, NO_OPTIONS) as other:
+                assert await self._look(other, state) != state.value, state.name
+
+    async def _look(self, session: EngineSession, state: SessionState) -> object:
+        try:
+            return (await run(session, state.look)).cell
+        except StatementRejected:
+            return None
+
+    async def test_sessions_work_side_by_side(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            async with engine.session(USER, NO_OPTIONS) as other, asyncio.timeout(10):
+                assert len((await run(other, self.facts.rows_sql(1000))).rows) == 1000
+            assert not (await session.poll(handle)).state.is_terminal
+
+    async def test_the_loop_stays_free_while_the_engine_works(self, session: EngineSession) -> None:
+        worst = 0.0
+        async with operation(session, self.facts.slow_sql) as handle:
+            for _ in range(50):
+                begun = time.monotonic()
+                await asyncio.sleep(0.01)
+                worst = max(worst, time.monotonic() - begun)
+            await session.cancel(handle)
+        assert worst < 0.5
+
+    async def test_many_sessions_leave_nothing_behind(self, engine: Engine) -> None:
+        for _ in range(20):
+            await self._short_session(engine)
+        before = Footprint.now()
+        for _ in range(200):
+            await self._short_session(engine)
+        after = Footprint.now()
+        assert after.tasks == before.tasks
+        assert after.threads <= before.threads + 1
+        assert after.files <= before.files + 2
+        await self.eventually_idle(engine)
+
+    async def _short_session(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    @pytest.mark.item(5)
+    async def test_awkward_text_survives(self, session: EngineSession) -> None:
+        assert (await run(session, self.facts.text_sql(AWKWARD_TEXT))).rows == [(AWKWARD_TEXT,)]
+
+    async def test_a_statement_may_be_a_megabyte_long(self, session: EngineSession) -> None:
+        text = "x" * 1_000_000
+        assert (await run(session, self.facts.text_sql(text))).rows == [(text,)]
+
+    async def test_an_empty_text_does_no_harm(self, session: EngineSession) -> None:
+        for text in self.facts.nothing_sql:
+            try:
+                assert not (await run(session, text)).status.has_result_set, text
+            except StatementRejected as error:
+                self.assert_tidy(error)
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_ping_of_a_healthy_engine_is_silent(self, engine: Engine) -> None:
+        await engine.ping()
+
+    @pytest.mark.item(70)
+    async def test_an_engine_out_of_reach_says_so(self, unreachable_engine: Engine) -> None:
+        with pytest.raises(EngineUnavailable) as caught:
+            async with asyncio.timeout(20), unreachable_engine.session(USER, NO_OPTIONS):
+                pass
+        self.assert_tidy(caught.value)
+        with pytest.raises(EngineUnavailable) as caught:
+            async with asyncio.timeout(20):
+                await unreachable_engine.ping()
+        self.assert_tidy(caught.value)
+
+    async def test_close_of_the_engine_twice_is_harmless(self, engine: Engine) -> None:
+        await engine.ping()
+        await engine.close()
+        await engine.close()
+
+    async def test_a_closed_engine_opens_no_session(self, engine: Engine) -> None:
+        await engine.close()
+        with pytest.raises(EngineUnavailable):
+            async with engine.session(USER, NO_OPTIONS):
+                pass

@@ -1,0 +1,106 @@
+"""How tests drive an engine session: run a statement, wait for its end, read its rows."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.errors import EngineError
+from queryserver.domain.result import Column
+from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState, OperationStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that a statement gave."""
+
+    status: OperationStatus
+    columns: tuple[Column, ...]
+    rows: list[tuple[Any, ...]]
+
+    @property
+    def cell(self) -> Any:
+        return self.rows[0][0]
+
+
+@asynccontextmanager
+async def operation(session: EngineSession, sql: str) -> AsyncGenerator[OperationHandle]:
+    """A submitted statement that is stopped and closed at the end."""
+    handle = await session.submit(sql)
+    try:
+        yield handle
+    finally:
+        await session.cancel(handle)
+        await session.close(handle)
+
+
+async def ended(session: EngineSession, handle: OperationHandle, *, within_s: float = 30) -> OperationStatus:
+    """The terminal status."""
+    async with asyncio.timeout(within_s):
+        while not (status := await session.poll(handle, wait_s=1)).state.is_terminal:
+            pass
+    return status
+
+
+async def started(session: EngineSession, handle: OperationHandle) -> None:
+    """Returns once the engine is at work on the statement."""
+    async with asyncio.timeout(10):
+        while (await session.poll(handle, wait_s=0.01)).state is OperationState.PENDING:
+            pass
+    await asyncio.sleep(0.2)
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Rows by position: names may occur twice."""
+    columns = [column.to_pylist() for column in batch.columns]
+    return list(zip(*columns, strict=True))
+
+
+async def read(session: EngineSession, handle: OperationHandle) -> list[tuple[Any, ...]]:
+    """All rows of the result."""
+    return [row async for batch in session.batches(handle) for row in rows_of(batch)]
+
+
+async def count_rows(session: EngineSession, handle: OperationHandle) -> int:
+    """Read the result and keep nothing of it."""
+    return sum([batch.num_rows async for batch in session.batches(handle)])
+
+
+async def run(session: EngineSession, sql: str) -> Answer:
+    """Run a statement to its end; its failure is raised."""
+    async with operation(session, sql) as handle:
+        status = await ended(session, handle)
+        if status.error is not None:
+            raise status.error
+        if not status.has_result_set:
+            return Answer(status, (), [])
+        columns, rows = await session.columns(handle), await read(session, handle)
+        return Answer(await session.poll(handle), columns, rows)
+
+
+async def failure(session: EngineSession, sql: str) -> EngineError:
+    """The error of a statement that must fail, whichever way it is told."""
+    try:
+        await run(session, sql)
+    except EngineError as error:
+        return error
+    pytest.fail(f"not refused: {sql[:200]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a process holds."""
+
+    threads: int
+    tasks: int
+    files: int
+
+    @classmethod
+    def now(cls) -> "Footprint":
+        return cls(threading.active_count(), len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir())))

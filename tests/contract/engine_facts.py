@@ -1,0 +1,67 @@
+"""What an engine adapter declares about itself before the contract suite runs over it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queryserver.domain.result import ResultType
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFact:
+    """A statement that answers two rows, a value and a NULL, in one column of the type in question."""
+
+    name: str
+    sql: str
+    type: ResultType
+    native_type: str
+    value: object
+    setup: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A statement that changes something. `rows` is what `modified_rows` must say; None: nothing."""
+
+    sql: str
+    rows: int | None = None
+    has_result_set: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """Something that lives in one session only: how it is made, and how it is looked at (one cell)."""
+
+    name: str
+    make: str
+    look: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the suite must know of an engine. In statements `{t}` stands for the name of a table not yet there."""
+
+    slow_sql: str
+    """Runs for about 30 s unless it is stopped."""
+    rows_sql: Callable[[int], str]
+    """One column of the integers 0, 1, … in order; any number of them, produced as they are read."""
+    wide_rows_sql: Callable[[int, int], str]
+    """So many rows of one text of so many ASCII characters."""
+    text_sql: Callable[[str], str]
+    """One row, one column: the text given, written as a literal of the engine."""
+    bad_table_sql: str
+    bad_table_message: str
+    """Part of what the engine itself says about it."""
+    types: tuple[TypeFact, ...]
+    changes: tuple[Change, ...]
+    """Run in order in one session, the last of them leaves nothing behind."""
+    session_state: tuple[SessionState, ...]
+    unknown_database: str
+    known_database: str | None = None
+    duplicate_columns_sql: str = "SELECT 1 AS a, 2 AS a"
+    no_rows_sql: str = "SELECT 1 AS a, 'x' AS b WHERE 1 = 0"
+    fails_midway_sql: str | None = None
+    """Answers at least 100,000 rows, then fails."""
+    nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
+    driver_words: tuple[str, ...] = ()
+    """What a message must not hold: names of the driver, paths of the server."""
