@@ -28,11 +28,17 @@ def processes_of(cluster_name: str) -> ClusterProcesses:
 
     The number in `postmaster.pid` proves nothing: after a crash it may belong to another program.
     """
-    named = [(pid, command) for pid, command in _commands() if cluster_name in command]
-    return ClusterProcesses(
-        postmasters=tuple(pid for pid, command in named if "/postgres -D " in command),
-        children=tuple(pid for pid, command in named if command.startswith("postgres: ")),
+    named = {process.pid: process for process in _processes() if cluster_name in process.command}
+    # A child that was forked this instant still has the command line of its parent.
+    postmasters = tuple(
+        pid for pid, process in named.items() if "/postgres -D " in process.command and process.parent not in named
     )
+    children = tuple(
+        pid
+        for pid, process in named.items()
+        if process.command.startswith("postgres: ") or process.parent in postmasters
+    )
+    return ClusterProcesses(postmasters, children)
 
 
 def end_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
@@ -51,7 +57,7 @@ def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool
     found = processes_of(cluster_name)
     everybody = number is signal.SIGKILL or not found.postmasters
     for pid in (*found.postmasters, *(found.children if everybody else ())):
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     deadline = time.monotonic() + wait_s
     while processes_of(cluster_name) and time.monotonic() < deadline:
@@ -59,21 +65,30 @@ def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool
     return not processes_of(cluster_name)
 
 
-def _commands() -> Iterator[tuple[int, str]]:
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    command: str
+
+
+def _processes() -> Iterator[_Process]:
     if not (_PROC / "self" / "cmdline").exists():
-        yield from _commands_by_ps()
+        yield from _processes_by_ps()
         return
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has just ended
-                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield _Process(int(entry.name), int(after_name[1]), command)
 
 
-def _commands_by_ps() -> Iterator[tuple[int, str]]:
+def _processes_by_ps() -> Iterator[_Process]:
     """macOS has no /proc."""
     listing = subprocess.run(
-        ["/bin/ps", "-axww", "-o", "pid=,command="], check=True, capture_output=True, text=True, timeout=10
+        ["/bin/ps", "-axww", "-o", "pid=,ppid=,command="], check=True, capture_output=True, text=True, timeout=10
     )
     for line in listing.stdout.splitlines():
-        pid, _, command = line.strip().partition(" ")
-        yield int(pid), command
+        pid, parent, *command = line.split(maxsplit=2)
+        yield _Process(int(pid), int(parent), "".join(command))

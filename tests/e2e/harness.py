@@ -1,0 +1,132 @@
+"""The server as a process of its own, as a person starts it. Used by the tests of whole scenarios."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import httpx
+
+ALIVE_WITHIN_S = 60
+STOP_WITHIN_S = 60
+PROGRAM = Path(sys.executable).with_name("queryserver")
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A started server. Its output is kept in files, so that it can never block on us."""
+
+    process: asyncio.subprocess.Process
+    base_url: str
+    stdout_file: Path
+    stderr_file: Path
+
+    @property
+    def pid(self) -> int:
+        """Id of the process that was started."""
+        return self.process.pid
+
+    @property
+    def stdout(self) -> str:
+        """What it has printed so far."""
+        return self.stdout_file.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it has printed to the error output so far."""
+        return self.stderr_file.read_text(errors="replace")
+
+    async def kill9(self) -> None:
+        """The power cut of a process: it gets no chance to say anything. Returns when it is gone."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
+
+    async def terminate(self) -> int:
+        """Ask it to stop, as a service manager does; its exit code."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
+
+    async def wait_until_alive(self) -> None:
+        """Return when it answers; fails with its output when it ends before, or takes too long."""
+        async with httpx.AsyncClient(base_url=self.base_url, timeout=2) as client:
+            for _ in range(ALIVE_WITHIN_S * 20):
+                if self.process.returncode is not None:
+                    break
+                try:
+                    if (await client.get("/desktop/debug/is_alive")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.05)
+        message = f"the server is not alive (exit code {self.process.returncode}):\n{self.stdout}\n{self.stderr}"
+        raise AssertionError(message)
+
+
+@asynccontextmanager
+async def running_server(
+    data_dir: Path,
+    *,
+    database_dsn: str | None = None,
+    port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> AsyncIterator[ServerProcess]:
+    """`queryserver serve`, alive: on `database_dsn`, or embedded when there is none. Stopped on leaving.
+
+    `settings` are environment variables, for instance `QUERYSERVER__EDITOR__LEASE_TIMEOUT_S`.
+    """
+    port = port or free_port()
+    command = [str(PROGRAM), "serve", "--port", str(port), *arguments]
+    environment = {"QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)}
+    if database_dsn is None:
+        command.append("--embedded")
+    else:
+        environment["QUERYSERVER__DESKTOP__DATABASE__URL"] = database_dsn
+    async with started(command, port, data_dir.parent, environment | dict(settings or {})) as server:
+        await server.wait_until_alive()
+        yield server
+
+
+@asynccontextmanager
+async def started(
+    command: Sequence[str], port: int, output_dir: Path, environment: Mapping[str, str], *, cwd: Path | None = None
+) -> AsyncIterator[ServerProcess]:
+    """A command that serves on `port`, not yet alive; nothing of the caller's own settings reaches it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
+    number = next(_numbers)
+    stdout_file, stderr_file = output_dir / f"server-{number}.out", output_dir / f"server-{number}.err"
+    with stdout_file.open("wb") as stdout, stderr_file.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd or output_dir,
+            env=inherited | dict(environment),
+            start_new_session=True,
+        )
+    server = ServerProcess(process, f"http://127.0.0.1:{port}", stdout_file, stderr_file)
+    try:
+        yield server
+    finally:
+        try:
+            await server.terminate()
+        finally:
+            await server.kill9()
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
