@@ -46,6 +46,7 @@ class InvalidToken(NotAuthenticated):
     def __init__(self, message: str = "Token is invalid or expired", *, token_type: str = "access") -> None:  # noqa: S107 a kind, no secret
         super().__init__(message)
         self.token_type = token_type
+        self.detail = "Given token not valid for any token type"
 
 
 class BadAuthorizationHeader(NotAuthenticated):

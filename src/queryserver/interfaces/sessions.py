@@ -37,6 +37,10 @@ class SessionRecords(Protocol):
         """An open session; None once it is closed."""
         ...
 
+    async def owner_of(self, session_id: int) -> int | None:
+        """The user of a named session, open or closed."""
+        ...
+
     async def open_sessions(
         self,
         *,

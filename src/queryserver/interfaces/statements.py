@@ -79,6 +79,10 @@ class StatementRecords(Protocol):
         """Remember the wish to stop. A statement that was never sent becomes `canceled` at once."""
         ...
 
+    async def active_in_session(self, session_id: int) -> Sequence[UUID]:
+        """Statements that wait or run in a session."""
+        ...
+
     async def close_result(self, statement_id: UUID) -> bool:
         """`available` becomes `closed` and its bytes are doomed; False in any other state."""
         ...

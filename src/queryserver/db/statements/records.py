@@ -179,6 +179,13 @@ class Records:
         row = await self._database.row(_CANCEL_SQL, statement_id, by)
         return rows.status_of(row) if row else await self.status(statement_id)
 
+    async def active_in_session(self, session_id: int) -> Sequence[UUID]:
+        """See the Protocol."""
+        found = await self._database.fetch(
+            "select id from statements where session_id = $1 and state in ('waiting', 'running')", session_id
+        )
+        return [row["id"] for row in found]
+
     async def close_result(self, statement_id: UUID) -> bool:
         """See the Protocol."""
         return await self._database.value(_CLOSE, statement_id) == 1

@@ -1,0 +1,61 @@
+"""Answers as bytes: models are written by pydantic's own serializer, without a second validation."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel
+
+from queryserver.schemas.generated import ErrorBody, Unauthorized
+
+
+def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer from a wire model."""
+    content = model.__pydantic_serializer__.to_json(model, by_alias=True)
+    return Response(content, status, dict(headers or {}), "application/json")
+
+
+def moment(time: datetime | None) -> str | None:
+    """A UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
+    if time is None:
+        return None
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def milliseconds(time: datetime) -> int:
+    """Epoch milliseconds, as in keys named `lastExecuted`."""
+    return int(time.timestamp() * 1000)
+
+
+_MEANING = {
+    400: "The call is wrong as it stands.",
+    401: "No credentials, or bad ones.",
+    403: "The caller lacks a right.",
+    404: "What was named does not exist, or the caller may not see it.",
+    405: "The path has no such method.",
+    409: "The state of the object forbids the call.",
+    410: "The result is gone.",
+    413: "The body is too large.",
+    415: "This content type is not read.",
+    429: "A limit on this caller is reached.",
+    500: "Something went wrong inside.",
+    501: "This server or engine cannot do it.",
+    503: "Something that the service needs is out of reach.",
+}
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The failure answers of an operation, for the API description; 401, 405, 413, 415, 500 and 503 go without saying."""
+    always = (401, 405, 500, 503)
+    return {
+        status: {"model": Unauthorized if status == 401 else ErrorBody, "description": _MEANING[status]}
+        for status in sorted({*always, *statuses})
+    }
+
+
+def accepts(model: type[BaseModel]) -> dict[str, Any]:
+    """What the API description says about the body of an operation: form, multipart or JSON."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    kinds = ("application/x-www-form-urlencoded", "multipart/form-data", "application/json")
+    return {"requestBody": {"content": {kind: {"schema": schema} for kind in kinds}}, "x-request-model": model}

@@ -1,0 +1,115 @@
+"""What a route gets: who calls, the fields of the call, the services."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, cast
+
+from fastapi import Depends, Request
+
+from queryserver.container import Services
+from queryserver.domain.errors import PayloadTooLarge, UnsupportedMediaType
+from queryserver.domain.user import User
+from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
+from queryserver.schemas.requests import parse
+from queryserver.schemas.snippets import Fields as FieldsModel
+
+_FORM = "application/x-www-form-urlencoded"
+_THREAD_ABOVE_BYTES = 64 * 1024
+
+Model = TypeVar("Model", bound=FieldsModel)
+
+
+def services_of(request: Request) -> Services:
+    """The services of this process."""
+    return cast("Services", request.app.state.services)
+
+
+async def authenticated(request: Request) -> User:
+    """The caller. Raises NotAuthenticated."""
+    return await services_of(request).authenticator.authenticate(request.scope["headers"])
+
+
+async def read_fields(request: Request, *, max_bytes: int) -> dict[str, Any]:
+    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
+
+    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), InvalidRequest.
+    """
+    content_type = request.headers.get("content-type", _FORM)
+    kind = content_type.partition(";")[0].strip().lower() or _FORM
+    length = request.headers.get("content-length", "")
+    is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
+    if is_empty:
+        return {}
+    if kind not in {_FORM, "multipart/form-data", "application/json"}:
+        raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+    body = await _read(request, max_bytes)
+    if len(body) > _THREAD_ABOVE_BYTES:
+        return await asyncio.to_thread(_parse, kind, body, content_type)
+    return _parse(kind, body, content_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One authenticated call."""
+
+    request: Request
+    services: Services
+    user: User
+    values: Mapping[str, Any]
+
+    def read(self, model: type[Model]) -> Model:
+        """The fields as the call wants them. Raises InvalidRequest."""
+        return parse(model, self.values)
+
+
+async def _editor_call(request: Request) -> Call:
+    services = services_of(request)
+    user = await authenticated(request)
+    values = await read_fields(request, max_bytes=services.settings.editor.request_body_max_bytes)
+    return Call(request, services, user, values)
+
+
+async def _query_call(request: Request) -> Call:
+    user = await authenticated(request)
+    return Call(request, services_of(request), user, request.query_params)
+
+
+async def _public_fields(request: Request) -> dict[str, Any]:
+    return await read_fields(request, max_bytes=services_of(request).settings.limits.max_body_bytes)
+
+
+EditorCall = Annotated[Call, Depends(_editor_call)]
+"""A POST of the editor: authenticated first, then its body is read."""
+
+QueryCall = Annotated[Call, Depends(_query_call)]
+"""A GET: its fields come from the query string."""
+
+Fields = Annotated[dict[str, Any], Depends(_public_fields)]
+"""Fields of a public POST."""
+
+ServicesOf = Annotated[Services, Depends(services_of)]
+"""The services of this process."""
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > max_bytes:
+            raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _parse(kind: str, body: bytes, content_type: str) -> dict[str, Any]:
+    if not body:
+        return {}
+    if kind == "application/json":
+        return parse_json_object(body)
+    if kind == _FORM:
+        return dict(parse_form(body))
+    return dict(parse_multipart(body, content_type))

@@ -1,0 +1,128 @@
+"""Domain errors as HTTP: the one table (design: Errors)."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryserver.domain import errors
+from queryserver.domain.errors import QueryServerError
+
+CHALLENGE = 'Bearer realm="api"'
+
+STATUS: Mapping[type[QueryServerError], int] = {
+    errors.NotAuthenticated: 401,
+    errors.PermissionDenied: 403,
+    errors.InvalidRequest: 400,
+    errors.PayloadTooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.TooManyRequests: 429,
+    errors.NotSupported: 501,
+    errors.EngineUnavailable: 503,
+    errors.EngineTimeout: 503,
+    errors.EngineError: 200,
+    errors.StorageUnavailable: 503,
+    errors.StorageError: 502,
+    errors.ServiceUnavailable: 503,
+    errors.SchemaMismatch: 500,
+    errors.ConfigurationError: 500,
+    QueryServerError: 500,
+}
+"""HTTP status of an error: that of the nearest class on its way up the tree."""
+
+_COMPATIBLE: Mapping[type[QueryServerError], int] = {
+    errors.OperationNotFound: 2,
+    errors.NotSupported: 5,
+    errors.CredentialsRequired: 401,
+    errors.EngineTimeout: -4,
+    errors.EngineUnavailable: -1,
+    errors.EngineError: 1,
+}
+"""`status` in the body, where it is not -1 (Contract editor 1.4)."""
+
+_RETRY_AFTER_S = 5
+
+
+def respond(request: Request, error: QueryServerError) -> Response:
+    """The answer that tells a client of `error`."""
+    if isinstance(error, errors.NotAuthenticated):
+        return _json(_unauthorized(error), 401, {"WWW-Authenticate": CHALLENGE})
+    if isinstance(error, errors.InvalidFields):
+        return _json(error.fields, 400)
+    status = http_status(error)
+    if status == 500:
+        return internal_error(request)
+    return _json(body_of(error), status, _headers(error, status))
+
+
+def http_status(error: QueryServerError) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, errors.DownloadRefused) and error.gone:
+        return 410
+    return _nearest(STATUS, error, 500)
+
+
+def body_of(error: QueryServerError) -> dict[str, Any]:
+    """The body of a failed call (Contract editor 1.5, platform 1.4)."""
+    if isinstance(error, errors.DownloadRefused):
+        return {"status": error.status, "code": error.outcome_code, "message": error.message}
+    body = {"status": _nearest(_COMPATIBLE, error, -1), "code": error.code, "message": error.message}
+    if isinstance(error, errors.TooManyRequests):
+        body["retry_after"] = _whole_seconds(error.retry_after.total_seconds())
+    return body
+
+
+def internal_error(request: Request) -> Response:
+    """Whatever went wrong inside: the answer names only the id under which the log has it."""
+    body = {
+        "status": -1,
+        "code": "internal_error",
+        "message": "Internal error.",
+        "error_id": request.scope.get("request_id", ""),
+    }
+    return _json(body, 500)
+
+
+def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer for what never became a domain error, such as an unknown path."""
+    return _json({"status": -1, "code": code, "message": message}, status, headers)
+
+
+def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
+    if isinstance(error, errors.TooManyRequests):
+        return {"Retry-After": str(_whole_seconds(error.retry_after.total_seconds()))}
+    return {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
+
+
+def _unauthorized(error: errors.NotAuthenticated) -> dict[str, Any]:
+    match error:
+        case errors.InvalidToken():
+            token_class = "RefreshToken" if error.token_type == "refresh" else "AccessToken"
+            return {
+                "detail": error.detail,
+                "code": error.code,
+                "messages": [
+                    {"token_class": token_class, "token_type": error.token_type, "message": error.message}
+                ],
+            }
+        case errors.BadAuthorizationHeader() | errors.UserNotFound() | errors.UserInactive():
+            return {"detail": error.message, "code": error.code}
+        case _:
+            return {"detail": error.message}
+
+
+def _nearest(table: Mapping[type[QueryServerError], int], error: QueryServerError, default: int) -> int:
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), default)
+
+
+def _whole_seconds(seconds: float) -> int:
+    return max(math.ceil(seconds), 1)
+
+
+def _json(body: object, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(body), status, dict(headers or {}), "application/json")

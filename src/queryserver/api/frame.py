@@ -1,0 +1,124 @@
+"""What happens to every call before and after its route: id, path, host, headers, counting, the outer wall."""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queryserver.api.errors import failure, internal_error
+from queryserver.api.metrics import RequestMetrics
+from queryserver.api.routing import normalized
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NO_HOST_CHECK = "/desktop/debug/"
+
+log = structlog.get_logger(__name__)
+
+
+class Frame:
+    """The outermost ASGI layer."""
+
+    def __init__(
+        self, app: ASGIApp, *, metrics: RequestMetrics, prefix: str = "", allowed_hosts: Sequence[str] = ("*",)
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._prefix = prefix.rstrip("/")
+        self._hosts = frozenset(host.casefold() for host in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call; nothing that goes wrong inside leaves as a trace."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["request_id"] = request_id
+        answer = _Answer(scope, send, request_id)
+        started = time.perf_counter()
+        self._metrics.active.inc()
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._serve(scope, receive, answer)
+            except Exception:  # the outer wall of a request: the client learns an id, the log the rest
+                log.exception("call failed", error_id=request_id)
+                if not answer.started:
+                    await internal_error(Request(scope))(scope, receive, answer)
+                elif not answer.ended:
+                    raise
+            finally:
+                self._metrics.active.dec()
+                self._metrics.observe(scope, answer.status, time.perf_counter() - started)
+
+    async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
+        if path is None:
+            await failure(404, "not_found", "Not found.")(scope, receive, answer)
+            return
+        scope["path"] = path
+        scope["raw_path"] = path.encode()
+        if not self._knows_host(scope, path):
+            await failure(400, "invalid_host", "This host name is not served.")(scope, receive, answer)
+            return
+        if scope["method"] == "HEAD":
+            # Every GET path answers HEAD; an event stream has no end to wait for, so it does not.
+            if path.startswith("/api/v1/editor/events/"):
+                await failure(405, "method_not_allowed", "Method not allowed.", {"Allow": "GET"})(
+                    scope, receive, answer
+                )
+                return
+            scope["method"] = "GET"
+            answer.has_body = False
+        await self._app(scope, receive, answer)
+
+    def _knows_host(self, scope: Scope, path: str) -> bool:
+        if "*" in self._hosts or path.startswith(_NO_HOST_CHECK):
+            return True
+        host = Headers(scope=scope).get("host", "").casefold()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return name in self._hosts
+
+
+class _Answer:
+    """Passes an answer on with the headers that every answer has."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._uncached = scope["path"].startswith("/api/v1/") or "/api/v1/" in scope["path"]
+        self.has_body = True
+        self.started = False
+        self.ended = False
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers["X-Request-Id"] = self._request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+            if self._uncached and "cache-control" not in headers:
+                headers["Cache-Control"] = "no-store"
+        elif message["type"] == "http.response.body":
+            self.ended = not message.get("more_body", False)
+            if not self.has_body:
+                message = _without_body(message)
+        await self._send(message)
+
+
+def _without_body(message: Message) -> dict[str, Any]:
+    return {**message, "body": b""}
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given = value.decode("latin-1")
+            return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+    return uuid4().hex

@@ -1,0 +1,59 @@
+"""Paths as the contract has them: a last slash is optional, segments are decoded once and only after splitting.
+
+Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
+parameter declared `{name:segment}` is decoded when it is read.
+"""
+
+from urllib.parse import quote, unquote_to_bytes
+
+from starlette.convertors import Convertor, register_url_convertor
+
+# Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
+_PLAIN = "!$&'()*+,;=:@-._~"
+
+
+class SegmentConvertor(Convertor[str]):
+    """One path segment, possibly empty, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
+
+    regex = "[^/]*"
+
+    def convert(self, value: str) -> str:
+        """The decoded name."""
+        return unquote_to_bytes(value).decode()
+
+    def to_string(self, value: str) -> str:
+        """The encoded name."""
+        return quote(value, safe=_PLAIN)
+
+
+class FullSegmentConvertor(SegmentConvertor):
+    """A segment that must not be empty."""
+
+    regex = "[^/]+"
+
+
+register_url_convertor("segment", SegmentConvertor())
+register_url_convertor("name", FullSegmentConvertor())
+
+
+def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
+    """The path for matching: prefix and one last slash removed, each segment in one form of encoding.
+
+    None when no path of ours can be meant: another prefix, invalid UTF-8 or U+0000 in a segment.
+    """
+    path = raw_path.partition(b"?")[0]
+    if b"%" not in path and path.isascii():
+        text = path.decode()
+    else:
+        try:
+            text = "/".join(_segment(part) for part in path.split(b"/"))
+        except UnicodeDecodeError:
+            return None
+    if "%00" in text or not text.startswith(prefix):
+        return None
+    text = text[len(prefix) :]
+    return text[:-1] if len(text) > 1 and text.endswith("/") else text
+
+
+def _segment(raw: bytes) -> str:
+    return quote(unquote_to_bytes(raw).decode(), safe=_PLAIN)

@@ -1,0 +1,35 @@
+"""Answers that are longer than memory. The first piece is made before the status is sent, so that errors show."""
+
+from collections.abc import AsyncGenerator, Mapping
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+
+class OwnedStream(StreamingResponse):
+    """A streamed answer that closes its source at the end, also when the client leaves."""
+
+    def __init__(self, source: AsyncGenerator[bytes], first: bytes, media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(_prepended(first, source), media_type=media_type, headers=dict(headers))
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._source.aclose()
+
+
+async def stream(
+    source: AsyncGenerator[bytes], *, media_type: str, headers: Mapping[str, str] | None = None
+) -> OwnedStream:
+    """A streamed answer. Raises what `source` raises on its way to the first piece."""
+    first = await anext(source, b"")
+    return OwnedStream(source, first, media_type, headers or {})
+
+
+async def _prepended(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

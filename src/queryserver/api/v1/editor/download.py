@@ -1,0 +1,57 @@
+"""download: a finished result as a file."""
+
+from collections.abc import AsyncGenerator
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from queryserver.api.answers import failures
+from queryserver.api.dependencies import Call, QueryCall
+from queryserver.api.streaming import stream
+from queryserver.domain.statement import StatementStatus
+from queryserver.formats.download import DownloadFormat, download as encode
+from queryserver.schemas.requests import DownloadParameters
+from queryserver.services.statements.access import parse_operation_id
+from queryserver.services.statements.downloading import StoredRows
+
+router = APIRouter()
+
+_FILE = {
+    200: {
+        "content": {one.content_type: {"schema": {"type": "string", "format": "binary"}} for one in DownloadFormat},
+        "description": "The file.",
+    }
+}
+
+
+@router.get(
+    "/editor/download/{operation_id:name}",
+    responses={**failures(400, 403, 404, 409, 410, 429), **_FILE},
+    response_class=StreamingResponse,
+    summary="A finished result as a file",
+)
+async def download(call: QueryCall, operation_id: str) -> Response:
+    """The stored rows in one of six formats, streamed from the spool. Contract editor 8.2."""
+    asked = call.read(DownloadParameters)
+    kind = DownloadFormat(asked.format)
+    rows = await call.services.downloads.open(call.user, parse_operation_id(operation_id))
+    return await stream(
+        _file(call, rows, kind, guard=asked.guard), media_type=kind.content_type, headers=_headers(rows.status, kind)
+    )
+
+
+async def _file(call: Call, rows: StoredRows, kind: DownloadFormat, *, guard: bool) -> AsyncGenerator[bytes]:
+    with call.services.streams.place(call.user):
+        async for piece in encode(kind, rows, guard=guard, threads=call.services.threads):
+            yield piece
+
+
+def _headers(status: StatementStatus, kind: DownloadFormat) -> dict[str, str]:
+    reason = status.truncated_reason
+    headers = {
+        "Content-Disposition": f'attachment; filename="query-{status.history_id}.{kind.value}"',
+        "ETag": f'"{status.id}-{kind.value}"',
+        "X-Result-Rows": str(status.rows),
+        "X-Result-Truncated": "true" if reason else "false",
+    }
+    return headers | ({"X-Result-Truncated-Reason": reason.value} if reason else {})

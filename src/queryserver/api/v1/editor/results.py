@@ -1,0 +1,84 @@
+"""fetch_result_data, fetch_result_metadata, fetch_result_size: rows from the spool."""
+
+import orjson
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import accepts, answer, failures, moment
+from queryserver.api.dependencies import EditorCall
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.naming import operation_of
+from queryserver.domain.statement import ACTIVE, StatementState
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import FetchRequest, OperationRequest
+from queryserver.services.statements.reading import PageRequest, ResultPage
+
+router = APIRouter()
+
+_FAILURES = failures(400, 403, 404, 413, 415)
+
+
+@router.post("/editor/fetch_result_data", response_model=wire.ResultResponse, responses=_FAILURES,
+             openapi_extra=accepts(FetchRequest), summary="A batch of rows")
+async def fetch_result_data(call: EditorCall) -> Response:
+    """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1."""
+    asked = call.read(FetchRequest)
+    operation_id = await operation_of(call, asked)
+    escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
+    page = await call.services.reading.page(
+        call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, escape)
+    )
+    if page.status.outcome is not None:
+        return shapes.failed(await call.services.following.record(call.user, operation_id))
+    return Response(_page(page, escape=escape), media_type="application/json")
+
+
+@router.post("/editor/fetch_result_metadata", response_model=wire.ResultMetadataResponse, responses=_FAILURES,
+             openapi_extra=accepts(OperationRequest), summary="Columns of a result")
+async def fetch_result_metadata(call: EditorCall) -> Response:
+    """The columns. Contract editor 6.2."""
+    operation_id = await operation_of(call, call.read(OperationRequest))
+    status, columns, _ = await call.services.reading.overview(call.user, operation_id)
+    if status.outcome is not None:
+        return shapes.failed(await call.services.following.record(call.user, operation_id))
+    return answer(
+        wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=shapes.meta(columns)))
+    )
+
+
+@router.post("/editor/fetch_result_size", response_model=wire.ResultSizeResponse, responses=_FAILURES,
+             openapi_extra=accepts(OperationRequest), summary="Size of a result")
+async def fetch_result_size(call: EditorCall) -> Response:
+    """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
+    operation_id = await operation_of(call, call.read(OperationRequest))
+    status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)
+    if status.outcome is not None:
+        return shapes.failed(await call.services.following.record(call.user, operation_id))
+    is_active = status.state in ACTIVE
+    size = wire.ResultSize(
+        rows=None if is_active else status.rows,
+        size=None if is_active else size_bytes,
+        message="Result status is not available" if is_active else "",
+        truncated=status.truncated_reason is not None,
+    )
+    return answer(wire.ResultSizeResponse(status=0, result=size))
+
+
+def _page(page: ResultPage, *, escape: bool) -> bytes:
+    """The body, put together around rows that are JSON already."""
+    status = page.status
+    reason = status.truncated_reason
+    result = wire.ResultPage(
+        has_more=page.has_more,
+        type="table",
+        isEscaped=escape,
+        meta=shapes.meta(page.columns),
+        data=[],
+        start_row=page.start_row,
+        rows_total=None if status.state in ACTIVE else status.rows,
+        truncated=reason is not None,
+        truncated_reason=reason.value if reason else None,
+        expires_at=moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
+    )
+    fields = result.model_dump()
+    fields["data"] = orjson.Fragment(page.rows_json)
+    return orjson.dumps({"status": 0, "result": fields})

@@ -1,0 +1,129 @@
+"""execute in its three forms, and create_notebook."""
+
+from uuid import uuid4
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import accepts, answer, failures
+from queryserver.api.dependencies import Call, EditorCall
+from queryserver.api.v1.editor import shapes
+from queryserver.domain.splitter import PreviousStatement
+from queryserver.domain.statement import StatementRecord
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
+from queryserver.services.statements.access import parse_operation_id
+from queryserver.services.statements.submission import Submission
+
+router = APIRouter()
+
+_EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
+
+
+@router.post("/editor/create_notebook", response_model=wire.NotebookResponse, responses=failures(400, 404, 413, 415),
+             openapi_extra=accepts(CreateNotebookRequest), summary="An empty notebook")
+@router.post("/query/create_notebook", response_model=wire.NotebookResponse, responses=failures(400, 404, 413, 415),
+             openapi_extra=accepts(CreateNotebookRequest), summary="An empty notebook")
+async def create_notebook(call: EditorCall) -> Response:
+    """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
+    asked = call.read(CreateNotebookRequest)
+    kind, name = "notebook", "My Notebook"
+    if asked.type and asked.type != "notebook":
+        dialect = call.services.connectors.resolve(call.user, asked.type.removeprefix("query-")).dialect
+        kind, name = f"query-{dialect}", ""
+    notebook = wire.Notebook(
+        name=name,
+        uuid=str(uuid4()),
+        description="",
+        type=kind,
+        isSaved=False,
+        isManaged=False,
+        skipHistorify=False,
+        sessions=[],
+        snippets=[],
+        directoryUuid=asked.directory_uuid,
+    )
+    return answer(wire.NotebookResponse(status=0, notebook=notebook))
+
+
+@router.post("/editor/execute", response_model=wire.ExecuteResponse, responses=_EXECUTE,
+             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on the default or a named connector")
+async def execute(call: EditorCall) -> Response:
+    """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
+    return await _execute(call, None)
+
+
+@router.post("/editor/execute/{dialect:name}", response_model=wire.ExecuteResponse, responses=_EXECUTE,
+             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on a connector")
+async def execute_on(call: EditorCall, dialect: str) -> Response:
+    """The same on a dialect or connector id. Spec §4, Contract editor 4.1."""
+    return await _execute(call, dialect)
+
+
+@router.post("/query/{dialect:name}", response_model=wire.ExecuteResponse, responses=_EXECUTE,
+             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on a connector")
+async def query(call: EditorCall, dialect: str) -> Response:
+    """The same under another path. Spec §4, Contract editor 4.1."""
+    return await _execute(call, dialect)
+
+
+async def _execute(call: Call, dialect: str | None) -> Response:
+    asked = call.read(ExecuteRequest)
+    submission = _submission(call, asked, dialect)
+    if asked.wait > 0:
+        with call.services.streams.place(call.user):
+            recorded = await call.services.submissions.submit(call.user, submission)
+            await call.services.following.settled(recorded.record.status, asked.wait)
+            record = await call.services.following.record(call.user, recorded.record.status.id)
+    else:
+        recorded = await call.services.submissions.submit(call.user, submission)
+        record = recorded.record
+    headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
+    return answer(_executed(record), headers=headers)
+
+
+def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
+    continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
+    named = asked.snippet.dialect or dialect
+    previous = asked.previous
+    handle = asked.snippet.result.handle
+    return Submission(
+        connector=named,
+        script=asked.script,
+        database=asked.current_database,
+        session_id=asked.session_for(_names(call, named, has_sessions=bool(asked.notebook.sessions))),
+        continued=continued,
+        previous=PreviousStatement(
+            previous.statement_id, previous.has_more_statements, previous.previous_statement_hash
+        )
+        if previous
+        else None,
+        previous_guid=handle.guid if handle and continued is None else None,
+        timeout_s=asked.timeout,
+        limit=asked.limit,
+        settings=asked.settings,
+        idempotency_key=asked.idempotency_key(call.request.headers.get("idempotency-key")),
+        in_history=not asked.notebook.hides_history,
+        parent_uuid=asked.notebook.saved_uuid or "",
+    )
+
+
+def _names(call: Call, named: str | None, *, has_sessions: bool) -> tuple[str, ...]:
+    """What a session of the notebook may call the connector."""
+    if not has_sessions:
+        return ()
+    connector = call.services.connectors.resolve(call.user, named)
+    return connector.key, connector.dialect, named or ""
+
+
+def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
+    parent = record.parent_uuid or None
+    if record.status.outcome is not None:
+        return shapes.failure_body(record).model_copy(update={"history_parent_uuid": parent})
+    return wire.ExecuteResponse(
+        status=0,
+        history_id=record.status.history_id,
+        history_uuid=str(record.status.id),
+        handle=shapes.handle(record),
+        query_status=shapes.query_status(record.status),
+        history_parent_uuid=parent,
+    )

@@ -1,0 +1,161 @@
+"""Records of sessions and of held engines (`interfaces.sessions.SessionRecords`)."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from queryserver.db.database import Database
+from queryserver.db.statements.rows import Row
+from queryserver.interfaces.sessions import SessionRecord
+
+_COLUMNS = """id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner,
+    lease_until > now() as is_live, idle_s, last_used_at,
+    exists (
+        select from statements where session_id = sessions.id and state in ('waiting', 'running')
+    ) as is_busy"""
+
+_OPEN = """
+insert into sessions (
+    id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner, lease_until, idle_s
+)
+select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now() + $11::interval, $12
+where not $6 or (
+    select count(*) from sessions where user_id = $3 and named and closed_at is null
+) < $13
+on conflict (id) do update set owner = excluded.owner, lease_until = excluded.lease_until, last_used_at = now(),
+    closed_at = null
+returning true
+"""
+
+_HOLD = """
+insert into engine_owners as held (connector, owner, lease_until) values ($1, $2, now() + $3::interval)
+on conflict (connector) do update set owner = excluded.owner, lease_until = excluded.lease_until
+    where $4 or held.owner = excluded.owner or held.lease_until < now()
+returning true
+"""
+
+
+class Sessions:
+    """Sessions of everybody; who may see which is the business of the services."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        """See the Protocol."""
+        stored = await self._database.value(
+            _OPEN,
+            session.id,
+            session.guid,
+            session.user_id,
+            session.connector,
+            session.dialect,
+            session.named,
+            list(session.properties),
+            dict(session.settings),
+            session.sealed_credentials,
+            session.owner,
+            lease,
+            int(session.idle.total_seconds()),
+            max_open,
+        )
+        return stored is True
+
+    async def read(self, session_id: int) -> SessionRecord | None:
+        """See the Protocol."""
+        row = await self._database.row(
+            f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
+        )
+        return _session_of(row) if row else None
+
+    async def owner_of(self, session_id: int) -> int | None:
+        """See the Protocol."""
+        return await self._database.value("select user_id from sessions where id = $1 and named", session_id)
+
+    async def open_sessions(
+        self,
+        *,
+        user_id: int | None = None,
+        connectors: Sequence[str] | None = None,
+        unused_since: timedelta | None = None,
+    ) -> Sequence[SessionRecord]:
+        """See the Protocol."""
+        found = await self._database.fetch(
+            f"""select {_COLUMNS} from sessions
+            where named and closed_at is null and ($1::bigint is null or user_id = $1)
+                and ($2::text[] is null or connector = any($2::text[]))
+                and ($3::interval is null or last_used_at <= now() - $3::interval)
+            order by id""",
+            user_id,
+            None if connectors is None else list(connectors),
+            unused_since,
+        )
+        return [_session_of(row) for row in found]
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        """See the Protocol."""
+        return await self._database.value(
+            """select sealed_credentials from sessions
+            where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
+            order by id desc limit 1""",
+            user_id,
+            connector,
+        )
+
+    async def touch(self, session_id: int) -> None:
+        """See the Protocol."""
+        await self._database.execute(
+            "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
+        )
+
+    async def close(self, session_id: int) -> bool:
+        """See the Protocol."""
+        changed = await self._database.execute(
+            """update sessions set closed_at = now(), sealed_credentials = null
+            where id = $1 and closed_at is null""",
+            session_id,
+        )
+        return changed == 1
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        """See the Protocol."""
+        renewed = await self._database.fetch(
+            """update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null
+            returning id""",
+            owner,
+            lease,
+        )
+        return [row["id"] for row in renewed]
+
+    async def close_lost(self) -> int:
+        """See the Protocol."""
+        return await self._database.execute(
+            """update sessions set closed_at = now(), sealed_credentials = null
+            where closed_at is null and lease_until < now()"""
+        )
+
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        """See the Protocol."""
+        return await self._database.value(_HOLD, connector, owner, lease, everything) is True
+
+    async def release_engines(self, *, owner: str) -> None:
+        """See the Protocol."""
+        await self._database.execute("delete from engine_owners where owner = $1", owner)
+
+
+def _session_of(row: Row) -> SessionRecord:
+    return SessionRecord(
+        id=row["id"],
+        guid=row["guid"],
+        user_id=row["user_id"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        named=row["named"],
+        properties=row["properties"],
+        settings=row["settings"],
+        sealed_credentials=row["sealed_credentials"],
+        owner=row["owner"],
+        is_live=row["is_live"],
+        idle=timedelta(seconds=row["idle_s"]),
+        last_used_at=row["last_used_at"],
+        is_busy=row["is_busy"],
+    )

@@ -1,0 +1,130 @@
+"""What ends by age: results, logs, history, spent keys (Contract editor 13, platform 12.1, 12.2)."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from queryserver.domain.errors import DatabaseUnavailable, StorageError
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.interfaces.statements import StatementRecords, StatementRetention
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 500
+_BURY_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How long things are kept, and how often the sweep looks."""
+
+    logs: timedelta
+    history: timedelta
+    run_every: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What close_queries and close_sessions did."""
+
+    closed: int
+    already_closed: int
+    in_use: int = 0
+
+
+class RetentionSweep:
+    """Every process sweeps; rows are claimed with locks, so that several do each other no harm."""
+
+    def __init__(
+        self,
+        records: StatementRetention,
+        statements: StatementRecords,
+        sessions: SessionRecords,
+        results: ResultStore,
+        settings: RetentionSettings,
+    ) -> None:
+        self._records = records
+        self._statements = statements
+        self._sessions = sessions
+        self._results = results
+        self._settings = settings
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Expire and delete in the background while inside."""
+        keepers = [
+            asyncio.create_task(_every(_BURY_EVERY_S, self.expire), name="expiry-sweep"),
+            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.clean_up), name="clean-up"),
+        ]
+        try:
+            yield
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def expire(self) -> None:
+        """Set results past their time to `expired`, then delete the bytes of all doomed results."""
+        while await self._records.expire_results(limit=_BATCH) == _BATCH:
+            pass
+        while doomed := await self._records.doomed(limit=_BATCH):
+            for statement_id in doomed:
+                await self._results.delete(statement_id)
+            await self._records.buried(doomed)
+
+    async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
+        """Delete what is older than the settings say, or `history` for entries; kind to number."""
+        counts = dict(await self._records.delete_spent(dry_run=dry_run))
+        counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
+        counts["history entries"] = await self._in_batches(
+            self._records.delete_history, history or self._settings.history, dry_run=dry_run
+        )
+        if not dry_run:
+            await self.expire()
+        return counts
+
+    async def close_queries(self, unused_for: timedelta) -> Closed:
+        """Turn available statements that nobody used for so long into closed ones."""
+        closed = already = 0
+        for statement_id in await self._records.closable(unused_since=unused_for):
+            if await self._statements.close_result(statement_id):
+                closed += 1
+            else:
+                already += 1
+        await self.expire()
+        return Closed(closed, already)
+
+    async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
+        """Close the records of sessions that nobody used for so long; their owners drop them at the next heartbeat."""
+        closed = already = in_use = 0
+        for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
+            if session.is_busy:
+                in_use += 1
+            elif await self._sessions.close(session.id):
+                closed += 1
+            else:
+                already += 1
+        return Closed(closed, already, in_use)
+
+    async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
+        total = 0
+        while deleted := await delete(older_than=older_than, limit=_BATCH, dry_run=dry_run):
+            total += deleted
+            if dry_run:
+                break
+        return total
+
+
+async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+        try:
+            await action()
+        except (DatabaseUnavailable, StorageError) as error:
+            log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)

@@ -1,0 +1,138 @@
+"""Sessions that callers open and close themselves (Contract editor 9)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import InvalidParameter, SessionNotFound, TooManySessions
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Credentials, SessionOptions
+from queryserver.interfaces.sessions import Notices, SessionRecord, SessionRecords
+from queryserver.interfaces.statements import StatementRecords
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.running.runner import Runner
+from queryserver.services.statements.submission import new_session_guid
+
+CLOSE_SESSION = "close-session"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What create_session asks for: the properties as given, and what was found in them."""
+
+    connector: str | None
+    properties: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, str]
+    credentials: Credentials | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Settings of section 13 for sessions."""
+
+    max_per_user: int
+    lease: timedelta
+    allowed_settings: frozenset[str]
+
+
+class Sessions:
+    """Named sessions. The instance that opened one runs its statements, wherever they are submitted."""
+
+    def __init__(
+        self,
+        *,
+        records: SessionRecords,
+        statements: StatementRecords,
+        connectors: Connectors,
+        credentials: CredentialBook,
+        runner: Runner,
+        notices: Notices,
+        limits: SessionLimits,
+    ) -> None:
+        self._records = records
+        self._statements = statements
+        self._connectors = connectors
+        self._credentials = credentials
+        self._runner = runner
+        self._notices = notices
+        self._limits = limits
+
+    async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
+        """Open an engine session and keep it.
+
+        Raises InvalidParameter, UnknownDialect, TooManySessions, EngineError; then no session exists.
+        """
+        connector = self._connectors.resolve(user, asked.connector)
+        for name in asked.settings:
+            if name not in self._limits.allowed_settings:
+                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+        record = await self._record(user, connector, asked)
+        options = SessionOptions(
+            settings=asked.settings,
+            credentials=asked.credentials or await self._credentials.of(user, connector),
+        )
+        await self._runner.may_run(connector)
+        await self._runner.opener.open_named(record, connector, user, options)
+        if not await self._records.open(record, lease=self._limits.lease, max_open=self._limits.max_per_user):
+            await self._runner.held.drop(record.id)
+            raise TooManySessions(f"{self._limits.max_per_user} sessions of yours are open. Close some of them.")
+        return record
+
+    async def close(self, user: User, session_id: int) -> SessionRecord | None:
+        """Close one session of the caller; None when it was closed already. Raises SessionNotFound."""
+        record = await self._records.read(session_id)
+        if record is None:
+            if await self._records.owner_of(session_id) != user.id:
+                raise SessionNotFound(session_id)
+            return None
+        if record.user_id != user.id or not record.named:
+            raise SessionNotFound(session_id)
+        await self.end(record)
+        return record
+
+    async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
+        """Close all sessions of the caller for one connector; answers the last of them."""
+        key = self._connectors.resolve(user, connector).key
+        open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
+        for record in open_ones:
+            await self.end(record)
+        return open_ones[-1] if open_ones else None
+
+    async def end(self, record: SessionRecord) -> bool:
+        """Cancel what runs in a session, and close it; False when it was closed already."""
+        for statement_id in await self._statements.active_in_session(record.id):
+            await self._statements.request_cancel(statement_id, by="close_session")
+            self._runner.cancel(statement_id, message="Canceled: its session was closed.")
+        if await self._runner.held.drop(record.id):
+            return True
+        closed = await self._records.close(record.id)
+        await self._notices.publish(CLOSE_SESSION, str(record.id))
+        return closed
+
+    async def _record(self, user: User, connector: Connector, asked: SessionRequest) -> SessionRecord:
+        credentials = asked.credentials
+        return SessionRecord(
+            id=await self._statements.new_session_id(),
+            guid=new_session_guid(),
+            user_id=user.id,
+            connector=connector.key,
+            dialect=connector.dialect,
+            named=True,
+            properties=asked.properties,
+            settings=asked.settings,
+            sealed_credentials=self._credentials.seal(credentials) if credentials else None,
+            owner=self._runner.owner,
+            is_live=True,
+            idle=connector.limits.session_idle,
+            last_used_at=datetime.now(UTC),
+        )
+
+
+def without_passwords(properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Properties as they may be kept and shown: a password is shown as empty text."""
+    return [
+        {**one, "value": ""} if "password" in str(one.get("name", "")).casefold() else dict(one) for one in properties
+    ]

@@ -1,0 +1,67 @@
+"""Whole results as files, again and again, from the spool (Contract editor 8.2)."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.domain.errors import DownloadDisabled, DownloadRefused
+from queryserver.domain.result import Column
+from queryserver.domain.statement import StatementState, StatementStatus
+from queryserver.domain.user import DOWNLOAD, User
+from queryserver.services.statements.access import Access
+from queryserver.services.statements.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A finished result that can be read more than once."""
+
+    status: StatementStatus
+    columns: tuple[Column, ...]
+    reading: Reading
+
+    @property
+    def rows(self) -> int:
+        """How many rows are stored."""
+        return self.status.rows
+
+    def tables(self) -> AsyncGenerator[pa.Table]:
+        """All rows in order, a segment at a time."""
+        return self.reading.tables(self.status.id, self.status.rows)
+
+    def schemas(self) -> AsyncGenerator[pa.Schema]:
+        """The schema of each segment, without its rows."""
+        return self.reading.schemas(self.status.id, self.status.rows)
+
+
+class Downloads:
+    """Opens results for downloading."""
+
+    def __init__(self, access: Access, reading: Reading, *, enabled: bool) -> None:
+        self._access = access
+        self._reading = reading
+        self._enabled = enabled
+
+    async def open(self, user: User, operation_id: UUID) -> StoredRows:
+        """The stored rows of an own operation.
+
+        Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result.
+        """
+        if not self._enabled or not user.may(DOWNLOAD):
+            raise DownloadDisabled("Downloads are switched off for you.")
+        record = await self._access.own(user, operation_id)
+        _require_result(record.status)
+        return StoredRows(record.status, record.columns or (), self._reading)
+
+
+def _require_result(status: StatementStatus) -> None:
+    if status.outcome is not None:
+        number, code = status.outcome
+        gone = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
+        raise DownloadRefused(code, status.message, status=number, gone=gone)
+    if not status.state.is_terminal:
+        raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
+    if status.state is StatementState.SUCCESS:
+        raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)

@@ -1,0 +1,170 @@
+"""Rows of a statement from its record and the result store; no engine is ever called (Contract editor 6, 8.2)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.domain.errors import OperationNotFound, PathNotFound, ServiceUnavailable, StorageError
+from queryserver.domain.result import Column, Segment
+from queryserver.domain.statement import ACTIVE, StatementState, StatementStatus, StoredResult
+from queryserver.domain.user import User
+from queryserver.formats import arrow_stream
+from queryserver.formats.cells import RenderedRows, render_page
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.statements import StatementRecords
+from queryserver.services.signals import StateSignals
+from queryserver.services.statements.access import Access
+
+_HOLD_S = 1.0
+_THREAD_ABOVE_CELLS = 4_000
+_NOTHING = RenderedRows(b"[]", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """One batch of rows as JSON. `status.outcome` is set when there is no result to give; then it is empty."""
+
+    status: StatementStatus
+    columns: tuple[Column, ...]
+    rows_json: bytes
+    rows: int
+    start_row: int
+
+    @property
+    def has_more(self) -> bool:
+        """Exact: rows after this batch exist, or may still arrive."""
+        if self.status.state in ACTIVE:
+            return True
+        return self.status.state is StatementState.AVAILABLE and self.start_row + self.rows < self.status.rows
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which rows: from `start_row`, else from the cursor, which `start_over` puts back to row 0."""
+
+    rows: int
+    start_row: int | None = None
+    start_over: bool = False
+    escape: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingParts:
+    """What reading works with. `threads` renders large pages."""
+
+    records: StatementRecords
+    results: ResultStore
+    access: Access
+    signals: StateSignals
+    threads: Executor
+    batch_max_bytes: int
+
+
+class Reading:
+    """Pages, metadata and whole results of the caller's own statements."""
+
+    def __init__(self, parts: ReadingParts) -> None:
+        self._parts = parts
+
+    async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
+        """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
+
+        While the statement runs and has nothing to give, holds up to 1 s for rows.
+        Raises OperationNotFound, PermissionDenied, ServiceUnavailable.
+        """
+        first = 0 if asked.start_over and asked.start_row is None else asked.start_row
+        with self._parts.signals.watch(operation_id) as watch:
+            page = await self._page(user, operation_id, asked, first)
+            if page.rows == 0 and page.status.state in ACTIVE:
+                await watch.changed(_HOLD_S)
+                page = await self._page(user, operation_id, asked, first)
+        return page
+
+    async def overview(self, user: User, operation_id: UUID) -> tuple[StatementStatus, tuple[Column, ...], int]:
+        """Status, columns and stored bytes. Raises OperationNotFound, PermissionDenied."""
+        stored = await self._stored(user, operation_id, start_row=0, rows=0)
+        return stored.status, stored.columns, stored.size_bytes
+
+    async def tables(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Table]:
+        """All stored rows in order, one segment at a time. The caller has checked whose they are."""
+        stored = await self._whole(operation_id, rows)
+        if stored.inline is not None:
+            yield arrow_stream.decode(stored.inline)
+        for segment in stored.segments:
+            yield await self._read(operation_id, segment)
+
+    async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
+        """The Arrow schemas of `tables`, without reading rows of segments."""
+        stored = await self._whole(operation_id, rows)
+        if stored.inline is not None:
+            yield arrow_stream.decode(stored.inline).schema
+        for segment in stored.segments:
+            with _store_errors():
+                yield await self._parts.results.schema(operation_id, fence=segment.fence, number=segment.number)
+
+    async def _whole(self, operation_id: UUID, rows: int) -> StoredResult:
+        stored = await self._parts.records.stored_result(operation_id, start_row=0, rows=rows)
+        if stored is None:
+            raise OperationNotFound(str(operation_id))
+        return stored
+
+    async def _page(self, user: User, operation_id: UUID, asked: PageRequest, first: int | None) -> ResultPage:
+        while True:
+            stored = await self._stored(user, operation_id, start_row=first, rows=asked.rows)
+            start_row = stored.cursor_row if first is None else first
+            rendered = _NOTHING
+            if stored.status.outcome is None and start_row < stored.status.rows:
+                rendered = await self._render(stored, start_row, asked)
+            page = ResultPage(stored.status, stored.columns, rendered.json, rendered.rows, start_row)
+            if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
+                return page
+            expected = None if asked.start_over else start_row
+            if await self._parts.records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
+                return page
+
+    async def _stored(self, user: User, operation_id: UUID, *, start_row: int | None, rows: int) -> StoredResult:
+        stored = await self._parts.records.stored_result(operation_id, start_row=start_row, rows=rows)
+        if stored is None:
+            raise OperationNotFound(str(operation_id))
+        self._parts.access.require_owner(user, stored.status)
+        return stored
+
+    async def _render(self, stored: StoredResult, start_row: int, asked: PageRequest) -> RenderedRows:
+        tables = await self._slices(stored, start_row, asked.rows)
+
+        def render() -> RenderedRows:
+            return render_page(
+                tables, columns=stored.columns, escape=asked.escape, max_bytes=self._parts.batch_max_bytes
+            )
+
+        cells = sum(table.num_rows for table in tables) * max(len(stored.columns), 1)
+        if cells <= _THREAD_ABOVE_CELLS:
+            return render()
+        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, render)
+
+    async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> Sequence[pa.Table]:
+        if stored.inline is not None:
+            return [arrow_stream.decode(stored.inline).slice(start_row, rows)]
+        slices: list[pa.Table] = []
+        for segment in stored.segments:
+            table = await self._read(stored.status.id, segment)
+            begin = max(start_row - segment.start_row, 0)
+            slices.append(table.slice(begin, start_row + rows - segment.start_row - begin))
+        return slices
+
+    async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
+        with _store_errors():
+            return await self._parts.results.read(operation_id, fence=segment.fence, number=segment.number)
+
+
+@contextmanager
+def _store_errors() -> Generator[None]:
+    try:
+        yield
+    except (StorageError, PathNotFound) as error:
+        raise ServiceUnavailable("The result store cannot be reached.") from error
