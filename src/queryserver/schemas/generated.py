@@ -2250,6 +2250,7 @@ class StatementFailure(WireModel):
     handle: Handle
     history_id: int
     history_uuid: Annotated[str, Field(description="UUID; the `operationId` of later calls.")]
+    history_parent_uuid: Annotated[Omittable[str], Field(description="As in the answer of execute; only there.")] = None
 
 
 class NestedType(WireModel):
