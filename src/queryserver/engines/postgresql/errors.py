@@ -1,0 +1,90 @@
+"""asyncpg's exceptions as domain errors: the only place where they are known."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import asyncpg
+
+from queryserver.domain.errors import (
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
+
+_REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
+_NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_TIME_LIMITS = (
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
+)
+_MAY_BE_TIME_LIMIT = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
+_CONNECTION_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.DatabaseDroppedError,
+    asyncpg.ProtocolViolationError,
+    OSError,
+    TimeoutError,
+)
+
+
+@contextmanager
+def connect_errors() -> Generator[None]:
+    """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
+    try:
+        yield
+    except _REFUSED_LOGIN as error:
+        raise CredentialsRequired(text_of(error)) from error
+    except (*_NOT_READY, *_CONNECTION_LOST) as error:
+        raise EngineUnavailable("No connection to PostgreSQL could be made.") from error
+    except asyncpg.PostgresError as error:
+        raise StatementRejected(text_of(error)) from error
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise EngineUnavailable("PostgreSQL refused the connection.") from error
+
+
+@contextmanager
+def statement_errors(*, started: bool) -> Generator[None]:
+    """Around work for a statement; `started` tells whether the server may have begun to execute it.
+
+    Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
+    ended the statement, else StatementRejected with the server's text.
+    """
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        raise _domain_error(error, started=started) from error
+
+
+def _domain_error(error: Exception, *, started: bool) -> EngineError:
+    if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
+        return EngineTimeout(text_of(error))
+    if isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)) or _is_closed_connection(error):
+        if started:
+            return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
+        return SessionLost("The PostgreSQL session is gone; the statement was not started.")
+    return StatementRejected(text_of(error))
+
+
+def _is_closed_connection(error: Exception) -> bool:
+    """asyncpg tells a closed connection only by the text of its general error class."""
+    return type(error) is asyncpg.InterfaceError and "clos" in str(error)
+
+
+def text_of(error: Exception) -> str:
+    """The server's message; detail, hint and position follow on lines of their own, where the server gave them."""
+    if not isinstance(error, asyncpg.PostgresError):
+        return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
+    fields = error.as_dict()
+    lines = [str(fields.get("message") or error.args[0])]
+    lines += [f"{label}: {fields[key]}" for key, label in _FURTHER_LINES if fields.get(key)]
+    return "\n".join(lines)
+
+
+_FURTHER_LINES = (("detail", "Detail"), ("hint", "Hint"), ("position", "Position"))

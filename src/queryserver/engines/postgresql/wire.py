@@ -1,0 +1,144 @@
+"""The asyncpg connection as the adapter needs it: declared type modifiers, cheap codecs, notices.
+
+asyncpg drops the type modifier (the `20` of varchar(20)) from the server's RowDescription. While a statement is being
+prepared, `_RowDescriptionTap` stands between the transport and asyncpg's protocol and keeps a copy of that message.
+"""
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from asyncpg.prepared_stmt import PreparedStatement
+
+_HEADER = struct.Struct("!cI")
+_FIELD = struct.Struct("!IhIhih")
+_COUNT = struct.Struct("!h")
+_ROW_DESCRIPTION = b"T"
+_LAST_OF_INTEREST = (_ROW_DESCRIPTION, b"n", b"E", b"Z")
+"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
+NO_MODIFIER = -1
+
+_NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
+"""bool, bytea, name, integers, oid, floats and the text family: asyncpg's own decoders are the cheapest for them."""
+_AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
+"""date, timestamp, timestamptz: days and microseconds since 2000 are what Arrow wants, and infinity survives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column as RowDescription declares it; `modifier` is -1 where there is none."""
+
+    name: str
+    type_oid: int
+    modifier: int
+
+
+class Connection(asyncpg.Connection):
+    """A connection whose statements are described in full and whose notices go to `on_notice`."""
+
+    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
+        super().__init__(protocol, transport, *rest)
+        self._driver_protocol = protocol
+        self._wire = transport
+        self._names = itertools.count(1)
+        self._as_text = set[int]()
+        self.on_notice: Callable[[str], None] | None = None
+        self.add_log_listener(self._notice)
+        self._read_as_integers()
+
+    async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
+        """The prepared statement and its columns, none when it has no result set. Nothing is executed.
+
+        The statement has a name, so that the server itself sees when a table changes before the rows are read.
+        """
+        tap = _RowDescriptionTap(self._driver_protocol, self._read_others_as_text)
+        self._wire.set_protocol(tap)
+        try:
+            statement = await self.prepare(sql, name=f"queryserver_{next(self._names)}")
+        finally:
+            self._wire.set_protocol(self._driver_protocol)
+        columns = statement.get_attributes()
+        described = tap.described or [(column.type.oid, NO_MODIFIER) for column in columns]
+        return statement, tuple(
+            Field(column.name, oid, modifier) for column, (oid, modifier) in zip(columns, described, strict=True)
+        )
+
+    def _read_others_as_text(self, oids: set[int]) -> None:
+        """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.
+
+        asyncpg would look these types up in the catalogue, and cannot decode all of them.
+        """
+        settings: Any = self.get_settings()
+        for oid in oids - _NATIVE - _AS_INTEGERS.keys() - self._as_text:
+            settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
+            self._as_text.add(oid)
+
+    def _read_as_integers(self) -> None:
+        settings: Any = self.get_settings()
+        for oid, codec in _AS_INTEGERS.items():
+            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
+
+    def _notice(self, _connection: object, message: Any) -> None:
+        if self.on_notice is not None:
+            self.on_notice(f"{message.severity}:  {message.message}")
+
+
+class _RowDescriptionTap(asyncio.Protocol):
+    """Passes everything on; `learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
+
+    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
+        self._protocol = protocol
+        self._learn = learn
+        self._kept: bytearray | None = bytearray()
+        self.described: list[tuple[int, int]] = []
+        """Type oid and modifier by column."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._kept is not None:
+            self._kept += data
+            self._look_at(self._kept)
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def _look_at(self, kept: bytearray) -> None:
+        position = 0
+        while position + _HEADER.size <= len(kept):
+            kind, length = _HEADER.unpack_from(kept, position)
+            end = position + 1 + length
+            if end > len(kept):
+                return
+            if kind == _ROW_DESCRIPTION:
+                self.described = _types(bytes(kept[position + _HEADER.size : end]))
+                self._learn({oid for oid, _ in self.described})
+            if kind in _LAST_OF_INTEREST:
+                self._kept = None
+                return
+            position = end
+
+
+def _types(body: bytes) -> list[tuple[int, int]]:
+    """Type oid and modifier of each field of a RowDescription: a name that ends with NUL, then six numbers."""
+    (count,) = _COUNT.unpack_from(body)
+    found: list[tuple[int, int]] = []
+    position = _COUNT.size
+    for _ in range(count):
+        position = body.index(b"\0", position) + 1
+        _table, _column, type_oid, _size, modifier, _format = _FIELD.unpack_from(body, position)
+        found.append((type_oid, modifier))
+        position += _FIELD.size
+    return found
