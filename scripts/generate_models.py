@@ -85,8 +85,9 @@ def main() -> int:
     """Exit code 1 when --check finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 when the committed file differs")
+    check = parser.parse_args().check
     wanted = generate()
-    if not parser.parse_args().check:
+    if not check:
         TARGET.write_text(wanted, encoding="utf-8")
         return 0
     present = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""

@@ -1763,7 +1763,7 @@ class ConnectorSetting(WireModel):
     """
 
     name: str
-    value: str | float | bool
+    value: str | int | float | bool
 
 
 class ConnectorType(WireModel):

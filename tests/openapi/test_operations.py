@@ -1,0 +1,172 @@
+"""The endpoint tables: complete, consistent, and the same as the routes of the app."""
+
+import importlib.util
+from collections import Counter
+
+import pytest
+import yaml
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from scripts.check_operations import RESOURCES, SERVED, Operation, differences, read_operations, routes_of, shape
+
+from queryserver.schemas import requests
+from queryserver.schemas.generated import ErrorBody, StatusResponse
+
+OPERATIONS = read_operations()
+SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]
+
+# Spec 4, endpoint tables and liveness, in their order.
+SPECIFIED = [
+    "POST /api/v1/token/auth/",
+    "POST /api/v1/token/verify/",
+    "POST /api/v1/token/refresh/",
+    "POST /api/v1/editor/execute/{dialect}",
+    "POST /api/v1/editor/check_status",
+    "POST /api/v1/editor/fetch_result_data",
+    "POST /api/v1/editor/get_logs",
+    "POST /api/v1/editor/autocomplete/",
+    "POST /api/v1/editor/autocomplete/{db}/",
+    "POST /api/v1/editor/autocomplete/{db}/{table}/",
+    "POST /api/v1/editor/autocomplete/{db}/{table}/{col}/",
+    "POST /api/v1/editor/describe/{db}/",
+    "POST /api/v1/editor/describe/{db}/{table}/",
+    "POST /api/v1/{dialect}/analyze/{db}/{table}/",
+    "POST /api/v1/{dialect}/analyze/{db}/{table}/{col}/",
+    "POST /api/v1/editor/sample/{db}/{table}/",
+    "POST /api/v1/editor/sample/{db}/{table}/{col}/",
+    "GET /api/v1/editor/get_history",
+    "POST /api/v1/query/create_notebook",
+    "POST /api/v1/editor/create_notebook",
+    "POST /api/v1/query/autocomplete",
+    "POST /api/v1/query/{dialect}",
+    "POST /api/v1/get_config/",
+    "GET /api/v1/storage/filesystems",
+    "GET /api/v1/storage/view={path}",
+    "GET /api/v1/storage/download={path}",
+    "POST /api/v1/storage/upload/file",
+    "POST /api/v1/storage/mkdir",
+    "POST /api/v1/storage/touch",
+    "POST /api/v1/storage/rename",
+    "POST /api/v1/storage/move",
+    "POST /api/v1/storage/copy",
+    "GET /api/v1/storage/content_summary={path}",
+    "POST /api/v1/storage/rmtree",
+    "POST /api/v1/storage/set_replication",
+    "POST /api/v1/storage/trash/restore",
+    "POST /api/v1/storage/trash/purge",
+    "POST /api/v1/importer/upload/file/",
+    "GET /api/v1/importer/file/guess_metadata/",
+    "GET /api/v1/importer/file/guess_header/",
+    "GET /api/v1/importer/file/preview/",
+    "GET /api/v1/importer/sql_type_mapping/",
+    "GET /api/v1/connector/instances",
+    "GET /api/v1/connector/types",
+    "POST /api/v1/connector/instance/new/{dialect}/{interface}",
+    "GET /api/v1/connector/instance/get/{id}",
+    "POST /api/v1/connector/instance/update",
+    "POST /api/v1/connector/instance/delete",
+    "POST /api/v1/connector/instance/test/",
+    "POST /api/v1/connector/examples/install/",
+    "POST /api/v1/connectors/types/",
+    "GET /api/v1/iam/get_users",
+    "GET /api/v1/iam/users",
+    "GET /api/v1/iam/users/autocomplete",
+    "POST /api/v1/metadata/search/entities_interactive/",
+    "GET /desktop/debug/is_alive",
+]
+
+GROUPS = {
+    "token", "editor", "query", "dialect", "get_config", "context", "storage", "importer", "connector", "iam",
+    "metadata", "optimizer", "taskserver", "admin", "debug", "docs",
+}  # fmt: skip
+
+
+def row(*, response: frozenset[str] = frozenset({"StatusResponse"}), status: str = SERVED) -> Operation:
+    return Operation(
+        method="POST",
+        path="/api/v1/x/{id}",
+        group="editor",
+        request=(),
+        response=response,
+        http=200,
+        rights="user",
+        error_style="editor",
+        source="Contract editor 1",
+        status=status,
+    )
+
+
+def app_with(path: str, model: object) -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.post(path, response_model=model, responses={404: {"model": ErrorBody}})
+    async def answer() -> None: ...
+
+    return app
+
+
+class TestTable:
+    def test_every_endpoint_of_the_specification_is_a_row(self):
+        rows = {operation.key for operation in OPERATIONS if operation.source.startswith("Spec 4")}
+        assert rows == {(method, shape(path)) for method, path in (line.split() for line in SPECIFIED)}
+
+    def test_no_call_is_listed_twice(self):
+        assert [key for key, count in Counter(operation.key for operation in OPERATIONS).items() if count > 1] == []
+
+    @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
+    def test_rows_use_the_words_of_the_table(self, operation: Operation):
+        assert operation.method in {"GET", "POST", "DELETE"}
+        assert operation.group in GROUPS
+        assert operation.rights in {"public", "user", "admin", "network"}
+        assert operation.error_style in {"editor", "platform", "token", "importer", "storage"}
+        assert operation.status in {SERVED, "planned"}
+        assert operation.http in {200, 201, 202}
+        assert operation.source.startswith(("Spec 4", "Contract "))
+
+    @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
+    def test_answers_are_known_shapes_or_media_types(self, operation: Operation):
+        assert [name for name in operation.response if "/" not in name and name not in SCHEMAS] == []
+
+    @pytest.mark.parametrize(
+        "operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key)
+    )
+    def test_request_models_exist(self, operation: Operation):
+        assert issubclass(getattr(requests, operation.request), requests.Fields)
+
+
+class TestComparison:
+    def test_equal_sides_have_no_difference(self):
+        assert differences([row()], routes_of(app_with("/api/v1/x/{name}", StatusResponse))) == []
+
+    def test_several_answers_are_compared_as_a_set(self):
+        app = app_with("/api/v1/x/{id}", StatusResponse | ErrorBody)
+        assert differences([row(response=frozenset({"ErrorBody", "StatusResponse"}))], routes_of(app)) == []
+
+    def test_a_served_row_without_a_route_is_told(self):
+        assert differences([row()], {}) == ["POST /api/v1/x/{}: served in the table, but no route"]
+
+    def test_a_planned_row_with_a_route_is_told(self):
+        found = differences([row(status="planned")], routes_of(app_with("/api/v1/x/{id}", StatusResponse)))
+        assert found == ["POST /api/v1/x/{}: planned in the table, but a route"]
+
+    def test_a_route_without_a_row_is_told(self):
+        found = differences([], routes_of(app_with("/api/v1/x/{id}", StatusResponse)))
+        assert found == ["POST /api/v1/x/{}: a route, but not in the table"]
+
+    def test_another_answer_is_told(self):
+        found = differences([row()], routes_of(app_with("/api/v1/x/{id}", ErrorBody)))
+        assert found == ["POST /api/v1/x/{}: the table says StatusResponse, the app ErrorBody"]
+
+    def test_routes_outside_the_document_are_found_too(self):
+        app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+        app.add_api_route("/hidden", lambda: None, include_in_schema=False)
+        assert routes_of(app) == {("GET", "/hidden"): None}
+        assert all(isinstance(route, APIRoute) for route in app.routes)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("queryserver.main") is None, reason="the app does not exist yet")
+def test_table_and_app_agree_both_ways():
+    from queryserver.main import create_app
+    from queryserver.settings import Settings
+
+    assert differences(OPERATIONS, routes_of(create_app(Settings()))) == []

@@ -1,0 +1,159 @@
+"""The wire models against the specification's tables and the contract's printed bodies."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openapi_spec_validator import validate
+from pydantic import BaseModel
+from scripts.check_operations import RESOURCES, SERVED, read_operations
+from scripts.generate_models import TARGET, generate
+
+from queryserver.schemas import generated
+
+DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+SAMPLES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "samples.yaml").read_text(encoding="utf-8"))
+
+# Spec 2, table by table: the fields that the specification names; `status` by its common rule.
+SPECIFIED = {
+    "TokenPair": "refresh access",
+    "Notebook": "name uuid description type isSaved isManaged skipHistorify sessions snippets directoryUuid",
+    "NotebookResponse": "status notebook",
+    "ExecuteResponse": "status history_id history_uuid handle",
+    "Handle": "statement_id session_type has_more_statements guid previous_statement_hash log_context statements_count"
+    " start end session_id secret has_result_set session_guid statement operation_type modified_row_count",
+    "Position": "row column",
+    "StatusResponse": "status query_status",
+    "QueryStatus": "status has_result_set",
+    "ResultResponse": "status result",
+    "ResultPage": "has_more type meta data isEscaped",
+    "ColumnMeta": "name type comment",
+    "LogsResponse": "status progress jobs logs isFullLogs",
+    "HistoryResponse": "status count message history",
+    "HistoryEntry": "name id uuid type data absoluteUrl",
+    "HistoryData": "statement lastExecuted status parentSavedQueryUuid",
+    "DatabaseList": "status databases",
+    "ClientConfiguration": "app_config main_button_action button_actions default_sql_interpreter cluster_type"
+    " has_computes svc_config clusters documents status",
+    "AppConfig": "editor catalogs browser home",
+    "EditorApp": "name displayName buttonName interpreters default_limit interpreter_names page"
+    " default_sql_interpreter",
+    "BrowserApp": "name displayName buttonName interpreters interpreter_names",
+    "BrowserEntry": "type displayName buttonName tooltip page",
+    "HomeApp": "name displayName buttonName interpreters page",
+    "Interpreter": "name type id displayName buttonName tooltip optimizer page is_sql is_batchable dialect"
+    " dialect_properties",
+    "CatalogEntry": "name type id displayName buttonName tooltip page is_sql is_catalog",
+    "ServiceFlags": "enable_sharing is_admin",
+    "Cluster": "id name type credentials",
+    "DocumentsConfig": "types",
+    "Filesystem": "file_system user_home_directory",
+    "FileEntry": "humansize url name mtime rwx path is_sentry_managed type mode stats",
+    "FileStats": "size aclBit group user mtime path atime mode",
+    "DirectoryView": "files",
+    "FileView": "show_download_button is_embeddable editable mtime rwx path stats contents",
+    "Connector": "id name nice_name dialect interface category description settings dialect_properties",
+    "ConnectorType": "name nice_name dialect interface category description settings properties",
+    "ConnectorSetting": "name value",
+    "DialectProperties": "is_sql sql_identifier_quote sql_identifier_comment_single has_catalog has_database has_table"
+    " has_live_queries has_optimizer_risks has_optimizer_values has_auto_limit has_reference_language"
+    " has_reference_functions has_use_statement",
+    "ConnectorGroup": "category category_name description values",
+    "ConnectorList": "connectors status",
+    "ConnectorTypeList": "connectors categories status",
+    "ConnectorCategory": "name type description",
+    "User": "id username first_name last_name email last_login editURL",
+    "UsersResponse": "users status",
+    "ImportedFile": "file_path",
+    "DelimitedMetadata": "type field_separator quote_char record_separator",
+    "ExcelMetadata": "type sheet_names",
+    "HeaderGuess": "has_header",
+    "Preview": "type columns preview_data",
+    "PreviewColumn": "name type",
+    "Unauthorized": "detail code messages",
+    "TokenMessage": "token_class token_type message",
+    "ImporterError": "error",
+}
+
+
+def model(name: str) -> type[BaseModel]:
+    return getattr(generated, name)
+
+
+def referenced(schema: Any) -> set[str]:
+    """Names of the components that a schema uses, at any depth."""
+    if isinstance(schema, list):
+        return {name for element in schema for name in referenced(element)}
+    if not isinstance(schema, dict):
+        return set()
+    here = {schema["$ref"].rpartition("/")[2]} if "$ref" in schema else set()
+    return here | {name for value in schema.values() for name in referenced(value)}
+
+
+def reachable(names: set[str]) -> set[str]:
+    """`names` and everything that they use."""
+    found: set[str] = set()
+    while names:
+        found |= names
+        names = {used for name in names for used in referenced(SCHEMAS[name])} - found
+    return found
+
+
+def test_generated_models_are_in_sync_with_the_tables():
+    assert TARGET.read_text(encoding="utf-8") == generate()
+
+
+def test_the_tables_are_valid_openapi():
+    validate(DOCUMENT)
+
+
+@pytest.mark.parametrize("name", SPECIFIED)
+def test_every_specified_field_is_there(name: str):
+    assert set(SPECIFIED[name].split()) <= set(SCHEMAS[name]["properties"])
+
+
+@pytest.mark.parametrize("name", SPECIFIED)
+def test_what_the_specification_lacks_is_marked_as_an_extension(name: str):
+    extensions = {key for key, value in SCHEMAS[name]["properties"].items() if value.get("x-extension")}
+    assert extensions == set(SCHEMAS[name]["properties"]) - set(SPECIFIED[name].split())
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_shape_says_what_it_is_and_who_decides(name: str):
+    assert SCHEMAS[name]["description"]
+    assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract "))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_models_have_the_keys_of_the_table_in_wire_order(name: str):
+    described = model(name).model_json_schema(mode="serialization")
+    described = {**described, **described.get("$defs", {}).get(name, {})}
+    assert list(described.get("properties", {})) == list(SCHEMAS[name].get("properties", {}))
+    assert described.get("required", []) == SCHEMAS[name].get("required", [])
+
+
+@pytest.mark.platform(16)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_body_of_the_contract_is_read_and_written_back_byte_for_byte(name: str):
+    compact = json.dumps(json.loads(SAMPLES[name]), ensure_ascii=False, separators=(",", ":"))
+    assert model(name).model_validate_json(SAMPLES[name]).model_dump_json() == compact
+
+
+@pytest.mark.platform(21)
+def test_a_key_that_may_be_absent_is_left_out_and_never_null():
+    assert generated.Unauthorized(detail="Authentication credentials were not provided.").model_dump() == {
+        "detail": "Authentication credentials were not provided."
+    }
+    assert generated.ErrorBody(status=-1, code="not_found", message="").model_dump_json() == (
+        '{"status":-1,"code":"not_found","message":""}'
+    )
+
+
+def test_planned_shapes_are_those_that_no_served_call_answers():
+    served = {name for row in read_operations() if row.status == SERVED for name in row.response if "/" not in name}
+    failures_and_events = {"ErrorBody", "Unauthorized", "FieldErrors", "NotReadyResponse", "ProgressEvent", "LogEvent"}
+    in_use = reachable(served | failures_and_events)
+    assert {name for name, schema in SCHEMAS.items() if schema.get("x-status") != "planned"} == in_use
