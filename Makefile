@@ -21,8 +21,8 @@ help: ## Show this list
 
 .PHONY: run
 run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERYSERVER_DATA_DIR=...)
-	@$(if $(QUERYSERVER_DATA_DIR),QUERYSERVER__DESKTOP__DATA_DIR='$(QUERYSERVER_DATA_DIR)') \
-		exec $(BIN)/queryserver serve --embedded $(if $(PORT),--port '$(PORT)')
+	@exec env $(if $(QUERYSERVER_DATA_DIR),QUERYSERVER__DESKTOP__DATA_DIR='$(QUERYSERVER_DATA_DIR)') \
+		$(BIN)/queryserver serve --embedded $(if $(PORT),--port '$(PORT)')
 
 ##@ Test
 

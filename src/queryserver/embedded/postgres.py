@@ -88,11 +88,14 @@ class EmbeddedPostgres:
 
 
 def _home(state_dir: Path) -> Path:
-    state_dir = state_dir.resolve()
-    state_dir.parent.mkdir(parents=True, exist_ok=True)
-    state_dir.mkdir(mode=0o700, exist_ok=True)
-    home = state_dir / "postgresql"
-    home.mkdir(mode=0o700, exist_ok=True)
+    home = state_dir.resolve() / "postgresql"
+    try:
+        home.parent.parent.mkdir(parents=True, exist_ok=True)
+        home.parent.mkdir(mode=0o700, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        message = f"The state directory {state_dir} cannot be used: {error.strerror}."
+        raise EmbeddedPostgresError(message) from error
     return home
 
 

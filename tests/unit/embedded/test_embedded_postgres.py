@@ -263,6 +263,13 @@ async def test_as_root_it_runs_unprivileged_below_a_closed_home_and_opens_nothin
     assert [place.stat().st_mode for place in places] == before
 
 
+async def test_a_state_directory_that_cannot_be_made_is_told_in_words(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EmbeddedPostgresError, match="cannot be used: Not a directory"):
+        async with start(tmp_path / "file" / "state"):
+            pass
+
+
 async def test_lost_passwords_are_told_in_words(tmp_path: Path):
     async with start(tmp_path):
         pass

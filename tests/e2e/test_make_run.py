@@ -1,0 +1,137 @@
+"""`make run` is all that a newcomer types. Here it is typed, and then treated badly."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.harness import ServerProcess, free_port, running_server, started
+
+from queryserver.embedded.binaries import Binaries
+from queryserver.embedded.cluster import Cluster
+from queryserver.embedded.passwords import kept_secrets
+from queryserver.embedded.processes import processes_of
+
+PROJECT = Path(__file__).resolve().parents[2]
+PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
+
+
+@asynccontextmanager
+async def make_run(data_dir: Path, *, admin_password: str | None = None) -> AsyncIterator[ServerProcess]:
+    """`make run` on a free port, alive. It uses the environment of the tests and installs nothing."""
+    port = free_port()
+    command = ["make", "-C", str(PROJECT), "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"]
+    command += ["RUNTIME=", f"BIN={Path(sys.executable).parent}"]
+    settings = {"QUERYSERVER_ADMIN_PASSWORD": admin_password} if admin_password else {}
+    async with started(command, port, data_dir.parent, settings) as server:
+        await server.wait_until_alive()
+        yield server
+
+
+def server_behind(make: ServerProcess) -> psutil.Process:
+    """The server that make has started."""
+    (child,) = psutil.Process(make.pid).children()
+    return child
+
+
+def printed_passwords(server: ServerProcess) -> list[str]:
+    """Everything in the terminal's text that looks like one."""
+    return [found for line in server.stdout.splitlines() if "assword" in line for found in PASSWORD.findall(line)]
+
+
+async def login(server: ServerProcess, password: str) -> int:
+    """Status of a login as the administrator."""
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=10) as client:
+        answer = await client.post("/api/v1/token/auth", json={"username": "admin", "password": password})
+    return answer.status_code
+
+
+def postgres_runs(data_dir: Path) -> bool:
+    """Whether any process of the embedded PostgreSQL of the directory lives."""
+    home = data_dir / "postgresql"
+    secrets = kept_secrets(home / "secrets.json", may_create=False)
+    return bool(processes_of(Cluster(home, None, Binaries(home), secrets).name))
+
+
+async def postgres_ends(data_dir: Path) -> bool:
+    """Whether it is gone within 15 s."""
+    for _ in range(150):
+        if not postgres_runs(data_dir):
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+@pytest.mark.platform(38)
+async def test_the_first_run_prints_one_password_that_is_kept_nowhere(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    began = time.monotonic()
+    async with make_run(data_dir) as server:
+        assert time.monotonic() - began < 20
+        (password,) = printed_passwords(server)
+        assert await login(server, password) == 200
+        assert await login(server, f"{password}x") == 401
+        assert password not in server.stderr
+    holders = [file for file in data_dir.rglob("*") if file.is_file() and password.encode() in file.read_bytes()]
+    assert holders == []
+    async with make_run(data_dir) as server:
+        assert printed_passwords(server) == []
+        assert await login(server, password) == 200
+
+
+async def test_a_given_administrator_password_is_used_and_not_printed(tmp_path: Path):
+    async with make_run(tmp_path / "data", admin_password="correct horse battery") as server:
+        assert await login(server, "correct horse battery") == 200
+        assert "correct horse battery" not in server.stdout + server.stderr
+        assert printed_passwords(server) == []
+
+
+async def test_two_runs_live_side_by_side(tmp_path: Path):
+    async with (
+        make_run(tmp_path / "a", admin_password="password of a") as a,
+        make_run(tmp_path / "b", admin_password="password of b") as b,
+    ):
+        assert a.base_url != b.base_url
+        assert await login(a, "password of a") == 200
+        assert await login(b, "password of a") == 401
+
+
+async def test_a_killed_server_starts_again_with_everything_it_had(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    async with make_run(data_dir, admin_password="a password to keep") as server:
+        server_behind(server).kill()
+        await server.process.wait()
+    assert await postgres_ends(data_dir)
+    async with make_run(data_dir) as server:
+        assert await login(server, "a password to keep") == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stopped_run_leaves_nothing_running(tmp_path: Path, number: signal.Signals):
+    """SIGTERM comes from a service manager to make alone, SIGINT from the terminal to the whole group."""
+    data_dir = tmp_path / "data"
+    async with make_run(data_dir) as server:
+        child = server_behind(server)
+        if number is signal.SIGINT:
+            os.killpg(server.pid, number)
+        else:
+            server.process.send_signal(number)
+        await asyncio.wait_for(server.process.wait(), 30)
+        assert not child.is_running()
+        assert not postgres_runs(data_dir)
+
+
+async def test_a_second_server_on_the_same_directory_says_why_it_ends(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    async with running_server(data_dir):
+        with pytest.raises(AssertionError, match=r"exit code 3[\s\S]*Another server runs on the state directory"):
+            async with running_server(data_dir):
+                pass
