@@ -1,0 +1,42 @@
+"""What a statement's first keyword tells about it."""
+
+import re
+
+from queryserver.domain.splitter_rules import lexis_of
+from queryserver.domain.splitter_scan import content_start
+
+_KEYWORD = re.compile(r"[A-Za-z_]{1,64}")
+_EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
+
+_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
+_MORE_QUERIES = {
+    "duckdb": {"TABLE", "FROM", "PRAGMA", "SUMMARIZE", "PIVOT", "UNPIVOT", "CALL"},
+    "hive": {"FROM"},
+    "mysql": {"TABLE", "CHECK", "CHECKSUM", "ANALYZE", "OPTIMIZE", "REPAIR", "HELP"},
+    "postgresql": {"TABLE", "FETCH"},
+    "sparksql": {"TABLE", "FROM", "LIST"},
+    "sqlite": {"PRAGMA"},
+    "trino": {"TABLE"},
+}
+
+
+def first_keyword(text: str, dialect: str) -> str:
+    """The first word of a statement in upper case, past comments and opening parentheses; "" if there is none."""
+    lexis = lexis_of(dialect)
+    position = content_start(text, lexis)
+    while position < len(text):
+        if text[position] == "(":
+            position += 1
+        elif lexis.rules.executable_comments and (comment := _EXECUTABLE_COMMENT.match(text, position)):
+            position = comment.end()
+        else:
+            break
+        position = content_start(text, lexis, position)
+    word = _KEYWORD.match(text, position)
+    return word[0].upper() if word else ""
+
+
+def expects_result_set(text: str, dialect: str) -> bool:
+    """`has_result_set` of a handle, until the engine tells the truth (Contract editor 2.1)."""
+    keyword = first_keyword(text, dialect)
+    return keyword in _QUERIES or keyword in _MORE_QUERIES.get(dialect.lower(), ())

@@ -1,0 +1,153 @@
+"""The splitter against a reference written from the contract, on scripts made of everything that is special."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from queryserver.domain.splitter import ScriptStatement, split
+
+sys.path.insert(0, str(Path(__file__).parent))
+from splitter_reference import Reference
+
+DIALECTS = ["hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino"]
+_QUOTES = [
+    "'",
+    '"',
+    "`",
+    "[",
+    "]",
+    "''",
+    '""',
+    "``",
+    "E'",
+    "e'",
+    "\\",
+    "\\'",
+    "\\\\",
+    "$",
+    "$$",
+    "$a$",
+    "$a",
+    "a$b$",
+    "$1",
+]
+_COMMENTS = ["--", "-- ", "--\n", "#", "/*", "*/", "/*!", "/*/", "-", "/", "*"]
+_PLAIN = ["a", "_", "1", "é", "😀", " ", "\t", "\n", "\r", "\r\n", ".", "(", ")", ";", ";", ";;", "; "]
+_WORDS = [
+    " BEGIN ",
+    " END",
+    "END;",
+    " case ",
+    " AS ",
+    " BEGIN ATOMIC ",
+    " ATOMIC ",
+    ".end ",
+    "SELECT 1",
+    "begin/**/atomic ",
+]
+_HEADS = [
+    "CREATE TRIGGER t ",
+    "create temp/**/trigger ",
+    "EXPLAIN CREATE TRIGGER t BEGIN x; ",
+    "CREATE FUNCTION f() ",
+    "CREATE OR REPLACE PROCEDURE p() BEGIN ATOMIC ",
+    "DELIMITER //\n",
+    "DELIMITER $$\r",
+    "\ndelimiter ;\n",
+    "//",
+]
+SCRIPTS = st.lists(st.sampled_from(_QUOTES + _COMMENTS + _PLAIN + _WORDS + _HEADS), max_size=40).map("".join)
+
+
+def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int, int]]:
+    start, end = statement.start, statement.end
+    return statement.text, (start.row, start.column), (end.row, end.column)
+
+
+@pytest.mark.item(46)
+@pytest.mark.item(47)
+@pytest.mark.security("T23")
+@settings(max_examples=1500, deadline=None)
+@given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
+@example(script="E'a'--\n'\\';';b", dialect="postgresql")
+@example(script="5--3;--\n;1", dialect="mysql")
+def test_equals_the_reference(script: str, dialect: str):
+    assert [placed(statement) for statement in split(script, dialect)] == Reference(script, dialect).statements()
+
+
+@pytest.mark.item(47)
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("opening", ["'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";"])
+@pytest.mark.parametrize("filling", ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"])
+def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: str):
+    """Pieces of the scanner's patterns end somewhere inside of these."""
+    script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
+    spans = Reference(script, dialect).spans()
+    assert [statement.text for statement in split(script, dialect)] == [
+        script[first:stop] for _, first, stop, _ in spans
+    ]
+
+
+@settings(max_examples=500, deadline=None)
+@given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
+def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(script: str, dialect: str):
+    offset, lost = 0, []
+    for statement in split(script, dialect):
+        found = script.index(statement.text, offset)
+        lost.append(script[offset:found])
+        offset = found + len(statement.text)
+    lost.append(script[offset:])
+    if "elimiter" not in script.lower():
+        for piece in lost:
+            assert split(piece, dialect) == ()
+
+
+@settings(max_examples=500, deadline=None)
+@given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
+def test_positions_point_at_the_text(script: str, dialect: str):
+    rows = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for statement in split(script, dialect):
+        first_line = statement.text.replace("\r", "\n").split("\n")[0]
+        assert first_line in rows[statement.start.row][statement.start.column :]
+        assert 0 <= statement.end.column <= len(rows[statement.end.row])
+
+
+@pytest.mark.item(47)
+@settings(max_examples=300, deadline=None)
+@given(
+    inside=st.text(max_size=30),
+    quoting=st.sampled_from(
+        [(d, "'", "'") for d in DIALECTS]
+        + [(d, '"', '"') for d in DIALECTS]
+        + [
+            ("hive", "`", "`"),
+            ("mysql", "`", "`"),
+            ("sqlite", "[", "]"),
+            ("postgresql", "$q$", "$q$"),
+            ("duckdb", "$$", "$$"),
+        ]
+        + [(d, "/*", "*/") for d in DIALECTS]
+    ),
+)
+def test_quoting_never_splits(inside: str, quoting: tuple[str, str, str]):
+    dialect, opening, closing = quoting
+    for mark in (closing[-1], "\\", "/", "$", "!"):
+        inside = inside.replace(mark, "")
+    script = f"SELECT {opening};{inside};{closing} ; SELECT 2"
+    assert [statement.text for statement in split(script, dialect)] == [
+        f"SELECT {opening};{inside};{closing}",
+        "SELECT 2",
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
+def test_a_statement_split_again_stays_whole(script: str, dialect: str):
+    """What is sent as one statement is one statement; a terminator of one's own is known to the script only."""
+    if "elimiter" in script.lower():
+        return
+    for statement in split(script, dialect):
+        assert [again.text for again in split(statement.text, dialect)] == [statement.text]
