@@ -1,6 +1,7 @@
 """Compare openapi/operations.yaml with the routes of the app, both ways; every difference is a line, and exit code 1.
 
-A served row must be a route that declares the row's responses; a route must be a row; a planned row must be no route.
+A served row must be a route that takes and answers what the row says; a route must be a row; a planned row must be
+no route.
 """
 
 import re
@@ -12,7 +13,9 @@ from typing import Any
 
 import yaml
 from fastapi import FastAPI
-from starlette.routing import Mount, Route
+from starlette.routing import Route
+
+from queryserver.schemas import requests
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "openapi" / "operations.yaml"
@@ -52,47 +55,85 @@ def read_operations(table: Path = TABLE) -> list[Operation]:
     return [Operation(**{"http": 200, **row, **_collections(row)}) for row in rows]
 
 
-def differences(operations: Iterable[Operation], routes: Mapping[tuple[str, str], frozenset[str] | None]) -> list[str]:
-    """Where table and app disagree. A route whose responses are None declares none and is only looked up."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the app's document says about one route."""
+
+    response: frozenset[str]
+    """Schemas of its JSON success, else media types."""
+    body: str | None = None
+    """Schema of the request body, when it has a name."""
+    query: frozenset[str] = frozenset()
+    """Names of its query parameters."""
+
+
+def differences(operations: Iterable[Operation], routes: Mapping[tuple[str, str], Declared | None]) -> list[str]:
+    """Where table and app disagree. A route with None stands outside the document and is only looked up."""
     rows = {operation.key: operation for operation in operations}
     found: list[str] = []
     for key, row in rows.items():
-        name = " ".join(key)
         if row.status != SERVED:
-            found += [f"{name}: planned in the table, but a route"] if key in routes else []
+            found += [f"{' '.join(key)}: planned in the table, but a route"] if key in routes else []
         elif key not in routes:
-            found.append(f"{name}: served in the table, but no route")
-        elif (declared := routes[key]) is not None and declared != row.response:
-            found.append(f"{name}: the table says {_words(row.response)}, the app {_words(declared)}")
+            found.append(f"{' '.join(key)}: served in the table, but no route")
+        elif (declared := routes[key]) is not None:
+            found += [f"{' '.join(key)}: {problem}" for problem in _mismatches(row, declared)]
     return found + [f"{method} {path}: a route, but not in the table" for method, path in routes.keys() - rows.keys()]
 
 
-def routes_of(app: FastAPI) -> dict[tuple[str, str], frozenset[str] | None]:
-    """Each route with the schemas or media types that its success declares; None for routes outside the document."""
+def _mismatches(row: Operation, declared: Declared) -> Iterator[str]:
+    if declared.response != row.response:
+        yield f"the table answers {_words(row.response)}, the app {_words(declared.response)}"
+    if not isinstance(row.request, str):
+        return
+    if row.method != "GET":
+        if declared.body != row.request:
+            yield f"the table takes {row.request}, the app {declared.body or 'nothing'}"
+        return
+    names = parameter_names(row.request)
+    if declared.query != names:
+        yield f"the table takes {_words(names)}, the app {_words(declared.query)}"
+
+
+def parameter_names(request: str) -> frozenset[str]:
+    """Names on the wire of the fields of a model in requests.py."""
+    fields = getattr(requests, request).model_fields
+    return frozenset(field.alias or name for name, field in fields.items())
+
+
+def routes_of(app: FastAPI) -> dict[tuple[str, str], Declared | None]:
+    """Each route with what the document declares; None for routes outside the document."""
     described = {
-        (method.upper(), shape(path)): _success(operation)
+        (method.upper(), shape(path)): _declared(operation)
         for path, operations in app.openapi()["paths"].items()
         for method, operation in operations.items()
         if method != "head"
     }
-    hidden = {key: None for key in _plain_routes(app) if key not in described}
-    return {**described, **hidden}
+    return {**dict.fromkeys(_plain_routes(app)), **described}
 
 
 def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
     for route in app.routes:
-        if isinstance(route, Mount):
-            continue  # assets of the API page
         if isinstance(route, Route):
             yield from ((method, shape(route.path)) for method in (route.methods or set()) - {"HEAD", "OPTIONS"})
 
 
-def _success(operation: Mapping[str, Any]) -> frozenset[str]:
-    """Schemas of a JSON answer, else its media types."""
-    response = next(answer for status, answer in sorted(operation["responses"].items()) if status.startswith("2"))
-    content: Mapping[str, Any] = response.get("content", {})
-    schemas = frozenset(_references(content.get("application/json", {}).get("schema", {})))
-    return schemas or frozenset(content)
+def _declared(operation: Mapping[str, Any]) -> Declared:
+    success = next(answer for status, answer in sorted(operation["responses"].items()) if status.startswith("2"))
+    body = frozenset(_references(_json_schema(operation.get("requestBody", {}))))
+    return Declared(
+        response=frozenset(_references(_json_schema(success))) or _media_types(success),
+        body=next(iter(body)) if len(body) == 1 else None,
+        query=frozenset(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"),
+    )
+
+
+def _json_schema(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    return message.get("content", {}).get("application/json", {}).get("schema", {})
+
+
+def _media_types(message: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(kind.partition(";")[0] for kind in message.get("content", {}))
 
 
 def _references(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -113,10 +154,9 @@ def _words(names: Iterable[str]) -> str:
 
 def main() -> int:
     """Exit code 1 when there is a difference."""
-    from queryserver.main import create_app  # noqa: PLC0415 the table can be read where the app cannot be built
-    from queryserver.settings import Settings  # noqa: PLC0415 as above
+    from queryserver.api.application import create_application  # noqa: PLC0415 the table is read without the app
 
-    found = differences(read_operations(), routes_of(create_app(Settings())))
+    found = differences(read_operations(), routes_of(create_application()))
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 

@@ -11,10 +11,9 @@ TARGET = Path(__file__).resolve().parent.parent / "openapi" / "openapi.json"
 
 def document() -> str:
     """The text of the file; the same app gives the same text."""
-    from queryserver.main import create_app  # noqa: PLC0415 the help works where the app cannot be built
-    from queryserver.settings import Settings  # noqa: PLC0415 as above
+    from queryserver.api.application import create_application  # noqa: PLC0415 the help works without the app
 
-    return json.dumps(create_app(Settings()).openapi(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(create_application().openapi(), indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> int:

@@ -254,3 +254,18 @@ class CloseSessionRequest(Fields):
             message = "session.type is required."
             raise MissingParameter(message)
         return self
+
+
+def query_parameters(model: type[Fields]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
+        for name, schema in properties.items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    kept = {key: value for key, value in schema.items() if key not in {"anyOf", "title"} and value is not None}
+    return kept | choices[0] if len(choices) == 1 else kept

@@ -22,6 +22,7 @@ from queryserver.schemas.requests import (
     OperationRequest,
     SessionRequest,
     parse,
+    query_parameters,
 )
 
 TRUE_WORDS = ["true", "1", "yes", "on", "y", "t", "yea"]
@@ -329,6 +330,12 @@ class TestQueries:
     def test_download_words_are_checked(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(DownloadParameters, fields)
+
+    def test_queries_are_described_by_their_wire_names(self):
+        described = {one["name"]: one["schema"] for one in query_parameters(HistoryParameters)}
+        assert list(described) == ["doc_type", "doc_text", "doc_connector", "page", "limit", "is_notification_manager"]
+        assert described["doc_type"] == {"type": "string"}
+        assert described["page"] == {"type": "integer", "minimum": 1, "default": 1}
 
     def test_events_start_at_the_first_line(self):
         assert parse(EventsParameters, {}).log_from == 0

@@ -1,0 +1,59 @@
+"""openapi.json: what the app serves, committed, and the same shapes as the tables."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openapi_spec_validator import validate
+from scripts.check_operations import RESOURCES, SERVED, read_operations, shape
+from scripts.export_openapi import TARGET, document
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("queryserver.main") is None, reason="the app does not exist yet"
+)
+
+SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Any]:
+    return json.loads(Path(TARGET).read_text(encoding="utf-8"))
+
+
+def test_the_committed_document_is_the_one_that_the_app_serves():
+    assert TARGET.read_text(encoding="utf-8") == document()
+
+
+@pytest.mark.platform(101)
+def test_the_document_is_valid_openapi(committed: dict[str, Any]):
+    assert committed["openapi"].startswith("3.1")
+    assert committed["info"]["title"] == "Query Server API"
+    validate(committed)
+
+
+@pytest.mark.platform(101)
+def test_the_document_lists_every_served_call(committed: dict[str, Any]):
+    described = {(method.upper(), shape(path)) for path, calls in committed["paths"].items() for method in calls}
+    assets = ("GET", "/api/docs/{}")
+    assert {row.key for row in read_operations() if row.status == SERVED} - {assets} <= described
+
+
+def test_the_shapes_of_the_document_are_those_of_the_tables(committed: dict[str, Any]):
+    for name in committed["components"]["schemas"].keys() & SCHEMAS.keys():
+        described, table = committed["components"]["schemas"][name], SCHEMAS[name]
+        assert list(described.get("properties", {})) == list(table.get("properties", {})), name
+        assert described.get("required", []) == table.get("required", []), name
+
+
+def test_every_call_that_needs_a_user_names_the_bearer_scheme(committed: dict[str, Any]):
+    secured = {
+        (method.upper(), shape(path))
+        for path, calls in committed["paths"].items()
+        for method, call in calls.items()
+        if call.get("security")
+    }
+    needed = {row.key for row in read_operations() if row.status == SERVED and row.rights in {"user", "admin"}}
+    assert secured == needed
