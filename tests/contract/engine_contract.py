@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, read, run, started
+from tests.contract.engine_facts import EngineFacts, SessionState, TypeFact
 
 from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, OperationState, SessionOptions
-from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, read, run, started
-from tests.contract.engine_facts import EngineFacts, SessionState, TypeFact
 
 USER = User(id=1, username="ada")
 NO_OPTIONS = SessionOptions()

@@ -1,0 +1,1 @@
+"""DuckDB in this process: one file, or a private database per session."""

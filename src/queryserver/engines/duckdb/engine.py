@@ -1,0 +1,182 @@
+"""The engine `duckdb`: a file below the configured directory, or a private database per session."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import duckdb
+
+from queryserver.domain.errors import ConfigurationError, EngineUnavailable
+from queryserver.domain.user import User
+from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.errors import opening_errors, statement_errors
+from queryserver.engines.local_files import MEMORY, database_file, refuse_links
+from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
+
+# Where DuckDB would look for extensions and secrets: a place that is not, so that none is found and none is told of.
+_NOWHERE = "/nonexistent"
+
+# What a session may still set: its schema, its time zone, and (guard.py) what its progress needs.
+_SESSION_SETTINGS = (
+    "schema",
+    "search_path",
+    "TimeZone",
+    "Calendar",
+    "enable_progress_bar",
+    "enable_progress_bar_print",
+    "progress_bar_time",
+)
+
+# The order matters: nothing can be set after the last.
+_LOCK_DOWN = (
+    f"SET allowed_configs = {list(_SESSION_SETTINGS)}",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+
+_PREPARE_SESSION = (
+    "SET TimeZone = 'UTC'",
+    "SET enable_progress_bar = true",
+    "SET enable_progress_bar_print = false",
+    "SET progress_bar_time = 0",
+)
+
+
+class DuckdbEngine:
+    """One database file, opened at first use and held by this process until `close` (Contract platform 5.11).
+
+    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
+    Statements reach no other file, no network, no extension, and no setting but schema and time zone.
+    Raises InvalidPath, ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str = MEMORY,
+        root: Path | None = None,
+        memory_limit: str = "1GB",
+        threads: int = 2,
+        read_only: bool = False,
+        max_statements: int = 8,
+    ) -> None:
+        if path == MEMORY and read_only:
+            raise ConfigurationError(["read_only: a database in memory would stay empty"])
+        self._file = None if path == MEMORY else database_file(root, path)
+        self._root = root.resolve() if root is not None else None
+        self._read_only = read_only
+        self._config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": memory_limit,
+            "threads": threads,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,  # or names of tables would find Python's variables
+            "extension_directory": _NOWHERE,
+            "secret_directory": _NOWHERE,
+            "home_directory": _NOWHERE,
+        }
+        if self._file is None:
+            self._config["temp_directory"] = ""
+        self._sessions = ThreadedSessions("duckdb", max_statements=max_statements)
+        self._opening = asyncio.Lock()
+        self._database: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def dialect(self) -> str:
+        """See the Protocol."""
+        return "duckdb"
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """See the Protocol. DuckDB locks its file against other processes."""
+        return EngineCapabilities(one_process=self._file is not None, reports_progress=True)
+
+    @property
+    def busy(self) -> int:
+        """How many statements are at work just now."""
+        return self._sessions.threads.busy
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 DuckDB knows no users
+        """See the Protocol."""
+        database = await self._shared()
+        async with self._sessions.session(partial(self._connect, database, options)) as session:
+            yield session
+
+    async def ping(self) -> None:
+        """See the Protocol."""
+        database = await self._shared()
+        await self._sessions.threads.control(partial(self._look, database))
+
+    async def close(self) -> None:
+        """See the Protocol. Statements that still run are stopped."""
+        await self._sessions.close()
+        database, self._database = self._database, None
+        if database is not None:
+            await asyncio.to_thread(database.close)
+
+    async def _shared(self) -> duckdb.DuckDBPyConnection | None:
+        """The open file; None for databases in memory."""
+        if self._file is None:
+            return None
+        async with self._opening:
+            if self._database is None:
+                self._database = await self._sessions.threads.control(self._open, undo=_close)
+            return self._database
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        if self._file is not None and self._root is not None:
+            refuse_links(self._root, self._file)
+        with opening_errors():
+            database = duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
+            try:
+                for setting in _LOCK_DOWN:
+                    database.execute(setting)
+            except BaseException:
+                database.close()
+                raise
+            return database
+
+    def _connect(self, shared: duckdb.DuckDBPyConnection | None, options: SessionOptions) -> DuckdbConnection:
+        owned = self._open() if shared is None else None
+        database = owned or shared
+        if database is None:
+            raise EngineUnavailable("The database is closed.")
+        with opening_errors():
+            connection = DuckdbConnection(database.cursor(), self._root, owned)
+        try:
+            for statement in (*_PREPARE_SESSION, *_wished(options)):
+                connection.prepare(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _look(self, shared: duckdb.DuckDBPyConnection | None) -> None:
+        with statement_errors(self._root):
+            self._connect(shared, SessionOptions()).close()
+
+
+def _wished(options: SessionOptions) -> list[str]:
+    """The caller's settings and schema; DuckDB refuses those that are locked or unknown."""
+    wishes = [f"SET {_quoted(name)} = {_literal(value)}" for name, value in options.settings.items()]
+    if options.database:
+        wishes.append(f"USE {_quoted(options.database)}")
+    return wishes
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _close(database: duckdb.DuckDBPyConnection) -> None:
+    database.close()

@@ -1,0 +1,30 @@
+"""Where the database files of embedded engines may lie (Contract platform 5.11)."""
+
+from pathlib import Path, PurePosixPath
+
+from queryserver.domain.errors import EngineUnavailable, InvalidPath
+
+MEMORY = ":memory:"
+
+
+def database_file(root: Path | None, path: str) -> Path:
+    """The file that `path` names below `root`. Raises InvalidPath: absolute, with `..`, odd, or without a root."""
+    if root is None:
+        raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
+    parts = PurePosixPath(path).parts
+    if not parts or path != "/".join(parts) or path.startswith("/") or ".." in parts or _is_odd(path):
+        raise InvalidPath("The path of a database must be relative to local_database_dir, without .. or links.")
+    return root.resolve().joinpath(*parts)
+
+
+def refuse_links(root: Path, file: Path) -> None:
+    """Raises EngineUnavailable when a name on the way from `root` to `file` is a link. Blocks; for each open."""
+    step = root.resolve()
+    for name in file.relative_to(step).parts:
+        step = step / name
+        if step.is_symlink():
+            raise EngineUnavailable("The database file is behind a link.")
+
+
+def _is_odd(path: str) -> bool:
+    return "\\" in path or ":" in path or any(ord(character) < ord(" ") for character in path)
