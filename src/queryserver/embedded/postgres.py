@@ -132,17 +132,17 @@ async def _watch(postmaster: Postmaster) -> None:
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         looks += 1
-        if not postmaster.is_running:
-            _log.error("the embedded PostgreSQL has died and is started again")
-            try:
+        try:
+            if not postmaster.is_running:
+                _log.error("the embedded PostgreSQL has died and is started again")
                 await _to_the_end(postmaster.restart)
-                failures = 0
-            except EmbeddedPostgresError:
-                _log.exception("the embedded PostgreSQL does not start")
-                await asyncio.sleep(_RESTART_WAIT_S[min(failures, len(_RESTART_WAIT_S) - 1)])
-                failures += 1
-        elif looks % _TRIM_EVERY_LOOKS == 0:
-            await _to_the_end(postmaster.trim_log)
+            elif looks % _TRIM_EVERY_LOOKS == 0:
+                await _to_the_end(postmaster.trim_log)
+            failures = 0
+        except (EmbeddedPostgresError, OSError):
+            _log.exception("the embedded PostgreSQL is in trouble")
+            await asyncio.sleep(_RESTART_WAIT_S[min(failures, len(_RESTART_WAIT_S) - 1)])
+            failures += 1
 
 
 async def _to_the_end(work: Callable[[], _T]) -> _T:

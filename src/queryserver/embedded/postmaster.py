@@ -45,12 +45,14 @@ _OPTIONS = {
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 # Reads until our process ends in whatever way, kill -9 included, and then stops the server that we can no longer stop.
-# It makes sure that the number still belongs to this cluster.
+# It makes sure that the number still belongs to this cluster. Last it removes the empty directory of the socket.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
 if [ -d /proc/self ] && ! tr '\\0' ' ' <"/proc/$1/cmdline" | grep -q "$2"; then exit 0; fi
 kill -INT "$1"
+for tenth in $(seq 300); do kill -0 "$1" || break; sleep 0.1; done
+rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 """
 
 
@@ -67,6 +69,7 @@ class Postmaster:
 
     def __init__(self, cluster: Cluster, *, durable: bool) -> None:
         self._cluster = cluster
+        self._name = cluster.name
         self._options = _OPTIONS if durable else _OPTIONS | _NOT_DURABLE
         self._log_file = cluster.home / "log"
         self._address_file = cluster.home / "address.json"
@@ -108,19 +111,19 @@ class Postmaster:
 
     def restart(self) -> None:
         """Start the server again, at the same address, after it has died. Raises EmbeddedPostgresError."""
-        end_processes(self._cluster.name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+        end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
         self._launch()
 
     def stop(self) -> None:
         """Fast shutdown: open transactions roll back, clients are sent away. After 20 s at once. Idempotent."""
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self._server.wait(_FAST_STOP_S)
-            if self._server.poll() is None:
+            except subprocess.TimeoutExpired:
                 _log.warning("the embedded PostgreSQL does not end; it is stopped without a last checkpoint")
-                end_processes(self._cluster.name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
-                self._server.wait(_IMMEDIATE_STOP_S)
+            end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+            self._server.wait(_IMMEDIATE_STOP_S)
         self._dismiss_guard()
         self._forget_address()
 
@@ -149,7 +152,7 @@ class Postmaster:
         where = ["-D", data_argument(cluster.data, cluster.account)]
         listen = ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
         options = [f"--{name}={value}" for name, value in self._options.items()]
-        return [cluster.binaries.postgres, *where, *listen, f"--cluster_name={cluster.name}", *options]
+        return [cluster.binaries.postgres, *where, *listen, f"--cluster_name={self._name}", *options]
 
     def _spawn(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         with open(self._log_file, "ab", opener=_private) as output:
@@ -164,8 +167,8 @@ class Postmaster:
 
     def _spawn_guard(self, pid: int) -> subprocess.Popen[bytes]:
         return spawn(
-            ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(pid), self._cluster.name],
-            account=self._cluster.account,
+            ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(pid), self._name, self.address.socket_directory],
+            account=None,  # who made the directory of the socket may remove it
             cwd=Path("/"),
             environment=ENVIRONMENT,
             stdin=subprocess.PIPE,
@@ -194,13 +197,13 @@ class Postmaster:
             self._guard = None
 
     def _clear_leftovers(self) -> None:
-        end_processes(self._cluster.name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
+        end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
         # Nobody runs here now, so the file is stale. PostgreSQL would take any process of that number for itself.
         (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
         self._forget_address()
 
     def _forget_address(self) -> None:
-        address = recorded_address(self._cluster.home)
+        address = self._address or recorded_address(self._cluster.home)
         if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
             shutil.rmtree(address.socket_directory, ignore_errors=True)
         self._address_file.unlink(missing_ok=True)

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -61,11 +63,13 @@ def runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def gone_within(seconds: float, cluster: Cluster) -> bool:
-    deadline = time.monotonic() + seconds
-    while processes_of(cluster.name) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes_of(cluster.name)
+async def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether the condition comes true within 15 s."""
+    for _ in range(150):
+        if condition():
+            return True
+        await asyncio.sleep(0.1)
+    return False
 
 
 async def test_rows_are_there_after_a_stop_and_a_start(tmp_path: Path):
@@ -123,8 +127,10 @@ async def test_postgres_stops_when_its_owner_is_killed(tmp_path: Path):
         await asyncio.to_thread(process.stdout.readline)
         cluster = cluster_of(tmp_path)
         assert processes_of(cluster.name).postmasters
+        address = recorded_address(tmp_path / "postgresql")
         process.kill()
-    assert await asyncio.to_thread(gone_within, 10, cluster)
+    assert await eventually(lambda: not processes_of(cluster.name))
+    assert await eventually(lambda: not Path(address.socket_directory).exists())
 
 
 async def test_an_orphan_is_stopped_by_the_next_start_and_committed_rows_stay(tmp_path: Path):
@@ -205,6 +211,15 @@ async def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path:
 
 def cluster_name(server: EmbeddedPostgres) -> str:
     return server._cluster.name
+
+
+async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running(tmp_path: Path):
+    state = tmp_path / "state"
+    async with start(state) as server:
+        name, socket_directory = cluster_name(server), server.socket_directory
+        await asyncio.to_thread(shutil.rmtree, state)
+    assert not processes_of(name)
+    assert not socket_directory.exists()
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2, 0.5])
