@@ -61,7 +61,7 @@ class PostgresqlEngine:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _leave(self, login: Login, connection: Connection, session: PostgresqlSession) -> None:
-        await session.close_operation()
+        await session.leave()
         if session.is_reusable:
             await self._pool.give_back(login, connection)
         else:

@@ -100,6 +100,8 @@ class Operation:
             for piece in pieces(batch):
                 yield piece
             rows = await self._ahead
+        if self._error is not None:
+            raise self._error
         if self._canceled:
             raise _Stopped
 
@@ -159,15 +161,15 @@ class Operation:
         else:
             self._portal = Portal(self._connection, statement)
             await self._portal.start()
-            self._go_on()
             self._first = await self._fetch()
 
     async def _execute_whole(self, statement: PreparedStatement) -> None:
         with statement_errors(started=True):
             self._first = await statement.fetch()
-        self._tag = statement.get_statusmsg()
+        self._tag = statement.get_statusmsg() or ""
 
     async def _fetch(self) -> Rows:
+        self._go_on()
         return await self._portal.fetch(self._chunk.rows) if self._portal is not None else ()
 
     async def _batch(self, rows: Rows) -> pa.RecordBatch:

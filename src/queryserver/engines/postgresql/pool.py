@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.wire import Connection
 
@@ -64,6 +64,8 @@ class ConnectionPool:
 
     async def take(self, login: Login) -> Connection:
         """A clean connection, the one used last if there is one. Raises EngineUnavailable, CredentialsRequired."""
+        if self._closed:
+            raise EngineUnavailable("This PostgreSQL connector is closed.")
         for position in reversed(range(len(self._idle))):
             _, owner, connection = self._idle[position]
             if connection.is_closed():

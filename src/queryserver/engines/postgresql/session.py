@@ -24,6 +24,7 @@ class PostgresqlSession:
         self._count = 0
         self._operation: Operation | None = None
         self._in_doubt = False
+        self._left = False
 
     @property
     def is_reusable(self) -> bool:
@@ -32,7 +33,7 @@ class PostgresqlSession:
 
     async def submit(self, statement: str) -> OperationHandle:
         """Start a statement; what is left of the one before is freed."""
-        await self.close_operation()
+        await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The PostgreSQL session is gone; the statement was not started.")
         self._count += 1
@@ -57,14 +58,18 @@ class PostgresqlSession:
 
     async def close(self, handle: OperationHandle) -> None:
         if handle.token == str(self._count):
-            await self.close_operation()
+            await self._close_operation()
 
     async def is_alive(self) -> bool:
         is_free = self._operation is None or not self._operation.is_running
-        return is_free and not self._connection.is_closed()
+        return is_free and not self._left and not self._connection.is_closed()
 
-    async def close_operation(self) -> None:
-        """Free what the last statement holds. Idempotent, limited in time."""
+    async def leave(self) -> None:
+        """Stop and free everything; the connection is somebody else's from now on. Limited in time."""
+        self._left = True
+        await self._close_operation()
+
+    async def _close_operation(self) -> None:
         if self._operation is not None:
             await self._operation.close()
             self._in_doubt = self._in_doubt or self._operation.in_doubt

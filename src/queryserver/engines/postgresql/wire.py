@@ -84,7 +84,8 @@ class Connection(asyncpg.Connection):
 
     def _notice(self, _connection: object, message: Any) -> None:
         if self.on_notice is not None:
-            self.on_notice(f"{message.severity}:  {message.message}")
+            for line in f"{message.severity}:  {message.message}".splitlines():
+                self.on_notice(line)
 
 
 class _RowDescriptionTap(asyncio.Protocol):

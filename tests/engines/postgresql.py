@@ -1,0 +1,47 @@
+"""PostgreSQL of the system's packages, for the tests of an older release and of extensions."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+
+from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
+
+BINARIES = Path("/usr/lib/postgresql/15/bin")
+_SETTINGS = {
+    "fsync": "off",
+    "shared_buffers": "64MB",
+    "unix_socket_directories": "",
+    "listen_addresses": "127.0.0.1",
+}
+
+
+@contextmanager
+def system_server() -> Generator[ServerAddress]:
+    """PostgreSQL 15 with fresh data (Debian: postgresql-15)."""
+    require(BINARIES / "postgres", "postgresql15")
+    with data_directory() as directory:
+        address = ServerAddress("127.0.0.1", free_port(), "admin", "secret")
+        data, password_file = directory / "data", directory / "password"
+        password_file.write_text(address.password)
+        initdb = [BINARIES / "initdb", "-D", data, "-U", address.user, "--pwfile", password_file, "-A", "scram-sha-256"]
+        run([*initdb, "-E", "UTF8", "--locale=C", "--no-sync"], directory, env={**os.environ, "LC_ALL": "C"})
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        command = [BINARIES / "postgres", "-D", data, "-p", str(address.port), *settings]
+        with serving(command, directory, lambda: asyncio.run(_accepts(address)), signal.SIGINT):
+            yield address
+
+
+async def _accepts(address: ServerAddress) -> bool:
+    try:
+        connection = await asyncpg.connect(
+            host=address.host, port=address.port, user=address.user, password=address.password, database="postgres"
+        )
+    except (OSError, asyncpg.CannotConnectNowError):
+        return False
+    await connection.close()
+    return True

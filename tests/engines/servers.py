@@ -1,0 +1,102 @@
+"""Real database servers for the tests: started on a free loopback port with fresh data, stopped by their own pid."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a test server listens, and its administrator."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def require(program: Path | None, engine: str) -> Path:
+    """The program, or a skipped test; a failed one when QUERYSERVER_ENGINES asks for the engine by name."""
+    if program is not None and program.exists():
+        return program
+    asked_for = engine in os.environ.get("QUERYSERVER_ENGINES", "").split(",")
+    (pytest.fail if asked_for else pytest.skip)(f"{engine}: its server program is not installed")
+
+
+def unprivileged_user() -> str | None:
+    """Name of the user that servers run as, None when the caller is not root: database servers refuse to be root."""
+    return "nobody" if os.geteuid() == 0 else None
+
+
+@contextmanager
+def data_directory() -> Generator[Path]:
+    """A short, empty directory that the server's user may write to; gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="qs-"))
+    user = unprivileged_user()
+    if user is not None:
+        account = pwd.getpwnam(user)
+        os.chown(directory, account.pw_uid, account.pw_gid)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def as_server_user() -> Mapping[str, object]:
+    """Arguments of `subprocess` that drop the rights of root."""
+    user = unprivileged_user()
+    if user is None:
+        return {}
+    account = pwd.getpwnam(user)
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def run(command: Sequence[str | Path], directory: Path, **options: object) -> None:
+    """Run a preparing program to its end as the server's user; its output is in the error when it fails."""
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, **as_server_user(), **options)
+    if done.returncode:
+        pytest.fail(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+@contextmanager
+def serving(
+    command: Sequence[str | Path], directory: Path, ready: Callable[[], bool], stop_signal: int
+) -> Generator[subprocess.Popen[bytes]]:
+    """The server as a process, ready for connections; stopped by `stop_signal`, killed when that takes too long."""
+    log = directory / "server.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=output, **as_server_user())
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{command[0]} did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.send_signal(stop_signal)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
