@@ -1,0 +1,152 @@
+"""Settings that are well formed, each by itself, and cannot stand together."""
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qs, urlsplit
+
+from queryserver.settings.networks import LOOPBACK, contains
+from queryserver.settings.section import Secret
+from queryserver.settings.tree import Origin, Settings
+
+Complaint = tuple[str, str]
+
+_SECRET_KEY_LENGTH = 32
+# Keys that documentation and samples of this class of products show, in lower case.
+_SAMPLE_KEYS = (
+    "changeme",
+    "change-me",
+    "change_me",
+    "secret_key",
+    "secretkey",
+    "your-secret",
+    "your_secret",
+    "insecure",
+    "replace-me",
+    "replace_me",
+    "0123456789abcdef0123456789abcdef",
+    "09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
+    "kasdlfjknasdfl3hbaksk3bwkasdfkasdfba23asdf",
+    "asldfasdlkfjaslfj",
+)
+
+
+def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+    """Key and text of every contradiction. `given` holds the keys that somebody set."""
+    yield from _secret_keys(settings)
+    yield from _server(settings)
+    yield from _database(settings, given)
+    yield from _external_tokens(settings)
+    yield from _directory(settings)
+    yield from _mail(settings)
+    yield from _task_server(settings)
+    yield from _editor(settings)
+
+
+def warnings(settings: Settings) -> Iterator[Complaint]:
+    """Key and text of what is allowed and looks like a mistake."""
+    known = set(settings.notebook.interpreters)
+    for name in settings.notebook.interpreters_shown_on_wheel:
+        if name not in known:
+            yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
+    default = settings.notebook.default_interpreter
+    if default and default not in known:
+        yield "notebook.default_interpreter", f"names {default}, which is no interpreter of the settings."
+    jwt = settings.desktop.auth.jwt
+    for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
+        if jwt.key_server_url and value == "*":
+            yield f"desktop.auth.jwt.{name}", "is not compared: any token of the key server is taken."
+    if any(network.prefixlen == 0 for network in settings.desktop.trusted_proxies):
+        yield "desktop.trusted_proxies", "believes every caller's word on its address."
+
+
+def secret_key_problem(key: Secret) -> str | None:
+    """Why a signing key is no good."""
+    text = key.get_secret_value()
+    if len(text) < _SECRET_KEY_LENGTH:
+        return f"must have at least {_SECRET_KEY_LENGTH} characters."
+    if len(set(text)) < 8 or any(sample in text.lower() for sample in _SAMPLE_KEYS):
+        return "is a known sample value; generate one, for example with `openssl rand -base64 48`."
+    return None
+
+
+def _secret_keys(settings: Settings) -> Iterator[Complaint]:
+    key = settings.desktop.secret_key
+    if key.get_secret_value() and (problem := secret_key_problem(key)):
+        yield "desktop.secret_key", problem
+
+
+def _server(settings: Settings) -> Iterator[Complaint]:
+    desktop = settings.desktop
+    if bool(desktop.ssl_certificate) != bool(desktop.ssl_private_key):
+        yield "desktop.ssl_private_key", "TLS needs both ssl_certificate and ssl_private_key."
+    if desktop.cors_enabled and desktop.cors_allow_credentials and "*" in desktop.cors_allowed_origins:
+        yield "desktop.cors_allowed_origins", "`*` is allowed only with cors_allow_credentials = false."
+    if desktop.auth.force_username_lowercase and desktop.auth.force_username_uppercase:
+        yield "desktop.auth.force_username_uppercase", "contradicts force_username_lowercase, which is true."
+
+
+def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+    database = settings.desktop.database
+    url = database.url.get_secret_value()
+    parts = [name for name in ("host", "name", "user", "password") if f"desktop.database.{name}" in given]
+    if url and parts:
+        yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
+    if url and "desktop.database.sslmode" in given:
+        modes = parse_qs(urlsplit(url).query).get("sslmode", [database.sslmode])
+        if modes != [database.sslmode]:
+            yield "desktop.database.sslmode", "contradicts the sslmode of desktop.database.url."
+    if not url and parts and not (database.host and database.name):
+        yield "desktop.database.host", "host and name must both be given when url is not."
+    if database.pool_min > database.pool_max:
+        yield "desktop.database.pool_min", "is above desktop.database.pool_max."
+
+
+def _external_tokens(settings: Settings) -> Iterator[Complaint]:
+    jwt = settings.desktop.auth.jwt
+    for url in jwt.key_server_url:
+        parts = urlsplit(url)
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname))
+        if not is_safe:
+            yield "desktop.auth.jwt.key_server_url", "must be https, except on loopback addresses."
+    if jwt.key_server_url:
+        for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
+            if not value:
+                yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
+
+
+def _directory(settings: Settings) -> Iterator[Complaint]:
+    ldap = settings.desktop.ldap
+    if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
+        yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
+    if "ldap" in settings.desktop.auth.backend and not ldap.ldap_url:
+        yield "desktop.ldap.ldap_url", "must be given, for desktop.auth.backend names ldap."
+
+
+def _mail(settings: Settings) -> Iterator[Complaint]:
+    smtp = settings.desktop.smtp
+    if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
+        yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
+
+
+def _task_server(settings: Settings) -> Iterator[Complaint]:
+    tasks = settings.desktop.task_server
+    if tasks.beat_enabled and not tasks.enabled:
+        yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
+    if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
+        yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
+
+
+def _editor(settings: Settings) -> Iterator[Complaint]:
+    editor, notebook = settings.editor, settings.notebook
+    if editor.default_limit != notebook.default_limit:
+        yield "editor.default_limit", "differs from notebook.default_limit, which is another name of it."
+    if editor.sample_views != settings.metastore.allow_sample_data_from_views:
+        yield "editor.sample_views", "differs from metastore.allow_sample_data_from_views, which is another name of it."
+    if editor.default_limit > editor.result_max_rows:
+        yield "editor.default_limit", "is above editor.result_max_rows."
+    for key in notebook.interpreters:
+        if key.isdecimal():
+            yield f"notebook.interpreters.{key}", "must not be a number: those are ids of stored connectors."
+
+
+def _is_loopback(host: str | None) -> bool:
+    return host is not None and (host.lower() == "localhost" or contains(LOOPBACK, host.strip("[]")))

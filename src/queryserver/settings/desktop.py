@@ -1,0 +1,162 @@
+"""The server itself: table `desktop` and most tables below it."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field
+
+from queryserver.settings.auth import AuthSettings, LdapSettings
+from queryserver.settings.connectors import ConnectorPolicySettings, ExampleConnectorSettings
+from queryserver.settings.database import DatabaseSettings
+from queryserver.settings.networks import LOOPBACK, Networks
+from queryserver.settings.section import (
+    MIB,
+    NO_SECRET,
+    Count,
+    Flag,
+    Names,
+    OptionalPlace,
+    Place,
+    Port,
+    Positive,
+    Secret,
+    Secrets,
+    Section,
+    Text,
+)
+from queryserver.settings.stores import OzoneSettings
+from queryserver.settings.task_server import TaskServerSettings
+
+
+def _zone(name: str) -> str:
+    # Minimal systems have no zone files at all; UTC needs none.
+    if name != "UTC":
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            message = "must be an IANA time zone such as Europe/Berlin."
+            raise ValueError(message) from None
+    return name
+
+
+class CustomSettings(Section):
+    """What this installation shows of its own."""
+
+    banner_top_html: Text = ""
+    """Text above every page of a client."""
+
+
+class MetricsSettings(Section):
+    """`GET /metrics`."""
+
+    enable_prometheus: Flag = True
+    """Whether metrics are served."""
+    token: Secret = NO_SECRET
+    """Bearer token that opens the metrics from anywhere."""
+    allowed_networks: Networks = LOOPBACK
+    """Addresses that need no token."""
+
+
+class LoggingSettings(Section):
+    """The log. Tokens, passwords and signed links never appear in it."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    """Least severity that is logged."""
+    format: Literal["text", "json"] = "text"
+    """Form of a line."""
+    file: OptionalPlace = None
+    """File of the log; empty: the terminal."""
+    max_bytes: Count = 10 * MIB
+    """Size at which the file is put aside; 0: never."""
+    backup_count: Count = 5
+    """How many files put aside are kept."""
+    redact: Names = ()
+    """Further regular expressions whose matches are masked."""
+    audit_file: OptionalPlace = None
+    """File of the audit events; empty: the log."""
+
+
+class SmtpSettings(Section):
+    """The mail server."""
+
+    host: Text = ""
+    """Host name; empty: no mail is sent."""
+    port: Port = 25
+    """Port."""
+    user: Text = ""
+    """Login."""
+    password: Secret = NO_SECRET
+    """Password of the login."""
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    """How the connection is encrypted; `none` only for loopback."""
+    default_from_email: Text = ""
+    """Sender."""
+
+
+class DesktopSettings(Section):
+    """The server as a whole."""
+
+    http_host: Text = "127.0.0.1"
+    """Address to listen on."""
+    http_port: Annotated[Count, Field(le=65535)] = 8888
+    """Port to listen on; 0: a free one."""
+    workers: Positive = 1
+    """Processes that serve."""
+    url_prefix: Annotated[Text, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = ""
+    """Path before all paths, such as `/sql`."""
+    ssl_certificate: OptionalPlace = None
+    """PEM file of the certificate; with the key TLS is served."""
+    ssl_private_key: OptionalPlace = None
+    """PEM file of the private key."""
+    data_dir: Place = Path("queryserver-data")
+    """Directory of the generated key, the embedded database and local results; 0700."""
+    secret_key: Secret = NO_SECRET
+    """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once, kept in the data directory."""
+    secret_key_fallbacks: Secrets = ()
+    """Former keys, still good for reading."""
+    time_zone: Annotated[Text, AfterValidator(_zone)] = "UTC"
+    """Default zone of schedules and of date texts of storages."""
+    allowed_hosts: Names = ("*",)
+    """Values of `Host` that are served; `*`: all."""
+    trusted_proxies: Networks = ()
+    """Proxies whose word on the client's address is believed."""
+    cors_enabled: Flag = False
+    """Whether pages of other origins may call."""
+    cors_allowed_origins: Names = ()
+    """Those origins, such as `https://bi.example.com`; `*`: all, only without credentials."""
+    cors_allow_credentials: Flag = True
+    """Whether such calls may carry credentials."""
+    enable_sharing: Flag = False
+    """Told to clients."""
+    enable_download: Flag = True
+    """Whether results and files may be downloaded."""
+    docs_enabled: Flag = True
+    """Whether the description of the API is served."""
+    host_label: Text = ""
+    """Name of this installation, told to clients."""
+    use_thrift_http_jwt: Flag = False
+    """Whether the caller's external token is passed on to Hive over http."""
+    connectors_blacklist: Names = ()
+    """Dialects that are not offered."""
+    connectors_whitelist: Names = ()
+    """The only dialects that are offered; empty: all."""
+    shutdown_grace_s: Count = 30
+    """Time for calls and statements to finish when the server stops."""
+    custom: CustomSettings = CustomSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    auth: AuthSettings = AuthSettings()
+    ldap: LdapSettings = LdapSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    logging: LoggingSettings = LoggingSettings()
+    smtp: SmtpSettings = SmtpSettings()
+    task_server: TaskServerSettings = TaskServerSettings()
+    connectors: dict[str, ExampleConnectorSettings] = Field(default_factory=dict[str, ExampleConnectorSettings])
+    connector_policy: ConnectorPolicySettings = ConnectorPolicySettings()
+    ozone: dict[str, OzoneSettings] = Field(default_factory=dict[str, OzoneSettings])
+
+    @property
+    def shutdown_grace(self) -> timedelta:
+        """Time for calls and statements to finish when the server stops."""
+        return timedelta(seconds=self.shutdown_grace_s)

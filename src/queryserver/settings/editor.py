@@ -1,0 +1,167 @@
+"""Statements, their results and sessions: tables `editor`, `notebook`, `metastore`, `limits`, `retention`."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field
+
+from queryserver.settings.connectors import InterpreterSettings
+from queryserver.settings.section import GIB, KIB, MIB, Count, Flag, Names, Positive, Section, Text
+
+# A hundred years: beyond it sums with dates overflow.
+_MAX_DAYS = 36_500
+
+Days = Annotated[Positive, Field(le=_MAX_DAYS)]
+Hours = Annotated[Positive, Field(le=24 * _MAX_DAYS)]
+Seconds = Annotated[Positive, Field(le=86_400 * 365)]
+
+
+class EditorSettings(Section):
+    """Statements and their results."""
+
+    default_limit: Count = 5000
+    """Most rows of a result when the call gives no limit; 0: `result_max_rows`."""
+    result_max_rows: Positive = 1_000_000
+    """Highest limit that a call may give."""
+    result_max_bytes: Positive = GIB
+    """Most bytes of one result."""
+    batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
+    """Size of the JSON of one fetched batch."""
+    result_retention_h: Hours = 24
+    """How long a result is kept, from the end of its statement."""
+    log_retention_days: Days = 7
+    """How long logs of statements are kept."""
+    history_retention_days: Days = 365
+    """How long records of statements are kept."""
+    log_max_bytes: Positive = MIB
+    """Log kept of one statement."""
+    statement_max_bytes: Positive = 10 * MIB
+    """Longest text of a statement or script."""
+    request_body_max_bytes: Positive = 16 * MIB
+    """Largest body of an editor call."""
+    statement_timeout_s: Seconds = 3600
+    """How long a statement may run when the call says nothing; impala: 600."""
+    metadata_timeout_s: Seconds = 30
+    """Time for lists of databases, tables, columns and functions, and for explain."""
+    sample_timeout_s: Seconds = 10
+    """Time for sample rows."""
+    metadata_cache_s: Count = 60
+    """How long metadata are kept."""
+    metadata_max_names: Positive = 50_000
+    """Most names in one answer."""
+    cancel_wait_s: Seconds = 10
+    """How long a cancellation waits for the engine."""
+    lease_timeout_s: Annotated[Seconds, Field(ge=3)] = 30
+    """How long a silent server keeps its statements before another takes them over."""
+    session_idle_s: Seconds = 900
+    """How long an unused engine session stays open."""
+    shared_session: Flag = False
+    """Whether calls without a session share one per user."""
+    sample_views: Flag = True
+    """Whether sample rows of views are read."""
+    escape_default: Flag = False
+    """Whether cells are HTML-escaped when the call says nothing."""
+    max_statements_per_user: Positive = 50
+    """Statements of one user that wait or run."""
+    max_sessions_per_user: Positive = 50
+    """Open sessions of one user."""
+    max_streams_per_user: Positive = 20
+    """Event streams, waits and downloads of one user."""
+    stream_max_s: Seconds = 3600
+    """Longest event stream."""
+    spool_max_bytes_per_user: Positive = 20 * GIB
+    """Stored results of one user."""
+
+    @property
+    def result_retention(self) -> timedelta:
+        """How long a result is kept."""
+        return timedelta(hours=self.result_retention_h)
+
+    @property
+    def log_retention(self) -> timedelta:
+        """How long logs of statements are kept."""
+        return timedelta(days=self.log_retention_days)
+
+    @property
+    def history_retention(self) -> timedelta:
+        """How long records of statements are kept."""
+        return timedelta(days=self.history_retention_days)
+
+    @property
+    def statement_timeout(self) -> timedelta:
+        """How long a statement may run when nobody says otherwise."""
+        return timedelta(seconds=self.statement_timeout_s)
+
+    @property
+    def metadata_timeout(self) -> timedelta:
+        """Time for metadata and explain."""
+        return timedelta(seconds=self.metadata_timeout_s)
+
+    @property
+    def sample_timeout(self) -> timedelta:
+        """Time for sample rows."""
+        return timedelta(seconds=self.sample_timeout_s)
+
+    @property
+    def cancel_wait(self) -> timedelta:
+        """How long a cancellation waits for the engine."""
+        return timedelta(seconds=self.cancel_wait_s)
+
+    @property
+    def lease_timeout(self) -> timedelta:
+        """How long a silent server keeps its statements."""
+        return timedelta(seconds=self.lease_timeout_s)
+
+    @property
+    def session_idle(self) -> timedelta:
+        """How long an unused engine session stays open."""
+        return timedelta(seconds=self.session_idle_s)
+
+    @property
+    def stream_max(self) -> timedelta:
+        """Longest event stream."""
+        return timedelta(seconds=self.stream_max_s)
+
+
+class NotebookSettings(Section):
+    """What clients are told about the editor, and the data sources."""
+
+    default_limit: Count = 5000
+    """Another name of `editor.default_limit`."""
+    default_interpreter: Text = ""
+    """Key of the data source that is meant when a call names none; empty: the first."""
+    interpreters_shown_on_wheel: Names = ()
+    """Keys of the data sources that clients show first."""
+    interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])
+
+
+class MetastoreSettings(Section):
+    """Metadata as older settings files have them."""
+
+    allow_sample_data_from_views: Flag = True
+    """Another name of `editor.sample_views`."""
+
+
+class LimitsSettings(Section):
+    """Limits of every call that has none of its own."""
+
+    max_body_bytes: Positive = 10 * MIB
+    """Largest body of a call."""
+    max_json_depth: Annotated[Positive, Field(le=1000)] = 64
+    """Deepest nesting of JSON."""
+    api_requests_per_minute: Count = 0
+    """Calls of one user, or of one address on public paths; 0: no limit."""
+
+
+class RetentionSettings(Section):
+    """The automatic clean-up."""
+
+    tasks_days: Days = 30
+    """How long ended tasks are listed."""
+    run_every_s: Seconds = 3600
+    """How often a server cleans up."""
+
+    @property
+    def run_every(self) -> timedelta:
+        """How often a server cleans up."""
+        return timedelta(seconds=self.run_every_s)
