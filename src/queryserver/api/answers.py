@@ -58,4 +58,4 @@ def accepts(model: type[BaseModel]) -> dict[str, Any]:
     """What the API description says about the body of an operation: form, multipart or JSON."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     kinds = ("application/x-www-form-urlencoded", "multipart/form-data", "application/json")
-    return {"requestBody": {"content": {kind: {"schema": schema} for kind in kinds}}, "x-request-model": model}
+    return {"requestBody": {"content": {kind: {"schema": schema} for kind in kinds}}, "x-request-model": model.__name__}

@@ -27,7 +27,7 @@ def services_of(request: Request) -> Services:
 
 async def authenticated(request: Request) -> User:
     """The caller. Raises NotAuthenticated."""
-    return await services_of(request).authenticator.authenticate(request.scope["headers"])
+    return await services_of(request).accounts.authenticator.authenticate(request.scope["headers"])
 
 
 async def read_fields(request: Request, *, max_bytes: int) -> dict[str, Any]:

@@ -106,9 +106,7 @@ def _unauthorized(error: errors.NotAuthenticated) -> dict[str, Any]:
             return {
                 "detail": error.detail,
                 "code": error.code,
-                "messages": [
-                    {"token_class": token_class, "token_type": error.token_type, "message": error.message}
-                ],
+                "messages": [{"token_class": token_class, "token_type": error.token_type, "message": error.message}],
             }
         case errors.BadAuthorizationHeader() | errors.UserNotFound() | errors.UserInactive():
             return {"detail": error.message, "code": error.code}

@@ -9,7 +9,9 @@ from starlette.types import Receive, Scope, Send
 class OwnedStream(StreamingResponse):
     """A streamed answer that closes its source at the end, also when the client leaves."""
 
-    def __init__(self, source: AsyncGenerator[bytes], first: bytes, media_type: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: AsyncGenerator[bytes], first: bytes, media_type: str, headers: Mapping[str, str]
+    ) -> None:
         super().__init__(_prepended(first, source), media_type=media_type, headers=dict(headers))
         self._source = source
 

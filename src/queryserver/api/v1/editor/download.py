@@ -1,6 +1,7 @@
 """download: a finished result as a file."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
@@ -9,7 +10,8 @@ from queryserver.api.answers import failures
 from queryserver.api.dependencies import Call, QueryCall
 from queryserver.api.streaming import stream
 from queryserver.domain.statement import StatementStatus
-from queryserver.formats.download import DownloadFormat, download as encode
+from queryserver.formats.download import DownloadFormat
+from queryserver.formats.download import download as encode
 from queryserver.schemas.requests import DownloadParameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.downloading import StoredRows
@@ -42,8 +44,9 @@ async def download(call: QueryCall, operation_id: str) -> Response:
 
 async def _file(call: Call, rows: StoredRows, kind: DownloadFormat, *, guard: bool) -> AsyncGenerator[bytes]:
     with call.services.streams.place(call.user):
-        async for piece in encode(kind, rows, guard=guard, threads=call.services.threads):
-            yield piece
+        async with aclosing(encode(rows, kind, threads=call.services.threads, guard=guard)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 def _headers(status: StatementStatus, kind: DownloadFormat) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """check_status, get_logs, watch: from the record, never from the engine."""
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
@@ -17,9 +19,13 @@ _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.E
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
 
 
-@router.post("/editor/check_status", response_model=wire.StatusResponse,
-             responses=failures(400, 403, 404, 413, 415, 429), openapi_extra=accepts(CheckStatusRequest),
-             summary="Where a statement stands")
+@router.post(
+    "/editor/check_status",
+    response_model=wire.StatusResponse,
+    responses=failures(400, 403, 404, 413, 415, 429),
+    openapi_extra=accepts(CheckStatusRequest),
+    summary="Where a statement stands",
+)
 async def check_status(call: EditorCall) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
     asked = call.read(CheckStatusRequest)
@@ -31,15 +37,18 @@ async def check_status(call: EditorCall) -> Response:
     return answer(wire.StatusResponse(status=0, query_status=shapes.query_status(status)), headers=headers)
 
 
-@router.post("/editor/get_logs", response_model=wire.LogsResponse, responses=failures(400, 403, 404, 413, 415),
-             openapi_extra=accepts(LogsRequest), summary="The log of a statement")
+@router.post(
+    "/editor/get_logs",
+    response_model=wire.LogsResponse,
+    responses=failures(400, 403, 404, 413, 415),
+    openapi_extra=accepts(LogsRequest),
+    summary="The log of a statement",
+)
 async def get_logs(call: EditorCall) -> Response:
     """Log lines and progress, in every state. Spec §4, Contract editor 7.1."""
     asked = call.read(LogsRequest)
     operation_id = await operation_of(call, asked)
-    status, log = await call.services.following.logs(
-        call.user, operation_id, start=asked.start or 0, size=asked.size
-    )
+    status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
     return answer(
         wire.LogsResponse(
             status=0,
@@ -52,14 +61,18 @@ async def get_logs(call: EditorCall) -> Response:
     )
 
 
-@router.post("/editor/watch/{operation_id:name}", response_model=wire.WatchResponse,
-             responses=failures(403, 404, 413, 415), summary="Status and log of a statement in one")
+@router.post(
+    "/editor/watch/{operation_id:name}",
+    response_model=wire.WatchResponse,
+    responses=failures(403, 404, 413, 415),
+    summary="Status and log of a statement in one",
+)
 async def watch(call: EditorCall, operation_id: str) -> Response:
     """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
     following = call.services.following
     record = await following.record(call.user, parse_operation_id(operation_id))
     status, log = await following.logs(call.user, record.status.id)
-    shown = {
+    shown: dict[str, Any] = {
         "query_status": shapes.query_status(status),
         "id": status.history_id,
         "operationId": str(status.id),

@@ -12,8 +12,12 @@ from queryserver.services.statements.looking_back import HistoryQuestion
 router = APIRouter()
 
 
-@router.get("/editor/get_history", response_model=wire.HistoryResponse, responses=failures(400),
-            summary="Statements of the caller")
+@router.get(
+    "/editor/get_history",
+    response_model=wire.HistoryResponse,
+    responses=failures(400),
+    summary="Statements of the caller",
+)
 async def get_history(call: QueryCall) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
     asked = call.read(HistoryParameters)

@@ -17,8 +17,13 @@ router = APIRouter()
 _FAILURES = failures(400, 403, 404, 413, 415)
 
 
-@router.post("/editor/fetch_result_data", response_model=wire.ResultResponse, responses=_FAILURES,
-             openapi_extra=accepts(FetchRequest), summary="A batch of rows")
+@router.post(
+    "/editor/fetch_result_data",
+    response_model=wire.ResultResponse,
+    responses=_FAILURES,
+    openapi_extra=accepts(FetchRequest),
+    summary="A batch of rows",
+)
 async def fetch_result_data(call: EditorCall) -> Response:
     """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1."""
     asked = call.read(FetchRequest)
@@ -32,21 +37,29 @@ async def fetch_result_data(call: EditorCall) -> Response:
     return Response(_page(page, escape=escape), media_type="application/json")
 
 
-@router.post("/editor/fetch_result_metadata", response_model=wire.ResultMetadataResponse, responses=_FAILURES,
-             openapi_extra=accepts(OperationRequest), summary="Columns of a result")
+@router.post(
+    "/editor/fetch_result_metadata",
+    response_model=wire.ResultMetadataResponse,
+    responses=_FAILURES,
+    openapi_extra=accepts(OperationRequest),
+    summary="Columns of a result",
+)
 async def fetch_result_metadata(call: EditorCall) -> Response:
     """The columns. Contract editor 6.2."""
     operation_id = await operation_of(call, call.read(OperationRequest))
     status, columns, _ = await call.services.reading.overview(call.user, operation_id)
     if status.outcome is not None:
         return shapes.failed(await call.services.following.record(call.user, operation_id))
-    return answer(
-        wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=shapes.meta(columns)))
-    )
+    return answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=shapes.meta(columns))))
 
 
-@router.post("/editor/fetch_result_size", response_model=wire.ResultSizeResponse, responses=_FAILURES,
-             openapi_extra=accepts(OperationRequest), summary="Size of a result")
+@router.post(
+    "/editor/fetch_result_size",
+    response_model=wire.ResultSizeResponse,
+    responses=_FAILURES,
+    openapi_extra=accepts(OperationRequest),
+    summary="Size of a result",
+)
 async def fetch_result_size(call: EditorCall) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
     operation_id = await operation_of(call, call.read(OperationRequest))

@@ -12,9 +12,13 @@ from queryserver.services import sessions
 router = APIRouter()
 
 
-@router.post("/editor/create_session", response_model=wire.CreateSessionResponse,
-             responses=failures(400, 403, 404, 413, 415, 429), openapi_extra=accepts(SessionRequest),
-             summary="Open a session")
+@router.post(
+    "/editor/create_session",
+    response_model=wire.CreateSessionResponse,
+    responses=failures(400, 403, 404, 413, 415, 429),
+    openapi_extra=accepts(SessionRequest),
+    summary="Open a session",
+)
 async def create_session(call: EditorCall) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
     asked = call.read(SessionRequest).session
@@ -40,9 +44,13 @@ async def create_session(call: EditorCall) -> Response:
     return answer(wire.CreateSessionResponse(status=0, session=session))
 
 
-@router.post("/editor/close_session", response_model=wire.CloseSessionResponse,
-             responses=failures(400, 403, 404, 413, 415), openapi_extra=accepts(CloseSessionRequest),
-             summary="Close a session")
+@router.post(
+    "/editor/close_session",
+    response_model=wire.CloseSessionResponse,
+    responses=failures(400, 403, 404, 413, 415),
+    openapi_extra=accepts(CloseSessionRequest),
+    summary="Close a session",
+)
 async def close_session(call: EditorCall) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
     asked = call.read(CloseSessionRequest).session

@@ -19,10 +19,20 @@ router = APIRouter()
 _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 
 
-@router.post("/editor/create_notebook", response_model=wire.NotebookResponse, responses=failures(400, 404, 413, 415),
-             openapi_extra=accepts(CreateNotebookRequest), summary="An empty notebook")
-@router.post("/query/create_notebook", response_model=wire.NotebookResponse, responses=failures(400, 404, 413, 415),
-             openapi_extra=accepts(CreateNotebookRequest), summary="An empty notebook")
+@router.post(
+    "/editor/create_notebook",
+    response_model=wire.NotebookResponse,
+    responses=failures(400, 404, 413, 415),
+    openapi_extra=accepts(CreateNotebookRequest),
+    summary="An empty notebook",
+)
+@router.post(
+    "/query/create_notebook",
+    response_model=wire.NotebookResponse,
+    responses=failures(400, 404, 413, 415),
+    openapi_extra=accepts(CreateNotebookRequest),
+    summary="An empty notebook",
+)
 async def create_notebook(call: EditorCall) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
     asked = call.read(CreateNotebookRequest)
@@ -45,22 +55,37 @@ async def create_notebook(call: EditorCall) -> Response:
     return answer(wire.NotebookResponse(status=0, notebook=notebook))
 
 
-@router.post("/editor/execute", response_model=wire.ExecuteResponse, responses=_EXECUTE,
-             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on the default or a named connector")
+@router.post(
+    "/editor/execute",
+    response_model=wire.ExecuteResponse,
+    responses=_EXECUTE,
+    openapi_extra=accepts(ExecuteRequest),
+    summary="Run a statement on the default or a named connector",
+)
 async def execute(call: EditorCall) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
     return await _execute(call, None)
 
 
-@router.post("/editor/execute/{dialect:name}", response_model=wire.ExecuteResponse, responses=_EXECUTE,
-             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on a connector")
+@router.post(
+    "/editor/execute/{dialect:name}",
+    response_model=wire.ExecuteResponse,
+    responses=_EXECUTE,
+    openapi_extra=accepts(ExecuteRequest),
+    summary="Run a statement on a connector",
+)
 async def execute_on(call: EditorCall, dialect: str) -> Response:
     """The same on a dialect or connector id. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
 
-@router.post("/query/{dialect:name}", response_model=wire.ExecuteResponse, responses=_EXECUTE,
-             openapi_extra=accepts(ExecuteRequest), summary="Run a statement on a connector")
+@router.post(
+    "/query/{dialect:name}",
+    response_model=wire.ExecuteResponse,
+    responses=_EXECUTE,
+    openapi_extra=accepts(ExecuteRequest),
+    summary="Run a statement on a connector",
+)
 async def query(call: EditorCall, dialect: str) -> Response:
     """The same under another path. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)

@@ -1,0 +1,90 @@
+"""The ASGI application: routes in their order, error handlers, the frame around all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from queryserver import __version__
+from queryserver.api import debug, description
+from queryserver.api.dependencies import authenticated
+from queryserver.api.errors import failure, internal_error, respond
+from queryserver.api.frame import Frame
+from queryserver.api.metrics import RequestMetrics
+from queryserver.api.v1 import editor, token
+from queryserver.domain.errors import NotAuthenticated, QueryServerError
+
+# Paths that ask for no credentials, whatever the method (Contract platform 1.1).
+_PUBLIC = (
+    "/api/v1/token/",
+    "/desktop/debug/",
+    "/metrics",
+    "/api/schema",
+    "/api/docs",
+    "/api/swagger",
+    "/api/v1/openapi.json",
+)
+
+
+def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> FastAPI:
+    """Routes and error handlers; `app.state.services` is set by the lifespan."""
+    app = FastAPI(
+        title="Query Server API",
+        version=__version__,
+        summary="SQL on any engine over HTTP; any instance answers.",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.include_router(token.router, prefix="/api/v1")
+    app.include_router(editor.router, prefix="/api/v1")
+    app.include_router(debug.router)
+    if docs_enabled:
+        app.include_router(description.router)
+    app.add_exception_handler(QueryServerError, _domain_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+    description.describe(app)
+    return app
+
+
+def framed(app: FastAPI, *, metrics: RequestMetrics, prefix: str, allowed_hosts: Sequence[str]) -> ASGIApp:
+    """The application as served."""
+    return Frame(app, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts)
+
+
+async def _domain_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, QueryServerError)  # noqa: S101 registered for it
+    return respond(request, error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and wrong methods: the credentials are looked at before the method (Contract platform 1.1)."""
+    assert isinstance(error, HTTPException)  # noqa: S101 registered for it
+    if error.status_code != 405:
+        return failure(404, "not_found", "Not found.")
+    allow = _with_head((error.headers or {}).get("Allow", ""))
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": allow})
+    if not request.url.path.startswith(_PUBLIC):
+        try:
+            await authenticated(request)
+        except NotAuthenticated as refused:
+            return respond(request, refused)
+        except QueryServerError as other:
+            return respond(request, other)
+    return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    del error  # the frame logs it, once
+    return internal_error(request)
+
+
+def _with_head(allow: str) -> str:
+    methods = sorted({method.strip() for method in allow.split(",") if method.strip()})
+    return ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))

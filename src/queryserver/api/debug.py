@@ -1,0 +1,67 @@
+"""Health and metrics: no login (Contract platform 9)."""
+
+from ipaddress import ip_address, ip_network
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from queryserver.api.answers import answer
+from queryserver.api.dependencies import ServicesOf
+from queryserver.api.errors import failure
+from queryserver.schemas import generated as wire
+from queryserver.services.readiness import Check
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/desktop/debug/is_alive", response_class=Response, summary="Whether the process runs")
+async def is_alive() -> Response:
+    """200 as long as the process runs; touches nothing else. Spec §1, Contract platform 9.1."""
+    return Response(b"", media_type="text/plain")
+
+
+@router.get(
+    "/desktop/debug/is_ready",
+    response_model=wire.ReadyResponse,
+    responses={503: {"model": wire.NotReadyResponse}},
+    summary="Whether the instance can serve",
+)
+async def is_ready(services: ServicesOf) -> Response:
+    """200 when everything that the service needs is in reach. Contract platform 9.2."""
+    checks = await services.readiness.checks()
+    shown = wire.HealthChecks(
+        database=_shown(checks["database"]),
+        schema_=_shown(checks["schema"]),
+        result_store=_shown(checks["result_store"]),
+        broker=wire.BrokerCheck(ok=True, ms=0, enabled=False),
+    )
+    if all(check.ok for check in checks.values()) and not services.readiness.draining:
+        return answer(wire.ReadyResponse(status=0, ready=True, checks=shown))
+    refused = wire.NotReadyResponse(
+        status=-1, code="not_ready", message="This server is not ready.", ready=False, checks=shown
+    )
+    return answer(refused, status=503, headers={"Retry-After": "5"})
+
+
+@router.get("/metrics", response_class=Response, summary="Counters in Prometheus form")
+async def metrics(request: Request, services: ServicesOf) -> Response:
+    """For allowed networks, or with the metrics token. Contract platform 9.3."""
+    settings = services.settings.desktop.metrics
+    if not settings.enable_prometheus:
+        return failure(404, "not_found", "Not found.")
+    if not _may_read(request, settings.allowed_networks, settings.token.get_secret_value()):
+        return failure(403, "permission_denied", "Metrics are not for this address.")
+    return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _shown(check: Check) -> wire.HealthCheck:
+    return wire.HealthCheck(ok=check.ok, ms=check.ms)
+
+
+def _may_read(request: Request, networks: tuple[str, ...], token: str) -> bool:
+    if token and request.headers.get("authorization") == f"Bearer {token}":
+        return True
+    if request.client is None:
+        return False
+    address = ip_address(request.client.host)
+    return any(address in ip_network(network) for network in networks)

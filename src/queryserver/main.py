@@ -1,0 +1,128 @@
+"""The web server: settings in, a serving process out. Nothing happens at import time."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+from uvicorn.supervisors import Multiprocess
+
+from queryserver.api.application import create_application, framed
+from queryserver.api.metrics import RequestMetrics
+from queryserver.container import Services, open_services
+from queryserver.db.migrations import migrate, require_newest
+from queryserver.domain.errors import ConfigurationError
+from queryserver.embedded.defaults import prepare
+from queryserver.embedded.settings import with_defaults
+from queryserver.logs import configure_logging
+from queryserver.settings import Settings, load_settings
+
+# A call that only waits (events, long polls) must not hold up the end of the process.
+_CALLS_GRACE_S = 5
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+
+
+def create_app(settings: Settings, *, services: Services | None = None) -> ASGIApp:
+    """The application. Without `services` it opens its own, for as long as its lifespan."""
+    registry = services.registry if services else CollectorRegistry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with open_services(settings, registry=registry) as own:
+            app.state.services = own
+            yield
+            own.readiness.draining = True
+
+    app = create_application(lifespan=None if services else lifespan, docs_enabled=settings.desktop.docs_enabled)
+    if services is not None:
+        app.state.services = services
+    return framed(
+        app,
+        metrics=RequestMetrics(registry),
+        prefix=settings.desktop.url_prefix,
+        allowed_hosts=settings.desktop.allowed_hosts,
+    )
+
+
+def create_worker_app() -> ASGIApp:
+    """The application of one of several worker processes: its settings come from the environment."""
+    settings = load_settings(None, os.environ)
+    configure_logging(settings.desktop.logging)
+    return create_app(settings)
+
+
+def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
+    """How the application is served."""
+    desktop = settings.desktop
+    return uvicorn.Config(
+        app,
+        factory=isinstance(app, str),
+        host=desktop.http_host,
+        port=desktop.http_port,
+        workers=desktop.workers,
+        loop="uvloop",
+        http="httptools",
+        lifespan="auto",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_CALLS_GRACE_S,
+        ssl_certfile=desktop.ssl_certificate or None,
+        ssl_keyfile=desktop.ssl_private_key or None,
+    )
+
+
+def serve(settings: Settings, *, embedded: bool) -> None:
+    """Serve until told to stop.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
+    """
+    if not embedded and not settings.desktop.database.embedded:
+        if settings.desktop.workers > 1:
+            _serve_in_workers(settings)
+        else:
+            uvloop.run(_serve_prepared(settings))
+        return
+    if settings.desktop.workers > 1:
+        problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
+        raise ConfigurationError([problem])
+    if settings.desktop.database.dsn is None:
+        uvloop.run(_serve_embedded(settings))
+    else:
+        uvloop.run(_serve_prepared(settings, auto_migrate=True))
+
+
+async def _serve_embedded(settings: Settings) -> None:
+    """Everything from nothing but a directory; the private PostgreSQL stops with the server."""
+    async with prepare(settings.desktop.data_dir) as defaults:
+        settings = with_defaults(settings, defaults)
+        await _serve_prepared(settings, auto_migrate=True, alone=True)
+
+
+async def _serve_prepared(settings: Settings, *, auto_migrate: bool = False, alone: bool = False) -> None:
+    """Bring the database up to date where that is wanted, check it, and serve in this process."""
+    dsn = settings.desktop.database.dsn
+    if dsn is None:
+        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
+    if auto_migrate or settings.desktop.database.auto_migrate:
+        await migrate(dsn)
+    await require_newest(dsn)
+    async with open_services(settings, alone=alone) as services:
+        await uvicorn.Server(server(settings, create_app(settings, services=services))).serve()
+        services.readiness.draining = True
+
+
+def _serve_in_workers(settings: Settings) -> None:
+    """Serve in several processes, restarted when they die. They read their settings from the environment."""
+    config = server(settings, "queryserver.main:create_worker_app")
+    listener = config.bind_socket()
+    Multiprocess(config, target=uvicorn.Server(config=config).run, sockets=[listener]).run()
