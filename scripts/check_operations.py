@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from fastapi import FastAPI
-from starlette.routing import Route
+from fastapi.routing import iter_route_contexts
 
 from queryserver.schemas import requests
 
@@ -113,8 +113,8 @@ def routes_of(app: FastAPI) -> dict[tuple[str, str], Declared | None]:
 
 
 def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    for route in app.routes:
-        if isinstance(route, Route):
+    for route in iter_route_contexts(app.routes):
+        if route.path is not None:
             yield from ((method, shape(route.path)) for method in (route.methods or set()) - {"HEAD", "OPTIONS"})
 
 
