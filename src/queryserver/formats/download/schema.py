@@ -1,0 +1,152 @@
+"""One Arrow type per column of a file, whatever types the column has in the parts of the result."""
+
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+
+from queryserver.domain.result import Column, ResultType
+from queryserver.formats.download.encoder import unique_names
+from queryserver.formats.download.text import is_binary, is_text, texts
+
+_TEXT = pa.string()
+_MAX_DECIMAL_DIGITS = 76
+_DECIMAL128_DIGITS = 38
+_DIGITS_OF_INTEGERS = 20
+
+_DECLARED: dict[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.DATE: pa.date32(),
+    ResultType.TIMESTAMP: pa.timestamp("us"),
+    ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
+    ResultType.BINARY: pa.binary(),
+}
+
+
+async def common_schema(columns: tuple[Column, ...], schemas: AsyncIterator[pa.Schema]) -> pa.Schema:
+    """A schema that all rows of a result fit into without loss, and that Parquet can hold.
+
+    Text stands for what has no common type: for it every value has a text form. Names are made unique.
+    """
+    kinds: list[set[pa.DataType]] = [set() for _ in columns]
+    async for schema in schemas:
+        for seen, kind in zip(kinds, schema.types, strict=True):
+            seen.add(kind)
+    names = unique_names([column.name for column in columns])
+    return pa.schema([(name, _common(seen, column)) for name, seen, column in zip(names, kinds, columns, strict=True)])
+
+
+def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with the types and names of `schema`."""
+    arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    if kind == _TEXT:
+        return texts(array, column)
+    # Only a column declared as floating point is read as such where it also holds integers.
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
+    kinds: set[pa.DataType] = set()
+    for kind in seen:
+        storable = _storable(kind)
+        if storable is None:
+            return _TEXT
+        kinds.add(storable)
+    kinds.discard(pa.null())
+    if not kinds:
+        return _DECLARED.get(column.type, _TEXT)
+    if len(kinds) == 1:
+        return kinds.pop()
+    return _wider(kinds, column) or _TEXT
+
+
+def _storable(kind: pa.DataType) -> pa.DataType | None:
+    """The type that Parquet keeps a type as; None: it cannot, or readers could not."""
+    if pa.types.is_dictionary(kind):
+        return _storable(kind.value_type)
+    if is_text(kind):
+        return _TEXT
+    if is_binary(kind):
+        return pa.binary()
+    if pa.types.is_nested(kind):
+        return kind if _is_storable_nested(kind) else None
+    if pa.types.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
+    if pa.types.is_time(kind):
+        return kind if kind == pa.time64("ns") else pa.time64("us")
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return kind if is_plain or pa.types.is_null(kind) else None
+
+
+def _is_storable_nested(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind.fields]
+        if not names or len(set(names)) < len(names):
+            return False
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
+        return False
+    return all(_storable(kind.field(number).type) == kind.field(number).type for number in range(kind.num_fields))
+
+
+def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
+    if all(map(pa.types.is_integer, kinds)):
+        return _wider_integer(kinds)
+    if all(map(pa.types.is_floating, kinds)):
+        return pa.float64()
+    if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
+        return pa.float64() if column.type in (ResultType.FLOAT, ResultType.DOUBLE) else None
+    if all(pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in kinds):
+        return _wider_decimal(kinds)
+    if all(map(pa.types.is_nested, kinds)):
+        return _wider_nested(kinds)
+    return None
+
+
+def _wider_integer(kinds: set[pa.DataType]) -> pa.DataType:
+    widest = max(kinds, key=_bit_width)
+    if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
+        return widest
+    return pa.decimal128(_DIGITS_OF_INTEGERS, 0) if pa.uint64() in kinds else pa.int64()
+
+
+def _bit_width(kind: pa.DataType) -> int:
+    return kind.bit_width
+
+
+def _wider_decimal(kinds: set[pa.DataType]) -> pa.DataType | None:
+    sizes = [(kind.precision, kind.scale) if pa.types.is_decimal(kind) else (_DIGITS_OF_INTEGERS, 0) for kind in kinds]
+    scale = max(scale for _, scale in sizes)
+    return _decimal(scale + max(precision - scale for precision, scale in sizes), scale)
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType | None:
+    if scale < 0 or precision > _MAX_DECIMAL_DIGITS:
+        return None
+    return pa.decimal128(precision, scale) if precision <= _DECIMAL128_DIGITS else pa.decimal256(precision, scale)
+
+
+def _wider_nested(kinds: set[pa.DataType]) -> pa.DataType | None:
+    """Lists that were empty, members that were NULL: types with holes, filled by the others."""
+    schemas = [pa.schema([("column", kind)]) for kind in kinds]
+    try:
+        unified = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+    return unified if _is_storable_nested(unified) else None

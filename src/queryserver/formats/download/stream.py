@@ -1,0 +1,110 @@
+"""A download, from a result to pieces of a file."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import aclosing, closing
+from functools import partial
+
+import pyarrow as pa
+
+from queryserver.formats.download.delimited import DelimitedEncoder
+from queryserver.formats.download.encoder import Encoder, ResultSource
+from queryserver.formats.download.json_lines import JsonLinesEncoder
+from queryserver.formats.download.kinds import DownloadFormat
+from queryserver.formats.download.schema import common_schema
+from queryserver.formats.download.typed import ArrowEncoder, ParquetEncoder
+from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
+
+_BATCH_BYTES = 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+
+
+async def download(
+    result: ResultSource, wanted: DownloadFormat, *, threads: Executor, guard: bool = False
+) -> AsyncGenerator[bytes]:
+    """The file, in pieces. To be closed by its reader.
+
+    The encoding is done by `threads`. The first piece comes after the first rows were read and encoded, so what it
+    raises can still become an answer: InvalidParameter for a limit of xlsx, the errors of the result store. An error
+    after it means that the file is not whole. `guard` is for csv and tsv.
+    """
+    encoder = await _encoder(result, wanted, guard=guard, threads=threads)
+    with closing(_Ahead(encoder, threads)) as work:
+        piece = b""
+        async with aclosing(result.tables()) as tables:
+            async for table in tables:
+                for batch in _batches(table):
+                    piece += await work.then(partial(encoder.rows, batch))
+                    if len(piece) >= _PIECE_BYTES:
+                        yield piece
+                        piece = b""
+        piece += await work.then(encoder.end)
+        yield piece + await work.last()
+
+
+class _Ahead:
+    """Encodes the next rows in a thread while the ones before are sent."""
+
+    def __init__(self, encoder: Encoder, threads: Executor) -> None:
+        self._encoder = encoder
+        self._threads = threads
+        self._work = threads.submit(encoder.start)
+
+    async def then(self, call: Callable[[], bytes]) -> bytes:
+        """What the call before gives; `call` runs from now on."""
+        done = await self.last()
+        self._work = self._threads.submit(call)
+        return done
+
+    async def last(self) -> bytes:
+        """What the last call gives."""
+        return await asyncio.wrap_future(self._work)
+
+    def close(self) -> None:
+        """Close the encoder, at once or as soon as the thread is done with it."""
+        self._work.cancel()
+        self._work.add_done_callback(lambda _: self._encoder.close())
+
+
+async def _encoder(result: ResultSource, wanted: DownloadFormat, *, guard: bool, threads: Executor) -> Encoder:
+    columns = result.columns
+    match wanted:
+        case DownloadFormat.CSV:
+            return DelimitedEncoder(columns, separator=",", guard=guard)
+        case DownloadFormat.TSV:
+            return DelimitedEncoder(columns, separator="\t", guard=guard)
+        case DownloadFormat.NDJSON:
+            return JsonLinesEncoder(columns)
+        case DownloadFormat.XLSX:
+            return await _xlsx_encoder(result, threads)
+        case DownloadFormat.PARQUET | DownloadFormat.ARROW:
+            async with aclosing(result.schemas()) as schemas:
+                schema = await common_schema(columns, schemas)
+            kind = ParquetEncoder if wanted is DownloadFormat.PARQUET else ArrowEncoder
+            return kind(columns, schema)
+
+
+async def _xlsx_encoder(result: ResultSource, threads: Executor) -> XlsxEncoder:
+    """Reads the result once before it is written: a cell that is too long must be known before the first byte."""
+    limits = XlsxLimits(result.columns, result.rows)
+    loop = asyncio.get_running_loop()
+    async with aclosing(result.tables()) as tables:
+        async for table in tables:
+            for batch in _batches(table):
+                await loop.run_in_executor(threads, limits.check, batch)
+    return XlsxEncoder(result.columns, result.rows, is_huge=limits.is_huge)
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """A table in batches of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for."""
+    rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
+    for batch in table.to_batches(max_chunksize=rows):
+        yield _without_dictionaries(batch)
+
+
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not any(map(pa.types.is_dictionary, batch.schema.types)):
+        return batch
+    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

@@ -1,0 +1,54 @@
+"""A finished result in memory, to be downloaded."""
+
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+
+import pyarrow as pa
+
+from queryserver.domain.errors import StorageError
+from queryserver.domain.result import Column, ResultType
+from queryserver.formats.download import DownloadFormat, download
+
+
+class StoredTables:
+    """Tables as a ResultSource. With `fails_after` the read fails once so many tables were given."""
+
+    def __init__(
+        self, columns: Sequence[Column], tables: Sequence[pa.Table], *, fails_after: int | None = None
+    ) -> None:
+        self.columns = tuple(columns)
+        self.rows = sum(table.num_rows for table in tables)
+        self.open_reads = 0
+        self._tables = tables
+        self._fails_after = fails_after
+
+    async def tables(self) -> AsyncGenerator[pa.Table]:
+        self.open_reads += 1
+        try:
+            for number, table in enumerate(self._tables):
+                if number == self._fails_after:
+                    raise StorageError("The segment cannot be read.")
+                yield table
+        finally:
+            self.open_reads -= 1
+
+    async def schemas(self) -> AsyncGenerator[pa.Schema]:
+        for table in self._tables:
+            yield table.schema
+
+
+def column(name: str, kind: ResultType) -> Column:
+    return Column(name, kind, "")
+
+
+def one_column(array: pa.Array, kind: ResultType, name: str = "c") -> StoredTables:
+    """A result of one column."""
+    return StoredTables([column(name, kind)], [pa.table([array], names=[name])])
+
+
+async def downloaded(source: StoredTables, wanted: DownloadFormat, *, guard: bool = False) -> bytes:
+    """The whole file."""
+    with ThreadPoolExecutor(2) as threads:
+        async with aclosing(download(source, wanted, threads=threads, guard=guard)) as pieces:
+            return b"".join([piece async for piece in pieces])

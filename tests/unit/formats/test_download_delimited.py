@@ -1,0 +1,196 @@
+"""CSV and TSV, byte by byte (Contract editor 8.2)."""
+
+import csv
+import io
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.downloads import StoredTables, column, downloaded, one_column
+
+from queryserver.domain.result import ResultType as R
+from queryserver.formats.download import DownloadFormat
+
+
+async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=False) -> list[str]:
+    """What stands for the values of one column."""
+    text = (await downloaded(one_column(array, kind), wanted, guard=guard)).decode()
+    assert text.startswith("c\r\n")
+    assert text.endswith("\r\n")
+    return text.removesuffix("\r\n").split("\r\n")[1:]
+
+
+@pytest.mark.item(54)
+async def test_a_csv_has_a_header_row_crlf_and_no_mark():
+    table = pa.table({"id": [1, 2], "name": ["blue pen", None]})
+    source = StoredTables([column("id", R.BIGINT), column("a name", R.STRING)], [table])
+    assert await downloaded(source, DownloadFormat.CSV) == b"id,a name\r\n1,blue pen\r\n2,\r\n"
+
+
+async def test_a_result_without_rows_is_its_header():
+    source = StoredTables([column("a", R.BIGINT), column('b,"', R.STRING)], [])
+    assert await downloaded(source, DownloadFormat.CSV) == b'a,"b,"""\r\n'
+
+
+@pytest.mark.item(54)
+async def test_null_is_nothing_and_an_empty_text_is_quoted():
+    for wanted in (DownloadFormat.CSV, DownloadFormat.TSV):
+        assert await lines(pa.array(["", None, "NULL", " "]), R.STRING, wanted=wanted) == ['""', "", "NULL", " "]
+
+
+async def test_texts_are_quoted_only_where_needed():
+    values = ["plain", "a,b", 'say "hi"', "two\nlines", "cr\ronly", "tab\there", "é😀", "'", "a;b"]
+    text = await downloaded(one_column(pa.array(values), R.STRING), DownloadFormat.CSV)
+    assert text.decode() == (
+        'c\r\nplain\r\n"a,b"\r\n"say ""hi"""\r\n"two\nlines"\r\n"cr\ronly"\r\ntab\there\r\né😀\r\n\'\r\na;b\r\n'
+    )
+    text = await downloaded(one_column(pa.array(values), R.STRING), DownloadFormat.TSV)
+    assert text.decode() == (
+        'c\r\nplain\r\na,b\r\n"say ""hi"""\r\n"two\nlines"\r\n"cr\ronly"\r\n"tab\there"\r\né😀\r\n\'\r\na;b\r\n'
+    )
+
+
+async def test_tsv_has_tabs_between_cells():
+    table = pa.table({"a": [1, None], "b": ["x", "y"], "c": [None, True]})
+    source = StoredTables([column("a", R.INT), column("b", R.STRING), column("c", R.BOOLEAN)], [table])
+    assert await downloaded(source, DownloadFormat.TSV) == b"a\tb\tc\r\n1\tx\t\r\n\ty\ttrue\r\n"
+
+
+INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "expected"),
+    [
+        (pa.array([-(2**63), 2**63 - 1, None]), R.BIGINT, ["-9223372036854775808", "9223372036854775807", ""]),
+        (pa.array([2**64 - 1], pa.uint64()), R.BIGINT, ["18446744073709551615"]),
+        (pa.array([True, False, None]), R.BOOLEAN, ["true", "false", ""]),
+        (pa.array([29.0, 1.5, -0.0, 0.1, None]), R.DOUBLE, ["29.0", "1.5", "-0.0", "0.1", ""]),
+        (pa.array([float("nan"), float("inf"), float("-inf")]), R.DOUBLE, ["NaN", "Infinity", "-Infinity"]),
+        (pa.array([1.1, 16777216.0], pa.float32()), R.FLOAT, ["1.1", "16777216.0"]),
+        (pa.array([Decimal("12.5"), Decimal(-1), None], pa.decimal128(10, 2)), R.DECIMAL, ["12.50", "-1.00", ""]),
+        (
+            pa.array([Decimal(0), Decimal("1e-10"), Decimal("-1.5")], pa.decimal128(20, 10)),
+            R.DECIMAL,
+            ["0.0000000000", "0.0000000001", "-1.5000000000"],
+        ),
+        (pa.array([Decimal(10**50)], pa.decimal256(60, 2)), R.DECIMAL, [f"{10**50}.00"]),
+        (pa.array([Decimal(1200)], pa.decimal128(10, -2)), R.DECIMAL, ["1200"]),
+        (pa.array([date(2024, 1, 31), None]), R.DATE, ["2024-01-31", ""]),
+        (pa.array([date(2024, 1, 31)], pa.date64()), R.DATE, ["2024-01-31"]),
+        (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
+        (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
+        (
+            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
+            R.TIMESTAMP,
+            ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
+        ),
+        (pa.array([-1], pa.timestamp("s")), R.TIMESTAMP, ["1969-12-31 23:59:59"]),
+        (pa.array([2**62], pa.timestamp("us")), R.TIMESTAMP, ["148108-07-06 14:00:27.387904"]),
+        (pa.array([2**31 - 1, 0], pa.date32()), R.DATE, ["infinity", "1970-01-01"]),
+        (pa.array([0, 1, 2]), R.BOOLEAN, ["false", "true", "2"]),
+        (
+            pa.array([1500, 2000], pa.timestamp("ms")),
+            R.TIMESTAMP,
+            ["1970-01-01 00:00:01.500000", "1970-01-01 00:00:02"],
+        ),
+        (pa.array([1], pa.timestamp("ns")), R.TIMESTAMP, ["1970-01-01 00:00:00.000000001"]),
+        (pa.array([INSTANT], pa.timestamp("us", "UTC")), R.TIMESTAMP_TZ, ["2024-01-31 10:20:30+00:00"]),
+        (
+            pa.array([INSTANT, INSTANT.replace(month=7, microsecond=5), None], pa.timestamp("us", "Europe/Berlin")),
+            R.TIMESTAMP_TZ,
+            ["2024-01-31 11:20:30+01:00", "2024-07-31 12:20:30.000005+02:00", ""],
+        ),
+        (
+            pa.array([-500_000], pa.timestamp("us", "America/St_Johns")),
+            R.TIMESTAMP_TZ,
+            ["1969-12-31 20:29:59.500000-03:30"],
+        ),
+        (pa.array([b"\x00\xff", b"", None]), R.BINARY, ["AP8=", '""', ""]),
+        (pa.nulls(2), R.STRING, ["", ""]),
+        (pa.array([[1, None], [], None]), R.ARRAY, ['"[1,null]"', "[]", ""]),
+        (pa.array([{"a": 1, "b": "x"}, None]), R.STRUCT, ['"{""a"":1,""b"":""x""}"', ""]),
+        (pa.array(["a", "b,c", None]).dictionary_encode(), R.STRING, ["a", '"b,c"', ""]),
+        (pa.array(["a", None], pa.large_string()), R.STRING, ["a", ""]),
+        (pa.array(["a", None], pa.string_view()), R.STRING, ["a", ""]),
+    ],
+)
+async def test_values_have_the_raw_text_form(array, kind, expected):
+    assert await lines(array, kind) == expected
+
+
+async def test_values_of_mixed_kinds_in_one_column_are_each_as_they_are():
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1, 2], pa.int8()),
+        pa.array([0, 0, 0], pa.int32()),
+        [pa.array([-7]), pa.array(["=x"]), pa.array([b"\xff"])],
+    )
+    assert await lines(union, R.STRING) == ["-7", "=x", "/w=="]
+    assert await lines(union, R.STRING, guard=True) == ["-7", "'=x", "/w=="]
+
+
+@pytest.mark.item(54)
+@pytest.mark.security("T5")
+async def test_guard_puts_a_quote_before_what_a_spreadsheet_would_run():
+    values = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "x=1", "", None, " =1", '=HYPERLINK("a","b")']
+    assert await lines(pa.array(values), R.STRING, guard=True) == [
+        "'=1+1",
+        "'+1",
+        "'-1",
+        "'@x",
+        "'\tx",
+        '"\'\rx"',
+        "x=1",
+        '""',
+        "",
+        " =1",
+        '"\'=HYPERLINK(""a"",""b"")"',
+    ]
+    assert (await lines(pa.array(values), R.STRING))[:3] == ["=1+1", "+1", "-1"]
+
+
+@pytest.mark.security("T5")
+async def test_guard_leaves_numbers_alone_but_not_texts_in_columns_of_numbers():
+    assert await lines(pa.array([-1, 1]), R.BIGINT, guard=True) == ["-1", "1"]
+    assert await lines(pa.array([float("-inf"), -1.5]), R.DOUBLE, guard=True) == ["-Infinity", "-1.5"]
+    texts = pa.array(["-12.50", "-1e5", "=1+1", "-1+1", "-cmd"])
+    assert await lines(texts, R.DECIMAL, guard=True) == ["-12.50", "-1e5", "'=1+1", "'-1+1", "'-cmd"]
+
+
+@pytest.mark.security("T5")
+async def test_guard_holds_for_the_header_and_for_tsv():
+    source = StoredTables([column("=1+1", R.STRING)], [pa.table({"c": ["@x"]})])
+    assert await downloaded(source, DownloadFormat.CSV, guard=True) == b"'=1+1\r\n'@x\r\n"
+    assert await downloaded(source, DownloadFormat.TSV, guard=True) == b"'=1+1\r\n'@x\r\n"
+
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
+@pytest.mark.parametrize(("wanted", "separator"), [(DownloadFormat.CSV, ","), (DownloadFormat.TSV, "\t")])
+@given(rows=st.lists(st.tuples(cells, cells), min_size=1))
+async def test_other_readers_read_the_same_texts(wanted, separator, rows):
+    columns = [column("a", R.STRING), column("b", R.STRING)]
+    table = pa.table({name: [row[i] for row in rows] for i, name in enumerate("ab")})
+    text = (await downloaded(StoredTables(columns, [table]), wanted)).decode()
+    read = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    assert read == [["a", "b"], *map(list, rows)]
+
+
+@given(numbers=st.lists(st.floats(), min_size=1))
+async def test_floats_read_back_the_same(numbers):
+    read = await lines(pa.array(numbers), R.DOUBLE)
+    assert [repr(float(text)) for text in read] == [repr(number) for number in numbers]
+
+
+@given(numbers=st.lists(st.decimals(-(10**9), 10**9, places=12), min_size=1))
+async def test_decimals_keep_their_scale_and_have_no_exponent(numbers):
+    assert await lines(pa.array(numbers, pa.decimal128(30, 12)), R.DECIMAL) == [f"{n:.12f}" for n in numbers]
+
+
+@given(moments=st.lists(st.datetimes(), min_size=1))
+async def test_timestamps_are_what_python_writes(moments):
+    assert await lines(pa.array(moments, pa.timestamp("us")), R.TIMESTAMP) == [str(moment) for moment in moments]

@@ -1,0 +1,144 @@
+"""How downloads flow: errors, endings, memory (Contract editor 8.2)."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+
+import pyarrow as pa
+import pytest
+from tests.fakes.downloads import StoredTables, column, downloaded
+
+from queryserver.domain.errors import StorageError
+from queryserver.domain.result import ResultType as R
+from queryserver.formats.download import DownloadFormat, download
+
+ALL = list(DownloadFormat)
+COLUMNS = [column("n", R.BIGINT), column("text", R.STRING)]
+
+
+def table(rows: int, width: int = 100) -> pa.Table:
+    return pa.table({"n": range(rows), "text": [f"{n:0>{width}}" for n in range(rows)]})
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def test_every_format_has_its_content_type():
+    assert {wanted: wanted.content_type for wanted in ALL} == {
+        "csv": "text/csv; charset=utf-8; header=present",
+        "tsv": "text/tab-separated-values; charset=utf-8",
+        "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "parquet": "application/vnd.apache.parquet",
+        "arrow": "application/vnd.apache.arrow.stream",
+        "ndjson": "application/x-ndjson",
+    }
+
+
+@pytest.mark.parametrize("wanted", ALL)
+async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, wanted):
+    source = StoredTables(COLUMNS, [table(10)], fails_after=0)
+    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+        with pytest.raises(StorageError):
+            await anext(pieces)
+    assert source.open_reads == 0
+
+
+@pytest.mark.parametrize("wanted", [wanted for wanted in ALL if wanted is not DownloadFormat.XLSX])
+async def test_a_later_read_that_fails_ends_the_stream_with_the_error(threads, wanted):
+    source = StoredTables(COLUMNS, [table(200_000)] * 2, fails_after=1)
+    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+        assert await anext(pieces)
+        with pytest.raises(StorageError):
+            await read_to_the_end(pieces)
+    assert source.open_reads == 0
+
+
+async def read_to_the_end(pieces: AsyncGenerator[bytes]) -> None:
+    async for _ in pieces:
+        pass
+
+
+@pytest.mark.parametrize("wanted", ALL)
+async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
+    source = StoredTables(COLUMNS, [table(200_000)] * 3)
+    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+        assert await anext(pieces)
+    assert source.open_reads == 0
+
+
+@pytest.mark.parametrize("wanted", ALL)
+async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
+    for step in range(8):
+        source = StoredTables(COLUMNS, [table(20_000)] * 3)
+
+        async def consume(source: StoredTables = source) -> None:
+            async with aclosing(download(source, wanted, threads=threads)) as pieces:
+                await read_to_the_end(pieces)
+
+        consuming = asyncio.create_task(consume())
+        await asyncio.sleep(step / 400)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+        assert source.open_reads == 0
+
+
+@pytest.mark.parametrize("wanted", ALL)
+async def test_small_results_come_in_one_piece(threads, wanted):
+    async with aclosing(download(StoredTables(COLUMNS, [table(10)]), wanted, threads=threads)) as pieces:
+        assert len([piece async for piece in pieces]) == 1
+
+
+class Endless(StoredTables):
+    """The same table over and over, `times` times."""
+
+    def __init__(self, times: int) -> None:
+        self._part = table(5000)
+        super().__init__(COLUMNS, [self._part])
+        self._times = times
+        self.rows *= times
+
+    async def tables(self) -> AsyncGenerator[pa.Table]:
+        for _ in range(self._times):
+            yield self._part
+
+
+@pytest.mark.item(34)
+@pytest.mark.parametrize("wanted", ALL)
+async def test_memory_does_not_grow_with_the_result(threads, wanted):
+    peaks = []
+    for times in (40, 160):
+        await downloaded(Endless(1), wanted)
+        arrow_before = pa.total_allocated_bytes()
+        highest = 0
+        tracemalloc.start()
+        async with aclosing(download(Endless(times), wanted, threads=threads)) as pieces:
+            async for _ in pieces:
+                highest = max(highest, pa.total_allocated_bytes() - arrow_before)
+        peaks.append(highest + tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.3 + 4 * 1024 * 1024
+
+
+async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
+    longest, running = 0.0, True
+
+    async def watch() -> None:
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while running:
+            before = loop.time()
+            await asyncio.sleep(0.001)
+            longest = max(longest, loop.time() - before)
+
+    watching = asyncio.create_task(watch())
+    async with aclosing(download(Endless(20), DownloadFormat.XLSX, threads=threads)) as pieces:
+        async for _ in pieces:
+            pass
+    running = False
+    await watching
+    assert longest < 0.2

@@ -1,0 +1,220 @@
+"""XLSX, read by openpyxl and by a plain XML parser (Contract editor 8.2)."""
+
+import io
+import itertools
+import xml.etree.ElementTree as ET
+import zipfile
+from datetime import date, datetime
+from decimal import Decimal
+
+import openpyxl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.downloads import StoredTables, column, downloaded, one_column
+
+from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.result import ResultType as R
+from queryserver.formats.download import DownloadFormat
+from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
+from queryserver.formats.download.xlsx_cells import column_letters
+
+MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+SHEET = "xl/worksheets/sheet1.xml"
+
+
+async def rows(source: StoredTables) -> list[tuple]:
+    stored = await downloaded(source, DownloadFormat.XLSX)
+    workbook = openpyxl.load_workbook(io.BytesIO(stored), read_only=True)
+    assert workbook.sheetnames == ["result"]
+    found = list(workbook["result"].iter_rows(values_only=True))
+    workbook.close()
+    return found
+
+
+async def cells(array: pa.Array, kind: R) -> list:
+    return [row[0] for row in (await rows(one_column(array, kind)))[1:]]
+
+
+async def sheet_texts(values: list[str]) -> list[str]:
+    stored = await downloaded(one_column(pa.array(values, pa.string()), R.STRING), DownloadFormat.XLSX)
+    with zipfile.ZipFile(io.BytesIO(stored)) as archive:
+        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 our own file
+    return [found.text or "" for found in sheet.iter(f"{MAIN}t")][1:]
+
+
+@pytest.mark.item(54)
+async def test_one_sheet_with_a_header_and_typed_cells():
+    table = pa.table(
+        {
+            "id": [1, None],
+            "name": ["é😀 <b>&", None],
+            "price": pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
+            "day": [date(2024, 1, 31), None],
+            "at": [datetime(2024, 1, 31, 10, 20, 30), None],  # noqa: DTZ001 without zone
+            "ok": [True, None],
+        }
+    )
+    kinds = [R.BIGINT, R.STRING, R.DECIMAL, R.DATE, R.TIMESTAMP, R.BOOLEAN]
+    source = StoredTables([column(*of) for of in zip(table.column_names, kinds, strict=True)], [table])
+    assert await rows(source) == [
+        ("id", "name", "price", "day", "at", "ok"),
+        (1, "é😀 <b>&", 12.5, "2024-01-31", "2024-01-31 10:20:30", True),
+        (None, None, None, None, None, None),
+    ]
+
+
+async def test_a_result_without_rows_is_its_header():
+    assert await rows(StoredTables([column("a", R.BIGINT), column("b", R.STRING)], [])) == [("a", "b")]
+
+
+@pytest.mark.item(54)
+@pytest.mark.security("T5")
+async def test_text_is_never_a_formula():
+    values = ["=1+1", "+1", "-1", "@x", "{=1}", "=cmd|' /C calc'!A0"]
+    source = StoredTables([column("=1+1", R.STRING)], [pa.table({"c": values})])
+    stored = await downloaded(source, DownloadFormat.XLSX)
+    workbook = openpyxl.load_workbook(io.BytesIO(stored))
+    found = [cell for (cell,) in workbook["result"].iter_rows()]
+    assert [cell.value for cell in found] == ["=1+1", *values]
+    with zipfile.ZipFile(io.BytesIO(stored)) as archive:
+        assert b"<f" not in archive.read(SHEET)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "expected"),
+    [
+        (pa.array([10**15 - 1, 1 - 10**15, 10**15]), R.BIGINT, [10**15 - 1, 1 - 10**15, str(10**15)]),
+        (pa.array([1.5, 0.1 + 0.2, 1e300]), R.DOUBLE, [1.5, 0.1 + 0.2, 1e300]),
+        (pa.array([float("nan"), float("inf"), None]), R.DOUBLE, ["NaN", "Infinity", None]),
+        (
+            pa.array(
+                [Decimal("1234567890123.45"), Decimal("12345678901234.56"), Decimal("-0.01")], pa.decimal128(20, 2)
+            ),
+            R.DECIMAL,
+            [1234567890123.45, "12345678901234.56", -0.01],
+        ),
+        (
+            pa.array(["12.50", "-0.000000000000001", "1234567890123456", "NaN"]),
+            R.DECIMAL,
+            [12.5, -1e-15, "1234567890123456", "NaN"],
+        ),
+        (pa.array(["12.50", "007"]), R.STRING, ["12.50", "007"]),
+        (pa.array([0, 1, 2, None]), R.BOOLEAN, [False, True, 2, None]),
+        (pa.array([b"\xff"]), R.BINARY, ["/w=="]),
+        (pa.array([[1]]), R.ARRAY, ["[1]"]),
+    ],
+)
+async def test_numbers_are_numbers_up_to_15_digits(array, kind, expected):
+    assert await cells(array, kind) == expected
+
+
+async def test_values_of_mixed_kinds_in_one_column_are_each_as_they_are():
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([7, 10**15]), pa.array(["12"])]
+    )
+    assert await cells(union, R.STRING) == [7, "12", str(10**15)]
+
+
+async def test_characters_that_xml_lacks_are_escaped_as_excel_does():
+    values = ["\x01", "\x00a\x1f", "a\rb", "tab\tand\nline", "\ufffe\uffff", "_x0041_", "_x0041_x0042_", "_x41_", " a "]
+    assert await sheet_texts(values) == [
+        "_x0001_",
+        "_x0000_a_x001F_",
+        "a_x000D_b",
+        "tab\tand\nline",
+        "_xFFFE__xFFFF_",
+        "_x005F_x0041_",
+        "_x005F_x0041_x005F_x0042_",
+        "_x41_",
+        " a ",
+    ]
+
+
+@given(values=st.lists(st.text(st.characters(codec="utf-8"), max_size=10), min_size=1))
+async def test_any_text_is_read_back_the_same(values):
+    stored = await sheet_texts(values)
+    assert [openpyxl.utils.escape.unescape(text) for text in stored] == values
+
+
+async def test_a_cell_above_the_limit_is_found_before_the_first_byte():
+    short, long = pa.table({"c": ["x" * 32_767]}), pa.table({"c": ["x" * 32_768]})
+    await downloaded(StoredTables([column("c", R.STRING)], [short]), DownloadFormat.XLSX)
+    source = StoredTables([column("note", R.STRING)], [short, long])
+    with pytest.raises(InvalidParameter, match=r"format: .*32767 characters.*'note' has 32768"):
+        await downloaded(source, DownloadFormat.XLSX)
+    assert source.open_reads == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "fits"),
+    [
+        (pa.array(["😀" * 16_383]), True),
+        (pa.array(["😀" * 16_384]), False),
+        (pa.array(["é" * 32_767]), True),
+        (pa.array(["é" * 32_768]), False),
+        (pa.array([b"x" * 24_573]), True),
+        (pa.array([b"x" * 24_576]), False),
+        (pa.array([["x" * 32_763]]), True),
+        (pa.array([["x" * 32_764]]), False),
+        (pa.array(["x" * 32_768]).dictionary_encode(), False),
+    ],
+)
+async def test_the_limit_of_a_cell_counts_what_excel_counts(array, fits):
+    kind = R.ARRAY if pa.types.is_list(array.type) else R.STRING
+    if fits:
+        assert len(await cells(array, kind)) == 1
+    else:
+        with pytest.raises(InvalidParameter, match="32767 characters"):
+            await downloaded(one_column(array, kind), DownloadFormat.XLSX)
+
+
+def test_rows_and_columns_above_the_limit_are_refused():
+    few = (column("c", R.INT),)
+    XlsxLimits(few, 1_048_575)
+    with pytest.raises(InvalidParameter, match="at most 1048575 rows; the result has 1048576"):
+        XlsxLimits(few, 1_048_576)
+    XlsxLimits(few * 16_384, 1)
+    with pytest.raises(InvalidParameter, match="at most 16384 columns; the result has 16385"):
+        XlsxLimits(few * 16_385, 1)
+
+
+def test_columns_have_the_letters_of_excel():
+    letters = [column_letters(number) for number in range(16_384)]
+    assert letters == [openpyxl.utils.get_column_letter(number + 1) for number in range(16_384)]
+
+
+async def test_cells_name_their_place_and_the_sheet_its_size():
+    table = pa.table({"a": [1, None], "b": [None, "x"]})
+    source = StoredTables([column("a", R.INT), column("b", R.STRING)], [table, table])
+    stored = await downloaded(source, DownloadFormat.XLSX)
+    with zipfile.ZipFile(io.BytesIO(stored)) as archive:
+        assert archive.testzip() is None
+        sheet = ET.fromstring(archive.read(SHEET))  # noqa: S314 our own file
+    assert sheet.find(f"{MAIN}dimension").get("ref") == "A1:B5"
+    assert [cell.get("r") for cell in sheet.iter(f"{MAIN}c")] == ["A1", "B1", "A2", "B3", "A4", "B5"]
+    assert [row.get("r") for row in sheet.iter(f"{MAIN}row")] == ["1", "2", "3", "4", "5"]
+
+
+async def test_the_same_result_gives_the_same_bytes():
+    sources = [one_column(pa.array(["a", "b"]), R.STRING) for _ in range(2)]
+    first, second = [await downloaded(source, DownloadFormat.XLSX) for source in sources]
+    assert first == second
+
+
+def test_sheets_of_many_bytes_get_64_bit_sizes():
+    columns = (column("c", R.STRING),)
+    limits = XlsxLimits(columns, 1_000_000)
+    assert not limits.is_huge
+    batch = pa.record_batch([pa.array(["x" * 32_000] * 100)], names=["c"])
+    for _ in range(1000):
+        limits.check(batch)
+        if limits.is_huge:
+            break
+    assert limits.is_huge
+    encoder = XlsxEncoder(columns, 100, is_huge=True)
+    stored = encoder.start() + encoder.rows(batch) + encoder.end()
+    workbook = openpyxl.load_workbook(io.BytesIO(stored), read_only=True)
+    assert len(list(itertools.islice(workbook["result"].rows, 200))) == 101
+    workbook.close()
