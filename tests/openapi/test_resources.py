@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from scripts.check_operations import RESOURCES, SERVED, read_operations
 from scripts.generate_models import TARGET, generate
 
-from queryserver.schemas import generated
+from queryserver.schemas import generated, requests, snippets
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -157,3 +157,8 @@ def test_planned_shapes_are_those_that_no_served_call_answers():
     failures_and_events = {"ErrorBody", "Unauthorized", "FieldErrors", "NotReadyResponse", "ProgressEvent", "LogEvent"}
     in_use = reachable(served | failures_and_events)
     assert {name for name, schema in SCHEMAS.items() if schema.get("x-status") != "planned"} == in_use
+
+
+def test_request_models_take_no_name_of_a_resource():
+    request_models = {name for module in (requests, snippets) for name in vars(module) if name[0].isupper()}
+    assert request_models & SCHEMAS.keys() == set()

@@ -22,7 +22,7 @@ from queryserver.schemas.fields import (
     must,
     without_nulls,
 )
-from queryserver.schemas.snippets import Fields, Notebook, PreviousHandle, SessionSpec, Snippet
+from queryserver.schemas.snippets import Fields, NotebookFields, PreviousHandle, SessionSpec, Snippet
 
 HISTORY_LIMIT_MAX = 100
 PAGE_MAX = 10**9
@@ -85,7 +85,7 @@ class ExecuteRequest(Fields):
     timeout: Annotated[int, Whole(1, 86400)] | None = None
     limit: Annotated[int, Whole(1)] | None = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
-    notebook: Json[Notebook] = Notebook()
+    notebook: Json[NotebookFields] = NotebookFields()
     snippet: Json[Snippet] = Snippet()
 
     @property
@@ -137,7 +137,7 @@ class OperationRequest(Fields):
 
     operation_id: TextOrNothing = Field(default=None, alias="operationId")
     snippet: Json[Snippet] = Snippet()
-    notebook: Json[Notebook] = Notebook()
+    notebook: Json[NotebookFields] = NotebookFields()
 
     @property
     def guid(self) -> str | None:

@@ -97,7 +97,7 @@ class NotebookSession(Fields):
     id: Annotated[int, Whole()] | None = None
 
 
-class Notebook(Fields):
+class NotebookFields(Fields):
     """The notebook around a snippet."""
 
     type: Text | None = None
