@@ -1,6 +1,6 @@
 """PostgreSQL keeps the rules of all engines: the newest release, always; release 15 when it is asked for."""
 
-import datetime
+import datetime as dt
 from collections.abc import AsyncGenerator, Generator
 from decimal import Decimal
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from queryserver.domain.result import ResultType
 from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
 from queryserver.interfaces.engine import Engine
 
-UTC = datetime.UTC
+UTC = dt.UTC
 
 
 def _fact(name: str, expression: str, kind: ResultType, native_type: str, value: object, *setup: str) -> TypeFact:
@@ -59,20 +59,20 @@ TYPES = (
     _typed("bit(3)", "bit(3)", "B'101'", ResultType.STRING, "bit(3)", "101"),
     _typed("bit varying", "bit varying(5)", "B'10'", ResultType.STRING, "bit varying(5)", "10"),
     _typed("int4range", "int4range", "'[1,3)'", ResultType.STRING, "int4range", "[1,3)"),
-    _typed("date", "date", "'2024-01-31'", ResultType.DATE, "date", datetime.date(2024, 1, 31)),
+    _typed("date", "date", "'2024-01-31'", ResultType.DATE, "date", dt.date(2024, 1, 31)),
     _typed("date infinity", "date", "'infinity'", ResultType.DATE, "date", "infinity"),
     _typed("date BC", "date", "'0044-03-15 BC'", ResultType.DATE, "date", "0044-03-15 BC"),
     _typed("time", "time", "'10:20:30.5'", ResultType.STRING, "time without time zone", "10:20:30.5"),
     _typed("time(0)", "time(0)", "'10:20:30'", ResultType.STRING, "time(0) without time zone", "10:20:30"),
     _typed("timetz", "timetz", "'10:20:30+02'", ResultType.STRING, "time with time zone", "10:20:30+02"),
     _typed("timestamp", "timestamp", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
-           "timestamp without time zone", datetime.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           "timestamp without time zone", dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
     _typed("timestamp(3)", "timestamp(3)", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP,
-           "timestamp(3) without time zone", datetime.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+           "timestamp(3) without time zone", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
     _typed("timestamp 10000", "timestamp", "'10000-01-01 00:00:00.5'", ResultType.TIMESTAMP,
            "timestamp without time zone", "10000-01-01 00:00:00.500000"),
     _typed("timestamptz", "timestamptz", "'2024-01-31 10:20:30+02'", ResultType.TIMESTAMP_TZ,
-           "timestamp with time zone", datetime.datetime(2024, 1, 31, 8, 20, 30, tzinfo=UTC)),
+           "timestamp with time zone", dt.datetime(2024, 1, 31, 8, 20, 30, tzinfo=UTC)),
     _typed("timestamptz -infinity", "timestamptz", "'-infinity'", ResultType.TIMESTAMP_TZ,
            "timestamp with time zone", "-infinity"),
     _typed("interval", "interval", "'1 day 02:03:04'", ResultType.INTERVAL_DAY_TIME, "interval", "1 day 02:03:04"),
@@ -130,6 +130,13 @@ def address_of(dsn: str) -> PostgresqlAddress:
     return PostgresqlAddress(url.hostname, url.port, url.path[1:], url.username, url.password)
 
 
+@pytest.fixture(scope="module")
+def release15() -> Generator[ServerAddress]:
+    """PostgreSQL 15 with fresh data."""
+    with system_server() as address:
+        yield address
+
+
 class PostgresqlContract(EngineContract):
     """What is the same for every release."""
 
@@ -167,15 +174,10 @@ class TestPostgresql15(PostgresqlContract):
 
     facts = FACTS
 
-    @pytest.fixture(scope="class")
-    def server(self) -> Generator[ServerAddress]:
-        with system_server() as address:
-            yield address
-
     @pytest.fixture
-    async def engine(self, server: ServerAddress) -> AsyncGenerator[Engine]:
+    async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:
         engine = PostgresqlEngine(
-            PostgresqlAddress(server.host, server.port, "postgres", server.user, server.password)
+            PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)
         )
         yield engine
         await engine.close()

@@ -1,13 +1,11 @@
 """PostgreSQL of the system's packages, for the tests of an older release and of extensions."""
 
-import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-
-import asyncpg
 
 from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
 
@@ -32,16 +30,10 @@ def system_server() -> Generator[ServerAddress]:
         run([*initdb, "-E", "UTF8", "--locale=C", "--no-sync"], directory, env={**os.environ, "LC_ALL": "C"})
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
         command = [BINARIES / "postgres", "-D", data, "-p", str(address.port), *settings]
-        with serving(command, directory, lambda: asyncio.run(_accepts(address)), signal.SIGINT):
+        with serving(command, directory, lambda: _accepts(address), signal.SIGINT):
             yield address
 
 
-async def _accepts(address: ServerAddress) -> bool:
-    try:
-        connection = await asyncpg.connect(
-            host=address.host, port=address.port, user=address.user, password=address.password, database="postgres"
-        )
-    except (OSError, asyncpg.CannotConnectNowError):
-        return False
-    await connection.close()
-    return True
+def _accepts(address: ServerAddress) -> bool:
+    ask = [BINARIES / "pg_isready", "-q", "-h", address.host, "-p", str(address.port)]
+    return subprocess.run(ask).returncode == 0

@@ -39,8 +39,10 @@ def require(program: Path | None, engine: str) -> Path:
     """The program, or a skipped test; a failed one when QUERYSERVER_ENGINES asks for the engine by name."""
     if program is not None and program.exists():
         return program
-    asked_for = engine in os.environ.get("QUERYSERVER_ENGINES", "").split(",")
-    (pytest.fail if asked_for else pytest.skip)(f"{engine}: its server program is not installed")
+    reason = f"{engine}: its server program is not installed"
+    if engine in os.environ.get("QUERYSERVER_ENGINES", "").split(","):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def unprivileged_user() -> str | None:

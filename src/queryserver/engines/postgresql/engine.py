@@ -10,8 +10,9 @@ from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.pool import ConnectionPool, Login, PostgresqlAddress
-from queryserver.engines.postgresql.session import PostgresqlSession
+from queryserver.engines.postgresql.statement import PostgresqlStatement
 from queryserver.engines.postgresql.wire import Connection
+from queryserver.engines.streamed_session import StreamedSession
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
 
 _CONVERTER_THREADS = 2
@@ -35,12 +36,17 @@ class PostgresqlEngine:
         return EngineCapabilities(explain_prefix="EXPLAIN ")
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[PostgresqlSession]:  # noqa: ARG002 PostgreSQL knows the login only
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 PostgreSQL knows the login only
         """A session whose `search_path` is the schema of `options`; leaving it stops what still runs in it."""
         credentials = options.credentials
         login = self._pool.login(*(credentials.username, credentials.password) if credentials else (None, None))
         connection = await self._pool.take(login)
-        session = PostgresqlSession(connection, interrupt=partial(self._interrupt, login), executor=self._executor)
+        interrupt = partial(self._interrupt, login)
+        session = StreamedSession(
+            lambda sql: PostgresqlStatement(connection, sql, interrupt),
+            is_connected=lambda: not connection.is_closed(),
+            executor=self._executor,
+        )
         try:
             with connect_errors():
                 await _prepare_session(connection, options)
@@ -60,7 +66,7 @@ class PostgresqlEngine:
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _leave(self, login: Login, connection: Connection, session: PostgresqlSession) -> None:
+    async def _leave(self, login: Login, connection: Connection, session: StreamedSession) -> None:
         await session.leave()
         if session.is_reusable:
             await self._pool.give_back(login, connection)

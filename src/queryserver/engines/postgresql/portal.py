@@ -4,16 +4,13 @@ A portal lives only inside a transaction: one is opened around it, unless the se
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 from asyncpg.cursor import Cursor
 from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.postgresql.errors import statement_errors
 from queryserver.engines.postgresql.wire import Connection
-
-Rows = Sequence[Sequence[Any]]
+from queryserver.engines.streamed_operation import Rows
 
 
 class Portal:

@@ -1,0 +1,209 @@
+"""A statement whose rows stream in over a connection: its start, its rows, its cancel, its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.result import Column
+from queryserver.engines.chunks import ChunkSize, pieces
+from queryserver.interfaces.engine import OperationState, OperationStatus
+
+_CANCEL_S = 10.0
+_CANCEL_AGAIN_S = 0.5
+_END_S = 5.0
+_FEW_CELLS = 2_000
+MAX_LOG_LINES = 10_000
+
+Rows = Sequence[Sequence[Any]]
+
+
+class Stopped(StatementRejected):
+    """The statement was canceled before its next step was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("canceling statement due to user request")
+
+
+class StatementSource(Protocol):
+    """One statement on one connection in the driver's terms. Its errors are domain errors."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Known after `execute`; none without a result set."""
+        ...
+
+    @property
+    def modified_rows(self) -> int | None:
+        """None while or where the server does not tell."""
+        ...
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        """What the server told about the statement."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """The server still holds rows, or a transaction around them."""
+        ...
+
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        """Run the statement up to its first rows; `go_on` is called before each step and raises when it must not."""
+        ...
+
+    async def fetch(self, count: int) -> Rows:
+        """The next rows, at most `count`; none at the end."""
+        ...
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        """Rows as Arrow; called from another thread, never twice at once."""
+        ...
+
+    async def interrupt(self) -> None:
+        """Send the stop signal past the connection. Raises nothing; it may be lost."""
+        ...
+
+    def was_interrupted(self, error: EngineError) -> bool:
+        """Whether `error` is the server's answer to a stop signal."""
+        ...
+
+    async def end(self, *, keep: bool) -> None:
+        """Give up the remaining rows; what the statement did is kept or, where that is possible, undone. Idempotent."""
+        ...
+
+
+class Operation:
+    """A statement that runs, or ran; nobody else may use its connection until `close`."""
+
+    def __init__(self, source: StatementSource, executor: Executor) -> None:
+        self._source = source
+        self._executor = executor
+        self._chunk = ChunkSize()
+        self._first: Rows = ()
+        self._ahead: asyncio.Task[Rows] | None = None
+        self._error: EngineError | None = None
+        self._cancel_asked = False
+        self._canceled = False
+        self._abandoned = False
+        self._start = asyncio.create_task(self._run(), name="statement")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the result, none without one."""
+        return self._source.columns
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        """What the server told about the statement."""
+        return self._source.log_lines
+
+    @property
+    def in_doubt(self) -> bool:
+        """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
+        return self._cancel_asked or self._abandoned or self.is_running
+
+    @property
+    def is_running(self) -> bool:
+        """The server is at work for this statement."""
+        return bool(self._unfinished())
+
+    async def status(self, wait_s: float) -> OperationStatus:
+        """The present status, the terminal one if it comes within `wait_s`."""
+        if wait_s > 0 and not self._start.done():
+            await asyncio.wait({self._start}, timeout=wait_s)
+        if not self._start.done():
+            return OperationStatus(OperationState.RUNNING)
+        self._start.result()
+        if self._canceled:
+            return OperationStatus(OperationState.CANCELED)
+        if self._error is not None:
+            return OperationStatus(OperationState.FAILED, error=self._error)
+        return OperationStatus(
+            OperationState.FINISHED, has_result_set=bool(self.columns), modified_rows=self._source.modified_rows
+        )
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows. The next chunk is on its way while one is turned into Arrow."""
+        rows, self._first = self._first, ()
+        while rows:
+            self._ahead = asyncio.create_task(self._fetch(), name="rows")
+            batch = await self._batch(rows)
+            self._chunk.learn(batch)
+            for piece in pieces(batch):
+                yield piece
+            rows = await self._ahead
+        if self._error is not None:
+            raise self._error
+        if self._canceled:
+            raise Stopped
+
+    async def cancel(self) -> None:
+        """Stop the statement at the server; nothing happens once it has ended there."""
+        if not self.is_running and not self._source.is_open:
+            return
+        self._cancel_asked = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_S):
+                while tasks := self._unfinished():
+                    # A signal that meets the server between two messages of a statement is lost: hence again.
+                    await self._source.interrupt()
+                    await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+                if self._source.is_open:
+                    self._canceled = True
+                    await self._end(keep=False)
+
+    async def close(self) -> None:
+        """Free what the server holds for the statement; one that still runs is stopped."""
+        if not self._start.done():
+            await self.cancel()
+        tasks = self._unfinished()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._abandoned = True
+            await asyncio.wait(tasks, timeout=_END_S)
+        await self._end(keep=self._error is None)
+        if self._ahead is not None and self._ahead.done() and not self._ahead.cancelled():
+            self._ahead.exception()
+        self._first = ()
+
+    async def _run(self) -> None:
+        try:
+            await self._source.execute(self._go_on)
+            self._first = await self._fetch()
+        except EngineError as error:
+            self._error = error
+            stopped = self._cancel_asked and self._source.was_interrupted(error)
+            self._canceled = stopped or isinstance(error, Stopped)
+            await self._end(keep=False)
+
+    async def _fetch(self) -> Rows:
+        if self._source.is_open:
+            self._go_on()
+        return await self._source.fetch(self._chunk.rows)
+
+    async def _batch(self, rows: Rows) -> pa.RecordBatch:
+        if len(rows) * len(self.columns) <= _FEW_CELLS:
+            return self._source.read(rows)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._source.read, rows)
+
+    def _go_on(self) -> None:
+        if self._cancel_asked:
+            raise Stopped
+
+    async def _end(self, *, keep: bool) -> None:
+        if not self._source.is_open:
+            return
+        try:
+            async with asyncio.timeout(_END_S):
+                await self._source.end(keep=keep)
+        except (EngineError, TimeoutError):
+            self._abandoned = True
+
+    def _unfinished(self) -> set[asyncio.Task[Any]]:
+        return {task for task in (self._start, self._ahead) if task is not None and not task.done()}
