@@ -1,0 +1,123 @@
+"""The engine `sqlite`: a file below the configured directory, or a private database per session."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import apsw
+
+from queryserver.domain.errors import ConfigurationError, StatementRejected
+from queryserver.domain.user import User
+from queryserver.engines.local_files import MEMORY, database_file, refuse_links
+from queryserver.engines.sqlite.connection import SqliteConnection
+from queryserver.engines.sqlite.errors import opening_errors, statement_errors
+from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
+
+_LONGEST_VALUE_BYTES = 256 * 1024 * 1024
+"""One value or one statement. SQLite's own limit of 1 GB would let one expression fill the server's memory."""
+
+_OPTIONS = (
+    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, 0),
+)
+
+
+class SqliteEngine:
+    """One database file; each session is a connection (Contract platform 5.11). Other processes may use the file too.
+
+    `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
+    Statements reach no other file, no extension, and no setting beyond their session. Raises InvalidPath,
+    ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str = MEMORY,
+        root: Path | None = None,
+        read_only: bool = False,
+        max_statements: int = 8,
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        if path == MEMORY and read_only:
+            raise ConfigurationError(["read_only: a database in memory would stay empty"])
+        self._file = None if path == MEMORY else database_file(root, path)
+        self._root = root
+        self._read_only = read_only
+        self._busy_timeout_s = busy_timeout_s
+        self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
+
+    @property
+    def dialect(self) -> str:
+        """See the Protocol."""
+        return "sqlite"
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """See the Protocol."""
+        return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ")
+
+    @property
+    def busy(self) -> int:
+        """How many statements are at work just now."""
+        return self._sessions.threads.busy
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 SQLite knows no users
+        """See the Protocol. The only database is `main`; there are no settings."""
+        _check(options)
+        async with self._sessions.session(self._connect) as session:
+            yield session
+
+    async def ping(self) -> None:
+        """See the Protocol."""
+        await self._sessions.threads.control(self._look)
+
+    async def close(self) -> None:
+        """See the Protocol. Statements that still run are stopped."""
+        await self._sessions.close()
+
+    def _connect(self) -> SqliteConnection:
+        if self._file is not None and self._root is not None:
+            refuse_links(self._root, self._file)
+        with opening_errors():
+            connection = apsw.Connection(str(self._file or MEMORY), flags=self._flags())
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s)
+
+    def _flags(self) -> int:
+        if self._read_only:
+            return apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
+        return apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        for option, value in _OPTIONS:
+            connection.config(option, value)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+        connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
+        # With a write-ahead log, readers and the one writer do not wait for each other.
+        mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
+        connection.execute(f"PRAGMA {mode}")
+
+    def _look(self) -> None:
+        connection = self._connect()
+        try:
+            with statement_errors():
+                connection.run("SELECT 1 FROM sqlite_schema").close()
+        finally:
+            connection.close()
+
+
+def _check(options: SessionOptions) -> None:
+    """Refuse, in SQLite's words, what it does not have."""
+    if options.database and options.database.lower() != "main":
+        raise StatementRejected(f"unknown database {options.database}")
+    for name in options.settings:
+        raise StatementRejected(f"unknown setting {name}")

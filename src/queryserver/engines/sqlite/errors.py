@@ -1,0 +1,48 @@
+"""SQLite's exceptions as domain errors."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import apsw
+
+from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.engines.threaded_session import Interrupted
+
+_LOST = (
+    apsw.ConnectionClosedError,
+    apsw.ConnectionNotClosedError,
+    apsw.CursorClosedError,
+    apsw.ForkingViolationError,
+    apsw.ThreadingViolationError,
+)
+
+
+@contextmanager
+def opening_errors() -> Generator[None]:
+    """Around the opening of a database. SQLite's texts name no path."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise EngineUnavailable(f"The database cannot be opened: {error}.") from error
+
+
+@contextmanager
+def statement_errors() -> Generator[None]:
+    """Around each call of a statement."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise domain_error(error) from error
+    except UnicodeDecodeError as error:
+        raise StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
+    except ValueError as error:  # of the statement's own text; it never reaches SQLite
+        raise StatementRejected("A statement must not hold U+0000 or half a character.") from error
+
+
+def domain_error(error: apsw.Error) -> EngineError:
+    """What an error of a statement means."""
+    if isinstance(error, apsw.InterruptError):
+        return Interrupted()
+    if isinstance(error, _LOST):
+        return SessionLost("Invalid session Id: the connection to the database is closed.")
+    return StatementRejected(str(error).strip() or "The statement failed.")

@@ -1,0 +1,125 @@
+"""Adapters have the signatures of their Protocols, and the suites really ran over each of them.
+
+Type checkers accept a flipped default, and never see a class that nobody hands in where the Protocol is asked for.
+"""
+
+import inspect
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.engine_contract import EngineContract
+
+from queryserver.interfaces.engine import Engine, EngineSession
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.storage import Storage
+
+TESTS = Path(__file__).parent
+ENGINES = TESTS.parents[1] / "src/queryserver/engines"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A class that stands for a Protocol."""
+
+    protocol: type
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def load(self) -> type:
+        return getattr(import_module(self.module), self.name)
+
+
+ADAPTERS = (
+    Adapter(Engine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
+    Adapter(Engine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
+    Adapter(Engine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
+    Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
+    Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
+    Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
+    Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
+    Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
+    Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
+)
+
+# Test classes that inherit the engine contract, by file.
+ENGINE_TESTS = {
+    "test_duckdb_engine.py": ("TestDuckdbEngine", "TestDuckdbInMemory"),
+    "test_sqlite_engine.py": ("TestSqliteEngine", "TestSqliteInMemory"),
+    "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
+    "test_fake_engine.py": ("TestFakeEngine",),
+}
+
+
+def members(protocol: type) -> list[str]:
+    return [name for name, member in vars(protocol).items() if not name.startswith("_") and _is_member(member)]
+
+
+def _is_member(member: object) -> bool:
+    return isinstance(member, property) or inspect.isfunction(member)
+
+
+def shape(member: Any) -> tuple[str, ...]:
+    """Names, kinds and defaults of the parameters; what is awaited; properties apart."""
+    if isinstance(member, property):
+        return ("property",)
+    signature = inspect.signature(member, follow_wrapped=True)
+    parameters = (f"{p.kind.description} {p.name} = {p.default!r}" for p in signature.parameters.values())
+    return ("awaited" if inspect.iscoroutinefunction(member) else "called", *parameters)
+
+
+PAIRS = [(adapter, name) for adapter in ADAPTERS for name in members(adapter.protocol)]
+
+
+@pytest.mark.parametrize(("adapter", "name"), PAIRS, ids=[f"{adapter}.{name}" for adapter, name in PAIRS])
+def test_signature_is_that_of_the_protocol(adapter: Adapter, name: str) -> None:
+    member = inspect.getattr_static(adapter.load(), name)
+    assert shape(member) == shape(vars(adapter.protocol)[name])
+
+
+@pytest.mark.parametrize("flaw", ["default", "kind", "name", "await"])
+def test_a_flawed_signature_is_found(flaw: str) -> None:
+    async def right(self: object, path: str, *, recursive: bool = False) -> None: ...
+
+    async def default(self: object, path: str, *, recursive: bool = True) -> None: ...
+
+    async def kind(self: object, path: str, recursive: bool = False) -> None: ...
+
+    async def name(self: object, place: str, *, recursive: bool = False) -> None: ...
+
+    def unawaited(self: object, path: str, *, recursive: bool = False) -> None: ...
+
+    flawed = {"default": default, "kind": kind, "name": name, "await": unawaited}[flaw]
+    assert shape(flawed) != shape(right)
+
+
+def test_every_engine_has_its_class_registered_and_its_suite() -> None:
+    folders = {path.name for path in ENGINES.iterdir() if (path / "engine.py").exists()}
+    registered = {adapter.module.split(".")[2] for adapter in ADAPTERS if adapter.protocol is Engine}
+    assert folders <= registered, "register the engine in ADAPTERS"
+    assert {f"test_{name}_engine.py" for name in folders} <= set(ENGINE_TESTS), "add its test class to ENGINE_TESTS"
+
+
+def test_the_engine_suite_ran_over_every_adapter() -> None:
+    """Counted by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
+    suite = {name for name, _ in inspect.getmembers(EngineContract, inspect.isfunction) if name.startswith("test_")}
+    assert len(suite) >= 45
+    files = [str(TESTS / file) for file in ENGINE_TESTS]
+    collected = defaultdict(set)
+    for name in ("", "--engine=all"):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *filter(None, [name]), *files]
+        listed = subprocess.run(command, cwd=TESTS.parents[1], capture_output=True, text=True, timeout=100)
+        for file, class_name, test in re.findall(r"(\w+\.py)::(\w+)::(\w+)", listed.stdout):
+            collected[file, class_name].add(test)
+    for file, class_names in ENGINE_TESTS.items():
+        for class_name in class_names:
+            assert suite <= collected[file, class_name], f"{class_name} lacks tests of the suite"

@@ -1,0 +1,296 @@
+"""An engine that does what its statements say, for tests of services. It passes the contract suite of engines.
+
+Statements (words separated by spaces, `then` joins a result with its end):
+
+    rows 823 [wide 100]       so many integers from 0 on, or texts of that width
+    rows 10 then fail <text>  the rows, then a failure
+    sleep 30 [then rows 5]    works so long, then finishes (without a result set), or answers rows
+    fail <text>               fails with that message
+    ddl                       finishes without a result set
+    change 3                  finishes, three rows modified
+    text <anything>           one row, one column: what stands behind the word and one space
+    values 1 null             one column of these integers
+    columns a a               one row of 1, 2, … under these names;   columns a b then rows 0: no row
+    set x 1 / get x           a variable of the session; an unset one is refused
+    <blank>                   finishes without a result set
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.result import Column, ResultType
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import (
+    EngineCapabilities,
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    SessionOptions,
+)
+
+BATCH_ROWS = 1000
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a statement will do."""
+
+    sleep_s: float = 0
+    names: tuple[str, ...] = ()
+    rows: int | None = None
+    width: int = 0
+    text: str | None = None
+    values: tuple[int | None, ...] | None = None
+    modified_rows: int | None = None
+    failure: str | None = None
+    assign: tuple[str, str] | None = None
+
+    @property
+    def has_result_set(self) -> bool:
+        return self.rows is not None
+
+
+@dataclass(eq=False)
+class _Operation:
+    script: Script
+    handle: OperationHandle
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    work: "asyncio.Task[None] | None" = None
+    state: OperationState = OperationState.RUNNING
+    error: StatementRejected | None = None
+    sent_rows: int = 0
+    is_closed: bool = False
+
+
+class FakeEngine:
+    """Counts what services do: `executions`, `cancels`, `sessions_opened`, `running`.
+
+    `reachable` may be switched off and on at any time; `databases` are the names that sessions may ask for.
+    """
+
+    def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
+        self._capabilities = capabilities or EngineCapabilities(reports_progress=True)
+        self._dialect = dialect
+        self._sessions: set[FakeSession] = set()
+        self._closed = False
+        self.reachable = True
+        self.databases = frozenset({"main"})
+        self.executions: list[str] = []
+        self.cancels = 0
+        self.sessions_opened = 0
+        self.options: list[SessionOptions] = []
+
+    @property
+    def dialect(self) -> str:
+        return self._dialect
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self._capabilities
+
+    @property
+    def running(self) -> int:
+        """Statements at work just now."""
+        return sum(session.is_running for session in self._sessions)
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
+        await self.ping()
+        if options.database and options.database not in self.databases:
+            raise StatementRejected(f"unknown database {options.database}")
+        for name in options.settings:
+            raise StatementRejected(f"unknown setting {name}")
+        self.sessions_opened += 1
+        self.options.append(options)
+        session = FakeSession(self)
+        self._sessions.add(session)
+        try:
+            yield session
+        finally:
+            await session.end()
+            self._sessions.discard(session)
+
+    async def ping(self) -> None:
+        if self._closed or not self.reachable:
+            raise EngineUnavailable("The fake engine is out of reach.")
+
+    async def close(self) -> None:
+        self._closed = True
+        for session in list(self._sessions):
+            await session.end()
+
+
+class FakeSession:
+    """One session of the fake. `is_lost` may be set by a test: the session then takes no statement."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self._operation: _Operation | None = None
+        self._variables: dict[str, str] = {}
+        self.is_lost = False
+
+    @property
+    def is_running(self) -> bool:
+        operation = self._operation
+        return operation is not None and operation.work is not None and not operation.work.done()
+
+    async def submit(self, statement: str) -> OperationHandle:
+        if self._operation is not None:
+            await self.close(self._operation.handle)
+        if self.is_lost:
+            raise SessionLost("Invalid session Id: the session is gone.")
+        script = parse(statement, self._variables)
+        self._engine.executions.append(statement)
+        handle = OperationHandle(f"fake-{len(self._engine.executions)}")
+        self._operation = operation = _Operation(script, handle)
+        operation.work = asyncio.create_task(self._work(operation))
+        return handle
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        operation = self._known(handle)
+        if wait_s > 0 and operation.work is not None:
+            await asyncio.wait({operation.work}, timeout=wait_s)
+        if operation.state is OperationState.RUNNING:
+            return OperationStatus(OperationState.RUNNING, progress=50 if self._reports_progress else None)
+        return OperationStatus(
+            operation.state,
+            has_result_set=operation.state is OperationState.FINISHED and operation.script.has_result_set,
+            modified_rows=operation.script.modified_rows,
+            error=operation.error if operation.state is OperationState.FAILED else None,
+        )
+
+    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+        script = self._known(handle).script
+        is_text = script.text is not None or script.width > 0
+        kind, native = (ResultType.STRING, "text") if is_text else (ResultType.BIGINT, "integer")
+        return tuple(Column(name, kind, native) for name in script.names)
+
+    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        operation = self._known(handle)
+        rows = operation.script.rows or 0
+        while operation.sent_rows < rows:
+            await asyncio.sleep(0)
+            self._check_reading(operation)
+            batch = _batch(operation.script, operation.sent_rows)
+            operation.sent_rows += batch.num_rows
+            yield batch
+        if operation.script.failure is not None:
+            operation.state, operation.error = OperationState.FAILED, StatementRejected(operation.script.failure)
+            raise operation.error
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        return [f"statement {self._known(handle).handle.token}"][start:]
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        operation = self._operation
+        if operation is None or operation.handle != handle or operation.is_closed:
+            return
+        if operation.state is OperationState.RUNNING or operation.sent_rows < (operation.script.rows or 0):
+            self._engine.cancels += not operation.stop.is_set()
+            operation.stop.set()
+
+    async def close(self, handle: OperationHandle) -> None:
+        operation = self._operation
+        if operation is None or operation.handle != handle or operation.is_closed:
+            return
+        operation.is_closed = True
+        operation.stop.set()
+        if operation.work is not None:
+            await operation.work
+
+    async def is_alive(self) -> bool:
+        return not self.is_lost
+
+    async def end(self) -> None:
+        if self._operation is not None:
+            await self.close(self._operation.handle)
+        self.is_lost = True
+
+    @property
+    def _reports_progress(self) -> bool:
+        return self._engine.capabilities.reports_progress
+
+    def _known(self, handle: OperationHandle) -> _Operation:
+        if self._operation is None or self._operation.handle != handle:
+            raise OutcomeUnknown("Results have expired: the engine does not know this statement.")
+        return self._operation
+
+    def _check_reading(self, operation: _Operation) -> None:
+        if operation.stop.is_set():
+            raise StatementRejected("The statement was stopped.")
+
+    async def _work(self, operation: _Operation) -> None:
+        script = operation.script
+        if script.sleep_s and await _was_stopped(operation.stop, script.sleep_s):
+            operation.state = OperationState.CANCELED
+        elif script.failure is not None and not script.has_result_set:
+            operation.state, operation.error = OperationState.FAILED, StatementRejected(script.failure)
+        else:
+            operation.state = OperationState.FINISHED
+            if script.assign is not None:
+                self._variables[script.assign[0]] = script.assign[1]
+
+
+_GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
+    (r"(?:\s*|ddl)", lambda _: Script()),
+    (r"text (.*)", lambda found: Script(names=("text",), rows=1, text=found[1])),
+    (r"fail (.*)", lambda found: Script(failure=found[1])),
+    (r"change (\d+)", lambda found: Script(modified_rows=int(found[1]))),
+    (r"sleep ([\d.]+)", lambda found: Script(sleep_s=float(found[1]))),
+    (r"sleep ([\d.]+) then rows (\d+)", lambda found: Script(float(found[1]), names=("n",), rows=int(found[2]))),
+    (r"rows (\d+)", lambda found: Script(names=("n",), rows=int(found[1]))),
+    (r"rows (\d+) wide (\d+)", lambda found: Script(names=("n",), rows=int(found[1]), width=int(found[2]))),
+    (r"rows (\d+) then fail (.*)", lambda found: Script(names=("n",), rows=int(found[1]), failure=found[2])),
+    (r"values (.*)", lambda found: _values(found[1].split())),
+    (r"columns (.*) then rows 0", lambda found: Script(names=tuple(found[1].split()), rows=0)),
+    (r"columns (.*)", lambda found: Script(names=tuple(found[1].split()), rows=1)),
+    (r"set (\w+) (\w+)", lambda found: Script(assign=(found[1], found[2]))),
+)
+
+
+def parse(statement: str, variables: Mapping[str, str]) -> Script:
+    """The script of a statement. Raises StatementRejected for any other text."""
+    for pattern, script in _GRAMMAR:
+        if found := re.fullmatch(pattern, statement, re.DOTALL):
+            return script(found)
+    asked = re.fullmatch(r"get (\w+)", statement)
+    if asked and asked[1] in variables:
+        return Script(names=(asked[1],), rows=1, text=variables[asked[1]])
+    raise StatementRejected(f"the fake engine does not know: {statement[:200]}")
+
+
+def _values(words: Sequence[str]) -> Script:
+    values = tuple(None if word == "null" else int(word) for word in words)
+    return Script(names=("n",), rows=len(values), values=values)
+
+
+async def _was_stopped(stop: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _batch(script: Script, start: int) -> pa.RecordBatch:
+    count = min(BATCH_ROWS, (script.rows or 0) - start, max(BATCH_BYTES // max(script.width, 1), 1))
+    if script.text is not None:
+        arrays = [pa.array([script.text])]
+    elif script.values is not None:
+        arrays = [pa.array(script.values[start : start + count], pa.int64())]
+    elif script.width:
+        arrays = [pa.array([str(number).rjust(script.width) for number in range(start, start + count)])]
+    elif len(script.names) > 1:
+        arrays = [pa.array([place], pa.int64()) for place, _ in enumerate(script.names, start=1)]
+    else:
+        arrays = [pa.array(range(start, start + count), pa.int64())]
+    return pa.RecordBatch.from_arrays(arrays, names=list(script.names))
