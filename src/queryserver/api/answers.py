@@ -46,7 +46,7 @@ _MEANING = {
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The failure answers of an operation, for the API description; 401, 405, 413, 415, 500 and 503 go without saying."""
+    """The failure answers of an operation, for the API description; 401, 405, 500 and 503 go without saying."""
     always = (401, 405, 500, 503)
     return {
         status: {"model": Unauthorized if status == 401 else ErrorBody, "description": _MEANING[status]}

@@ -40,11 +40,10 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.include_router(token.router, prefix="/api/v1")
-    app.include_router(editor.router, prefix="/api/v1")
-    app.include_router(debug.router)
+    # Added flat: an included router is matched anew at each of its levels, for every call.
+    app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
     if docs_enabled:
-        app.include_router(description.router)
+        app.router.routes.extend(description.router.routes)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

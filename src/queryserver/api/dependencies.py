@@ -90,7 +90,12 @@ QueryCall = Annotated[Call, Depends(_query_call)]
 Fields = Annotated[dict[str, Any], Depends(_public_fields)]
 """Fields of a public POST."""
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+async def _services(request: Request) -> Services:
+    # Async, or FastAPI would spend a thread on it.
+    return services_of(request)
+
+
+ServicesOf = Annotated[Services, Depends(_services)]
 """The services of this process."""
 
 

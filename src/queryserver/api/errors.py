@@ -102,7 +102,7 @@ def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
 def _unauthorized(error: errors.NotAuthenticated) -> dict[str, Any]:
     match error:
         case errors.InvalidToken():
-            token_class = "RefreshToken" if error.token_type == "refresh" else "AccessToken"
+            token_class = f"{error.token_type.capitalize()}Token"
             return {
                 "detail": error.detail,
                 "code": error.code,

@@ -42,18 +42,19 @@ class Frame:
         answer = _Answer(scope, send, request_id)
         started = time.perf_counter()
         self._metrics.active.inc()
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            try:
-                await self._serve(scope, receive, answer)
-            except Exception:  # the outer wall of a request: the client learns an id, the log the rest
-                log.exception("call failed", error_id=request_id)
-                if not answer.started:
-                    await internal_error(Request(scope))(scope, receive, answer)
-                elif not answer.ended:
-                    raise
-            finally:
-                self._metrics.active.dec()
-                self._metrics.observe(scope, answer.status, time.perf_counter() - started)
+        # Each call runs in a context of its own: what is bound here ends with it.
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        try:
+            await self._serve(scope, receive, answer)
+        except Exception:  # the outer wall of a request: the client learns an id, the log the rest
+            log.exception("call failed", error_id=request_id)
+            if not answer.started:
+                await internal_error(Request(scope))(scope, receive, answer)
+            elif not answer.ended:
+                raise
+        finally:
+            self._metrics.active.dec()
+            self._metrics.observe(scope, answer.status, time.perf_counter() - started)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)

@@ -16,7 +16,7 @@ from queryserver.schemas.requests import DownloadParameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.downloading import StoredRows
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _FILE = {
     200: {

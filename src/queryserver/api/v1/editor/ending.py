@@ -10,7 +10,7 @@ from queryserver.domain.statement import ACTIVE, StatementState
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import EndRequest
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _FAILURES = failures(400, 403, 404, 413, 415)
 

@@ -18,7 +18,7 @@ from queryserver.schemas.requests import EventsParameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.following import Progress
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _COMMENT_EVERY_S = 15.0
 # An event id carries the log position it stands for, so that any instance can go on from it.

@@ -13,7 +13,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CheckStatusRequest, LogsRequest
 from queryserver.services.statements.access import parse_operation_id
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}

@@ -9,7 +9,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import HistoryParameters
 from queryserver.services.statements.looking_back import HistoryQuestion
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 
 @router.get(

@@ -12,7 +12,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import FetchRequest, OperationRequest
 from queryserver.services.statements.reading import PageRequest, ResultPage
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _FAILURES = failures(400, 403, 404, 413, 415)
 

@@ -9,7 +9,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CloseSessionRequest, SessionRequest
 from queryserver.services import sessions
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 
 @router.post(

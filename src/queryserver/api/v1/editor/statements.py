@@ -14,7 +14,7 @@ from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.submission import Submission
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 
