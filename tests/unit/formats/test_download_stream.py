@@ -1,6 +1,7 @@
 """How downloads flow: errors, endings, memory (Contract editor 8.2)."""
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from tests.fakes.downloads import StoredTables, column, downloaded
 from queryserver.domain.errors import StorageError
 from queryserver.domain.result import ResultType as R
 from queryserver.formats.download import DownloadFormat, download
+from queryserver.formats.download.stream import Ahead
 
 ALL = list(DownloadFormat)
 COLUMNS = [column("n", R.BIGINT), column("text", R.STRING)]
@@ -85,6 +87,44 @@ async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
         assert source.open_reads == 0
+
+
+class SlowEncoder:
+    """Its first call ends when `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.closed = False
+        self.closed_while_busy = False
+        self._busy = False
+
+    def start(self) -> bytes:
+        self._busy = True
+        self.go.wait(10)
+        self._busy = False
+        return b""
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        self.closed_while_busy = self._busy
+        self.closed = True
+
+
+async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
+    encoder = SlowEncoder()
+    work = Ahead(encoder, threads)
+    await asyncio.sleep(0.01)
+    work.close()
+    assert not encoder.closed
+    encoder.go.set()
+    await asyncio.to_thread(threads.shutdown)
+    assert encoder.closed
+    assert not encoder.closed_while_busy
 
 
 @pytest.mark.parametrize("wanted", ALL)

@@ -87,6 +87,17 @@ async def test_what_parquet_cannot_hold_is_text(wanted):
 
 
 @pytest.mark.parametrize("wanted", FORMATS)
+async def test_integers_among_floats_are_floats_where_the_column_is_declared_so(wanted):
+    mixed = pa.UnionArray.from_dense(
+        pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([5, None]), pa.array([5.25])]
+    )
+    table = await read(parts(R.DOUBLE, mixed, pa.array([7])), wanted)
+    assert table.schema.field("c").type.equals(pa.float64())
+    assert table["c"].to_pylist() == [5.0, 5.25, None, 7.0]
+    assert (await read(parts(R.STRING, mixed), wanted))["c"].to_pylist() == ["5", "5.25", None]
+
+
+@pytest.mark.parametrize("wanted", FORMATS)
 @pytest.mark.parametrize(
     ("kind", "arrays", "common", "expected"),
     [

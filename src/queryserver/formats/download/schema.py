@@ -52,11 +52,15 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
         return array
     if kind == _TEXT:
         return texts(array, column)
+    if pa.types.is_union(array.type):
+        return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)
     # Only a column declared as floating point is read as such where it also holds integers.
     return array.cast(kind, safe=not pa.types.is_floating(kind))
 
 
 def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
+    if any(map(pa.types.is_union, seen)):
+        return _common_with_unions(seen, column)
     kinds: set[pa.DataType] = set()
     for kind in seen:
         storable = _storable(kind)
@@ -69,6 +73,14 @@ def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
     if len(kinds) == 1:
         return kinds.pop()
     return _wider(kinds, column) or _TEXT
+
+
+def _common_with_unions(seen: set[pa.DataType], column: Column) -> pa.DataType:
+    """A union is a column without one type, but integers among floats still are what a column of floats holds."""
+    unions = [kind for kind in seen if pa.types.is_union(kind)]
+    members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
+    common = _common(seen.difference(unions) | members, column)
+    return common if common == pa.float64() else _TEXT
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:

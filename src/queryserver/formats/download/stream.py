@@ -30,7 +30,7 @@ async def download(
     after it means that the file is not whole. `guard` is for csv and tsv.
     """
     encoder = await _encoder(result, wanted, guard=guard, threads=threads)
-    with closing(_Ahead(encoder, threads)) as work:
+    with closing(Ahead(encoder, threads)) as work:
         piece = b""
         async with aclosing(result.tables()) as tables:
             async for table in tables:
@@ -43,7 +43,7 @@ async def download(
         yield piece + await work.last()
 
 
-class _Ahead:
+class Ahead:
     """Encodes the next rows in a thread while the ones before are sent."""
 
     def __init__(self, encoder: Encoder, threads: Executor) -> None:
