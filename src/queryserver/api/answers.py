@@ -54,6 +54,12 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def gives(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """What the API description says about a 200 answer that is no JSON model."""
+    content = {kind: {"schema": {} if kind == "application/json" else {"type": "string"}} for kind in media_types}
+    return {200: {"content": content, "description": "OK"}}
+
+
 def accepts(model: type[BaseModel]) -> dict[str, Any]:
     """What the API description says about the body of an operation: form, multipart or JSON."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}

@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_network
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from queryserver.api.answers import answer
+from queryserver.api.answers import answer, gives
 from queryserver.api.dependencies import ServicesOf
 from queryserver.api.errors import failure
 from queryserver.schemas import generated as wire
@@ -14,7 +14,12 @@ from queryserver.services.readiness import Check
 router = APIRouter(tags=["health"])
 
 
-@router.get("/desktop/debug/is_alive", response_class=Response, summary="Whether the process runs")
+@router.get(
+    "/desktop/debug/is_alive",
+    responses=gives("text/plain"),
+    response_class=Response,
+    summary="Whether the process runs",
+)
 async def is_alive() -> Response:
     """200 as long as the process runs; touches nothing else. Spec §1, Contract platform 9.1."""
     return Response(b"", media_type="text/plain")
@@ -43,7 +48,7 @@ async def is_ready(services: ServicesOf) -> Response:
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 
-@router.get("/metrics", response_class=Response, summary="Counters in Prometheus form")
+@router.get("/metrics", responses=gives("text/plain"), response_class=Response, summary="Counters in Prometheus form")
 async def metrics(request: Request, services: ServicesOf) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
     settings = services.settings.desktop.metrics

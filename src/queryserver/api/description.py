@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from queryserver.api.answers import gives
 from queryserver.schemas import requests
 
 router = APIRouter(include_in_schema=True, tags=["description"])
@@ -24,7 +25,12 @@ def describe(app: FastAPI) -> None:
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
 
 
-@router.get("/api/schema", summary="This document as JSON or YAML", response_class=Response)
+@router.get(
+    "/api/schema",
+    responses=gives("application/json", "application/yaml"),
+    summary="This document as JSON or YAML",
+    response_class=Response,
+)
 async def schema(request: Request) -> Response:
     """OpenAPI 3.1."""
     document = request.app.openapi()
@@ -34,14 +40,19 @@ async def schema(request: Request) -> Response:
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-@router.get("/api/v1/openapi.json", summary="This document as JSON", response_class=Response)
+@router.get(
+    "/api/v1/openapi.json",
+    responses=gives("application/json"),
+    summary="This document as JSON",
+    response_class=Response,
+)
 async def openapi_json(request: Request) -> Response:
     """OpenAPI 3.1."""
     return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
 
 
-@router.get("/api/docs", summary="The document as a page", response_class=Response)
-@router.get("/api/swagger", summary="The document as a page", response_class=Response)
+@router.get("/api/docs", responses=gives("text/html"), summary="The document as a page", response_class=Response)
+@router.get("/api/swagger", responses=gives("text/html"), summary="The document as a page", response_class=Response)
 async def page() -> Response:
     """A page whose scripts and styles come from this server only."""
     return _own(_PAGE.joinpath("page.html").read_bytes(), "text/html")

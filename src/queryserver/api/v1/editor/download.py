@@ -12,7 +12,7 @@ from queryserver.api.streaming import stream
 from queryserver.domain.statement import StatementStatus
 from queryserver.formats.download import DownloadFormat
 from queryserver.formats.download import download as encode
-from queryserver.schemas.requests import DownloadParameters
+from queryserver.schemas.requests import DownloadParameters, query_parameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.downloading import StoredRows
 
@@ -30,6 +30,7 @@ _FILE = {
     "/editor/download/{operation_id:name}",
     responses={**failures(400, 403, 404, 409, 410, 429), **_FILE},
     response_class=StreamingResponse,
+    openapi_extra={"parameters": query_parameters(DownloadParameters)},
     summary="A finished result as a file",
 )
 async def download(call: QueryCall, operation_id: str) -> Response:

@@ -14,7 +14,7 @@ from queryserver.api.streaming import stream
 from queryserver.api.v1.editor import shapes
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import EventsParameters
+from queryserver.schemas.requests import EventsParameters, query_parameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.following import Progress
 
@@ -31,6 +31,7 @@ _DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": {"type": "stri
     "/editor/events/{operation_id:name}",
     responses={**failures(400, 403, 404, 429), **_DESCRIPTION},
     response_class=StreamingResponse,
+    openapi_extra={"parameters": query_parameters(EventsParameters)},
     summary="Follow a statement by events",
 )
 async def events(call: QueryCall, operation_id: str) -> Response:

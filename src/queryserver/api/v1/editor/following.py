@@ -21,7 +21,7 @@ _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_
 
 @router.post(
     "/editor/check_status",
-    response_model=wire.StatusResponse,
+    response_model=wire.StatusResponse | wire.StatementFailure,
     responses=failures(400, 403, 404, 413, 415, 429),
     openapi_extra=accepts(CheckStatusRequest),
     summary="Where a statement stands",
@@ -63,7 +63,7 @@ async def get_logs(call: EditorCall) -> Response:
 
 @router.post(
     "/editor/watch/{operation_id:name}",
-    response_model=wire.WatchResponse,
+    response_model=wire.WatchResponse | wire.WatchFailure,
     responses=failures(403, 404, 413, 415),
     summary="Status and log of a statement in one",
 )

@@ -6,7 +6,7 @@ from queryserver.api.answers import answer, failures, milliseconds
 from queryserver.api.dependencies import QueryCall
 from queryserver.domain.statement import HistoryEntry
 from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import HistoryParameters
+from queryserver.schemas.requests import HistoryParameters, query_parameters
 from queryserver.services.statements.looking_back import HistoryQuestion
 
 router = APIRouter(prefix="/api/v1", tags=["editor"])
@@ -16,6 +16,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"])
     "/editor/get_history",
     response_model=wire.HistoryResponse,
     responses=failures(400),
+    openapi_extra={"parameters": query_parameters(HistoryParameters)},
     summary="Statements of the caller",
 )
 async def get_history(call: QueryCall) -> Response:

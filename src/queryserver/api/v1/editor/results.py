@@ -19,7 +19,7 @@ _FAILURES = failures(400, 403, 404, 413, 415)
 
 @router.post(
     "/editor/fetch_result_data",
-    response_model=wire.ResultResponse,
+    response_model=wire.ResultResponse | wire.StatementFailure,
     responses=_FAILURES,
     openapi_extra=accepts(FetchRequest),
     summary="A batch of rows",
@@ -39,7 +39,7 @@ async def fetch_result_data(call: EditorCall) -> Response:
 
 @router.post(
     "/editor/fetch_result_metadata",
-    response_model=wire.ResultMetadataResponse,
+    response_model=wire.ResultMetadataResponse | wire.StatementFailure,
     responses=_FAILURES,
     openapi_extra=accepts(OperationRequest),
     summary="Columns of a result",
@@ -55,7 +55,7 @@ async def fetch_result_metadata(call: EditorCall) -> Response:
 
 @router.post(
     "/editor/fetch_result_size",
-    response_model=wire.ResultSizeResponse,
+    response_model=wire.ResultSizeResponse | wire.StatementFailure,
     responses=_FAILURES,
     openapi_extra=accepts(OperationRequest),
     summary="Size of a result",

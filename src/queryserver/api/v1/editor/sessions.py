@@ -14,7 +14,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"])
 
 @router.post(
     "/editor/create_session",
-    response_model=wire.CreateSessionResponse,
+    response_model=wire.CreateSessionResponse | wire.ErrorBody,
     responses=failures(400, 403, 404, 413, 415, 429),
     openapi_extra=accepts(SessionRequest),
     summary="Open a session",

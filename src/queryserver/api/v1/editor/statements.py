@@ -57,7 +57,7 @@ async def create_notebook(call: EditorCall) -> Response:
 
 @router.post(
     "/editor/execute",
-    response_model=wire.ExecuteResponse,
+    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
     responses=_EXECUTE,
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on the default or a named connector",
@@ -69,7 +69,7 @@ async def execute(call: EditorCall) -> Response:
 
 @router.post(
     "/editor/execute/{dialect:name}",
-    response_model=wire.ExecuteResponse,
+    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
     responses=_EXECUTE,
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on a connector",
@@ -81,7 +81,7 @@ async def execute_on(call: EditorCall, dialect: str) -> Response:
 
 @router.post(
     "/query/{dialect:name}",
-    response_model=wire.ExecuteResponse,
+    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
     responses=_EXECUTE,
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on a connector",
