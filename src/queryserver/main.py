@@ -125,4 +125,4 @@ def _serve_in_workers(settings: Settings) -> None:
     """Serve in several processes, restarted when they die. They read their settings from the environment."""
     config = server(settings, "queryserver.main:create_worker_app")
     listener = config.bind_socket()
-    Multiprocess(config, target=uvicorn.Server(config=config).run, sockets=[listener]).run()
+    Multiprocess(config, sockets=[listener]).run()

@@ -1,6 +1,6 @@
 """Health and metrics: no login (Contract platform 9)."""
 
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -10,6 +10,7 @@ from queryserver.api.dependencies import ServicesOf
 from queryserver.api.errors import failure
 from queryserver.schemas import generated as wire
 from queryserver.services.readiness import Check
+from queryserver.settings.networks import Networks
 
 router = APIRouter(tags=["health"])
 
@@ -63,10 +64,10 @@ def _shown(check: Check) -> wire.HealthCheck:
     return wire.HealthCheck(ok=check.ok, ms=check.ms)
 
 
-def _may_read(request: Request, networks: tuple[str, ...], token: str) -> bool:
+def _may_read(request: Request, networks: Networks, token: str) -> bool:
     if token and request.headers.get("authorization") == f"Bearer {token}":
         return True
     if request.client is None:
         return False
     address = ip_address(request.client.host)
-    return any(address in ip_network(network) for network in networks)
+    return any(address in network for network in networks)

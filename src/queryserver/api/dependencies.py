@@ -90,6 +90,7 @@ QueryCall = Annotated[Call, Depends(_query_call)]
 Fields = Annotated[dict[str, Any], Depends(_public_fields)]
 """Fields of a public POST."""
 
+
 async def _services(request: Request) -> Services:
     # Async, or FastAPI would spend a thread on it.
     return services_of(request)

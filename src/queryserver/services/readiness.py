@@ -1,0 +1,63 @@
+"""Whether this instance can serve (Contract platform 9.2)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from queryserver.domain.errors import QueryServerError
+
+_LIMIT_S = 2.0
+_STORE_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Outcome of one look at a part that the service needs."""
+
+    ok: bool
+    ms: int
+
+
+class Readiness:
+    """Looks at database, schema and result store side by side, 2 s each. Tells no addresses and no error texts."""
+
+    def __init__(
+        self,
+        *,
+        database: Callable[[], Awaitable[object]],
+        schema: Callable[[], Awaitable[object]],
+        result_store: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._database = database
+        self._schema = schema
+        self._result_store = result_store
+        self._store_checked_at = -_STORE_EVERY_S
+        self._store = Check(ok=False, ms=0)
+        self.draining = False
+
+    async def checks(self) -> dict[str, Check]:
+        """All checks by name. The result store is written to at most every 10 s."""
+        database, schema, store = await asyncio.gather(
+            _check(self._database), _check(self._schema), self._check_store()
+        )
+        return {"database": database, "schema": schema, "result_store": store}
+
+    async def _check_store(self) -> Check:
+        now = time.monotonic()
+        if now - self._store_checked_at >= _STORE_EVERY_S or not self._store.ok:
+            self._store_checked_at = now
+            self._store = await _check(self._result_store)
+        return self._store
+
+
+async def _check(look: Callable[[], Awaitable[object]]) -> Check:
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            await look()
+    except (QueryServerError, TimeoutError):
+        ok = False
+    else:
+        ok = True
+    return Check(ok, int((time.monotonic() - started) * 1000))
