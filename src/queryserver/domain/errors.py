@@ -3,10 +3,12 @@
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
 ├─ PermissionDenied ── AdminRequired, DownloadDisabled
-├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters, InvalidPath
+├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters, InvalidPath,
+│                      InvalidUsername, InvalidPassword
 ├─ PayloadTooLarge, UnsupportedMediaType
-├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound
-├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty
+├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup
+├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
+│                      UsernameTaken, LastAdministrator
 ├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
 ├─ NotSupported
 ├─ EngineError ─────── StatementRejected, RejectedByRule, EngineUnavailable, EngineTimeout, SessionLost,
@@ -43,10 +45,16 @@ class InvalidToken(NotAuthenticated):
 
     code = "token_not_valid"
 
-    def __init__(self, message: str = "Token is invalid or expired", *, token_type: str = "access") -> None:  # noqa: S107 a kind, no secret
+    def __init__(
+        self,
+        message: str = "Token is invalid or expired",
+        *,
+        token_type: str = "access",  # noqa: S107 a kind, no secret
+        detail: str = "Given token not valid for any token type",
+    ) -> None:
         super().__init__(message)
         self.token_type = token_type
-        self.detail = "Given token not valid for any token type"
+        self.detail = detail
 
 
 class BadAuthorizationHeader(NotAuthenticated):
@@ -158,6 +166,21 @@ class InvalidFields(InvalidRequest):
         self.fields = fields
 
 
+class InvalidUsername(InvalidRequest):
+    """A user name breaks the rule of Contract platform 3.7."""
+
+    code = "invalid_username"
+
+    def __init__(self) -> None:
+        super().__init__("A user name has 1 to 150 letters, digits and @ . + - _, and is not only dots.")
+
+
+class InvalidPassword(InvalidRequest):
+    """A new password is below `desktop.auth.password_min_length`, or above what a login takes."""
+
+    code = "invalid_password"
+
+
 class InvalidPath(InvalidRequest):
     """A storage path leaves its root or cannot be a path."""
 
@@ -198,6 +221,24 @@ class UnknownDialect(NotFound):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Snippet type {name} is not configured.")
+
+
+class UnknownUser(NotFound):
+    """No user of that name."""
+
+    code = "unknown_user"
+
+    def __init__(self, username: str) -> None:
+        super().__init__(f"User {username} does not exist.")
+
+
+class UnknownGroup(NotFound):
+    """No group of that name."""
+
+    code = "unknown_group"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Group {name} does not exist.")
 
 
 class SessionNotFound(NotFound):
@@ -258,6 +299,24 @@ class DownloadRefused(Conflict):
         self.outcome_code = code
         self.status = status
         self.gone = gone
+
+
+class UsernameTaken(Conflict):
+    """A user of that name exists, by the case rule."""
+
+    code = "name_taken"
+
+    def __init__(self, username: str) -> None:
+        super().__init__(f"User {username} exists already.")
+
+
+class LastAdministrator(Conflict):
+    """The last active administrator stays one."""
+
+    code = "last_administrator"
+
+    def __init__(self) -> None:
+        super().__init__("The last active administrator cannot be disabled or lose the administrator flag.")
 
 
 class PathExists(Conflict):

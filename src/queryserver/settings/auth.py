@@ -1,6 +1,9 @@
 """Who gets in: tables `desktop.auth`, `desktop.auth.jwt`, `desktop.ldap`."""
 
 from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field
 
 from queryserver.settings.section import NO_SECRET, Count, Flag, Names, OptionalPlace, Positive, Secret, Section, Text
 
@@ -57,7 +60,7 @@ class AuthSettings(Section):
     """Whether the first login makes an administrator while there is none."""
     password_min_length: Positive = 10
     """Least length of a new password, in characters."""
-    login_window_s: Positive = 300
+    login_window_s: Annotated[Positive, Field(le=86400)] = 300
     """Time in which failed logins are counted."""
     login_failures_per_user_and_address: Count = 5
     """Failed logins of one name from one address in that time; 0: no limit."""

@@ -1,0 +1,179 @@
+"""Records of users, of ended tokens and of failed logins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from queryserver.domain.user import User
+from queryserver.domain.usernames import Username
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user as administrators see one."""
+
+    id: int
+    username: str
+    first_name: str
+    last_name: str
+    email: str
+    is_active: bool
+    is_admin: bool
+    """The flag of the user, whatever the groups give."""
+    has_password: bool
+    groups: tuple[str, ...]
+    last_login: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """A user to be made. Without `password_hash` there is no local login."""
+
+    username: Username
+    password_hash: str | None = None
+    is_admin: bool = False
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLogin:
+    """What a login looks at."""
+
+    user_id: int
+    username: str
+    password_hash: str | None
+    is_active: bool
+    token_epoch: int
+
+
+class AccountRecords(Protocol):
+    """Users and groups. Each call is one transaction; all raise DatabaseUnavailable."""
+
+    async def login_of(self, username_key: str) -> StoredLogin | None:
+        """The user of that name."""
+        ...
+
+    async def record_login(self, user_id: int) -> None:
+        """Set the time of the last login to now."""
+        ...
+
+    async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
+        """Keep a fresh hash of an unchanged password; nothing happens when the password has changed meanwhile."""
+        ...
+
+    async def create(self, account: NewAccount, *, default_group: str) -> int:
+        """The id of the new user, who joins the default group too. Raises UsernameTaken, UnknownGroup."""
+        ...
+
+    async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
+        """Make the very first user; False when there is one already, also when several try at once."""
+        ...
+
+    async def promote_first(self, user_id: int) -> bool:
+        """Make the user an administrator when there is no active one; of several at once one succeeds."""
+        ...
+
+    async def has_users(self) -> bool:
+        """Whether there is any user."""
+        ...
+
+    async def all(self) -> Sequence[Account]:
+        """Every user, by name."""
+        ...
+
+    async def set_active(self, username_key: str, *, active: bool) -> bool:
+        """Enable, or disable and end all tokens. False: no such user. Raises LastAdministrator."""
+        ...
+
+    async def set_admin(self, username_key: str, *, admin: bool) -> bool:
+        """Set the administrator flag. False: no such user. Raises LastAdministrator."""
+        ...
+
+    async def set_password(self, username_key: str, password_hash: str) -> bool:
+        """Replace the password and end all tokens. False: no such user."""
+        ...
+
+    async def end_tokens(self, username_key: str | None) -> int:
+        """End all tokens of one user, or of everybody; how many users that were."""
+        ...
+
+    async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
+        """Make the group with these rights if there is none of that name; one that exists keeps its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """What the state of a token depends on."""
+
+    user_id: int
+    family: str
+    jti: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOwner:
+    """The user of a token as the database knows it now."""
+
+    user: User
+    is_active: bool
+    token_epoch: int
+    is_revoked: bool
+    """The token itself or its family was ended."""
+
+
+class TokenRecords(Protocol):
+    """Ended and exchanged tokens. All calls raise DatabaseUnavailable."""
+
+    async def owner(self, token: TokenKey) -> TokenOwner | None:
+        """The user behind a token; None when deleted."""
+        ...
+
+    async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
+        """Refuse a family, or one token by its jti. Repeating it is harmless."""
+        ...
+
+    async def end_all(self, user_id: int, *, epoch: int) -> None:
+        """End all tokens of a user, unless that happened since the token of this epoch was issued."""
+        ...
+
+    async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
+        """Note that a refresh token is exchanged; None at the first time, later the time since then."""
+        ...
+
+    async def exchanged_for(self, jti: str) -> timedelta | None:
+        """The time since a refresh token was exchanged; None when it was not."""
+        ...
+
+
+class LoginFailures(Protocol):
+    """Failed logins, counted for all servers together. Keys are digests. All calls raise DatabaseUnavailable."""
+
+    async def blocked(self, limits: Mapping[str, int], window: timedelta) -> timedelta | None:
+        """How long the first free attempt is away; None when no key has reached its limit."""
+        ...
+
+    async def add(self, limits: Mapping[str, int], window: timedelta) -> timedelta | None:
+        """Count one failure for each key, unless one had reached its limit: then the time as in `blocked`."""
+        ...
+
+    async def clear(self, key: str) -> None:
+        """Forget the failures of a key."""
+        ...
+
+    async def clear_below(self, key: str) -> None:
+        """Forget the failures of all keys that begin with this one and a blank."""
+        ...
+
+
+class Facts(Protocol):
+    """Facts about this deployment."""
+
+    async def keep(self, name: str, value: str) -> str:
+        """The value kept under a name; `value` becomes it when there is none. Raises DatabaseUnavailable."""
+        ...
