@@ -83,7 +83,9 @@ def _dense(array: pa.Array) -> pa.Array:
         return array
     children = [_sound(array.field(number)) for number in range(array.type.num_fields)]
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
-    return _chosen(array.type_codes, children, names)
+    # `type_codes` of a slice begins at the first code of the whole.
+    codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
+    return _chosen(pa.array(codes.to_pylist(), pa.int8()), children, names)
 
 
 def _chosen(codes: pa.Array, children: list[pa.Array], names: list[str] | None = None) -> pa.Array:

@@ -1,0 +1,193 @@
+"""Statements on duckdb reach their own database and nothing else (Contract platform 5.11)."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import failure, run
+
+from queryserver.domain.errors import ConfigurationError, EngineUnavailable, InvalidPath, StatementRejected
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.interfaces.engine import EngineSession, SessionOptions
+
+pytestmark = [pytest.mark.platform(77), pytest.mark.security("T7")]
+
+SECRET = "a\nsecret-value\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "databases"
+    root.mkdir()
+    (tmp_path / "secret.csv").write_text(SECRET)
+    (root / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (root / "inside.csv").write_text(SECRET)
+    duckdb.connect(root / "other.duckdb").close()
+    return root
+
+
+@pytest.fixture
+async def session(root: Path) -> AsyncGenerator[EngineSession]:
+    engine = DuckdbEngine(path="own.duckdb", root=root)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE t AS SELECT 1 AS n")
+        yield session
+    await engine.close()
+
+
+REACHING = {
+    "path": "SELECT * FROM read_csv('{outside}/secret.csv')",
+    "dots": "SELECT * FROM read_csv('{root}/../secret.csv')",
+    "link": "SELECT * FROM read_text('{root}/link.csv')",
+    "neighbour": "SELECT * FROM read_text('{root}/inside.csv')",
+    "bare name": "FROM '{outside}/secret.csv'",
+    "view": "CREATE VIEW v AS SELECT * FROM read_csv('{outside}/secret.csv')",
+    "macro": "CREATE MACRO m() AS TABLE SELECT * FROM read_csv('{outside}/secret.csv')",
+    "query text": "FROM query('FROM read_text(''{outside}/secret.csv'')')",
+    "glob": "SELECT * FROM glob('{outside}/*')",
+    "sniff": "FROM sniff_csv('{outside}/secret.csv')",
+    "blob": "SELECT * FROM read_blob('/etc/passwd')",
+    "network": "SELECT * FROM 'https://127.0.0.1:9/x.csv'",
+    "copy out": "COPY t TO '{root}/out.csv'",
+    "copy in": "COPY t FROM '{outside}/secret.csv'",
+    "copy over the log": "COPY t TO '{root}/own.duckdb.wal'",
+    "copy over the neighbour": "COPY t TO '{root}/other.duckdb'",
+    "copy in explain": "EXPLAIN ANALYZE COPY t TO '{root}/own.duckdb.wal'",
+    "copy in explain with a comment": "EXPLAIN /* COPY */ ANALYZE /**/COPY/**/ t TO '{root}/own.duckdb.wal'",
+    "copy prepared": "PREPARE p AS COPY t TO '{root}/own.duckdb.wal'",
+    "copy of a pivot": "COPY (PIVOT t ON n USING count(*)) TO '{root}/own.duckdb.wal'",
+    "copy of a pivot in explain": "EXPLAIN ANALYZE COPY (PIVOT t ON n USING count(*)) TO '{root}/own.duckdb.wal'",
+    "copy the database": "COPY FROM DATABASE own TO memory",
+    "export": "EXPORT DATABASE '{root}/out'",
+    "import": "IMPORT DATABASE '{root}/out'",
+    "attach": "ATTACH '{root}/other.duckdb' AS other",
+    "attach outside": "ATTACH '{outside}/new.duckdb'",
+    "attach memory": "ATTACH ':memory:' AS everybodys",
+    "detach": "DETACH own",
+    "install": "INSTALL httpfs",
+    "load": "LOAD httpfs",
+    "load a file": "LOAD '{outside}/x.duckdb_extension'",
+}
+
+
+@pytest.mark.parametrize("statement", REACHING.values(), ids=REACHING.keys())
+async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+    error = await failure(session, statement.format(root=root, outside=root.parent))
+    assert isinstance(error, StatementRejected)
+    assert "secret-value" not in error.message
+    assert before == {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "SET allowed_configs = ['threads']",
+        "SET allowed_directories = ['/']",
+        "RESET memory_limit",
+        "SET memory_limit = '100GB'",
+        "PRAGMA threads = 64",
+        "SET SESSION threads = 64",
+        "SET GLOBAL python_enable_replacements = true",
+        "SET temp_directory = '/etc'",
+        "SET enable_progress_bar_print = true",
+        "RESET enable_progress_bar_print",
+        "PRAGMA enable_print_progress_bar",
+        "PRAGMA enable_profiling",
+        "SET profiling_output = '/dev/stderr'",
+        "SET log_query_path = '/dev/stderr'",
+        "CALL enable_logging()",
+    ],
+)
+async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
+    assert isinstance(await failure(session, statement), StatementRejected)
+
+
+async def test_a_name_never_finds_a_variable_of_the_program(session: EngineSession) -> None:
+    for name in ("statement", "relation", "self", "duckdb", "text"):
+        assert "does not exist" in (await failure(session, f"SELECT * FROM {name}")).message
+
+
+async def test_a_word_inside_a_text_refuses_nothing(session: EngineSession) -> None:
+    for statement in (
+        "SELECT 'COPY t TO ''x'''",
+        "EXPLAIN SELECT 'copy that' AS load",
+        "PREPARE p AS SELECT 1 AS copy",
+        "CREATE TABLE copy AS SELECT 'progress_bar' AS attach",
+    ):
+        await run(session, statement)
+
+
+async def test_messages_hold_no_path_of_the_server(session: EngineSession, root: Path) -> None:
+    for statement in ("INSTALL httpfs", "SELECT * FROM duckdb_extensions()", "EXPORT DATABASE 'out'"):
+        message = (await failure(session, statement)).message
+        assert str(root) not in message
+        assert str(Path.home()) not in message
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/x.duckdb", "../x.duckdb", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "a//b"]
+)
+def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidPath):
+        DuckdbEngine(path=path, root=tmp_path)
+
+
+def test_without_a_directory_only_memory_is_allowed() -> None:
+    with pytest.raises(InvalidPath):
+        DuckdbEngine(path="x.duckdb")
+
+
+def test_a_read_only_database_needs_a_file() -> None:
+    with pytest.raises(ConfigurationError):
+        DuckdbEngine(read_only=True)
+
+
+async def test_a_database_behind_a_link_is_not_opened(root: Path) -> None:
+    target = root.parent / "elsewhere.duckdb"
+    duckdb.connect(target).close()
+    (root / "linked.duckdb").symlink_to(target)
+    (root / "linked").symlink_to(root.parent)
+    for path in ("linked.duckdb", "linked/elsewhere.duckdb"):
+        engine = DuckdbEngine(path=path, root=root)
+        with pytest.raises(EngineUnavailable):
+            await engine.ping()
+        await engine.close()
+
+
+@pytest.mark.security("T24")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO t VALUES (2)",
+        "EXPLAIN ANALYZE INSERT INTO t VALUES (2)",
+        "CREATE TABLE u (n INTEGER)",
+        "DROP TABLE t",
+    ],
+)
+async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
+    with duckdb.connect(root / "kept.duckdb") as writer:
+        writer.execute("CREATE TABLE t AS SELECT 1 AS n")
+    engine = DuckdbEngine(path="kept.duckdb", root=root, read_only=True)
+    async with engine.session(USER, NO_OPTIONS) as reader:
+        error = await failure(reader, statement)
+        assert "read-only" in error.message
+        assert (await run(reader, "SELECT count(*) FROM t")).cell == 1
+    await engine.close()
+
+
+@pytest.mark.security("T11")
+async def test_a_session_setting_of_the_server_is_refused(root: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=root)
+    for name, value in {"memory_limit": "9GB", "enable_external_access": "true", "TimeZone": "x' ; DROP"}.items():
+        with pytest.raises(StatementRejected):
+            async with engine.session(USER, SessionOptions(settings={name: value})):
+                pass
+    async with engine.session(USER, SessionOptions(settings={"TimeZone": "Asia/Tokyo"})) as session:
+        assert (await run(session, "SELECT current_setting('TimeZone')")).cell == "Asia/Tokyo"
+    await engine.close()
