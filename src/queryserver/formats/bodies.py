@@ -1,0 +1,90 @@
+"""Request bodies as fields (Contract editor 1.2, platform 1.2).
+
+Bodies have up to 16 MiB and come from anybody. Nothing here keeps the interpreter lock for long, whatever the bytes
+are: large bodies are read in small steps, so that the event loop runs on while a thread reads one.
+"""
+
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from queryserver.domain.errors import InvalidBody, InvalidParameter
+from queryserver.formats.bodies_json import parse_json
+from queryserver.formats.bodies_multipart import text_parts
+
+MAX_FIELDS = 1000
+_WINDOW_BYTES = 64 * 1024
+_SHOWN = 64  # characters of a name in an error message
+
+
+def parse_json_object(body: bytes, *, max_depth: int = 64) -> dict[str, Any]:
+    """The members of a JSON object; none for an empty body. The object itself is the first level of `max_depth`.
+
+    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and half a surrogate pair), and InvalidBody for a value
+    that is no object.
+    """
+    if not body:
+        return {}
+    value = parse_json(body, max_depth=max_depth)
+    if not isinstance(value, dict):
+        raise InvalidBody("The request body must be a JSON object.")
+    return value
+
+
+def parse_form(body: bytes) -> dict[str, str]:
+    """The fields of `application/x-www-form-urlencoded`; of a repeated one the last counts.
+
+    Raises InvalidParameter for text that is no UTF-8 or holds U+0000, and above 1000 fields.
+    """
+    if body.count(b"&") >= MAX_FIELDS:
+        raise InvalidParameter(f"A form has at most {MAX_FIELDS} fields.")
+    fields: dict[str, str] = {}
+    for field in body.split(b"&"):
+        if field:
+            name, _, value = field.partition(b"=")
+            key = _text(_decoded(name), "The name of a parameter")
+            fields[key] = _text(_decoded(value), f"The parameter {key[:_SHOWN]}")
+    return fields
+
+
+def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
+    """The text parts of `multipart/form-data`; of a repeated one the last counts. None for an empty body.
+
+    Raises InvalidParameter (a file, a body that ends early, no boundary, above 1000 parts, text as in `parse_form`)
+    and PayloadTooLarge (headers of one part above 16 KiB).
+    """
+    if not body:
+        return {}
+    fields: dict[str, str] = {}
+    for name, value in text_parts(body, content_type, max_parts=MAX_FIELDS):
+        key = _text(name, "The name of a parameter")
+        fields[key] = _text(value, f"The parameter {key[:_SHOWN]}")
+    return fields
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidParameter(f"{what} is not valid UTF-8.") from None
+    if "\0" in text:
+        raise InvalidParameter(f"{what} holds the character U+0000.")
+    return text
+
+
+def _decoded(raw: bytes) -> bytes:
+    if len(raw) <= _WINDOW_BYTES:
+        return _unquoted(raw)
+    windows: list[bytes] = []
+    start = 0
+    while start < len(raw):
+        end = start + _WINDOW_BYTES
+        escape = raw.rfind(b"%", end - 2, end)  # no window ends inside of %41
+        end = end if escape < 0 else escape
+        windows.append(_unquoted(raw[start:end]))
+        start = end
+    return b"".join(windows)
+
+
+def _unquoted(raw: bytes) -> bytes:
+    raw = raw.replace(b"+", b" ")
+    return unquote_to_bytes(raw) if b"%" in raw else raw

@@ -1,0 +1,109 @@
+"""The text parts of `multipart/form-data`, within limits (Security T6)."""
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from queryserver.domain.errors import InvalidParameter, PayloadTooLarge
+
+MAX_HEADER_BYTES = 16 * 1024
+_WINDOW_BYTES = 64 * 1024
+# The parser has limits per header line, we have one per part, and count it ourselves.
+_NO_LIMIT = 1 << 30
+
+
+def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
+    """Name and value of each part, in order. Raises InvalidParameter, PayloadTooLarge."""
+    parts = _Parts(max_parts)
+    try:
+        parser = MultipartParser(
+            _boundary(content_type),
+            {
+                "on_part_begin": parts.begin,
+                "on_header_begin": parts.begin_header,
+                "on_header_field": parts.header_name,
+                "on_header_value": parts.header_value,
+                "on_header_end": parts.end_header,
+                "on_headers_finished": parts.end_headers,
+                "on_part_data": parts.value,
+                "on_part_end": parts.end,
+                "on_end": parts.end_all,
+            },
+            max_header_count=_NO_LIMIT,
+            max_header_size=_NO_LIMIT,
+        )
+        for start in range(0, len(body), _WINDOW_BYTES):
+            parser.write(body[start : start + _WINDOW_BYTES])
+    except FormParserError:
+        raise InvalidParameter("The multipart body does not parse.") from None
+    if not parts.ended:
+        raise InvalidParameter("The multipart body ends before its last boundary.")
+    return parts.found
+
+
+def _boundary(content_type: str) -> bytes:
+    try:
+        boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    except UnicodeEncodeError:
+        boundary = b""
+    if not boundary:
+        raise InvalidParameter("The content type multipart/form-data needs a boundary.")
+    return boundary
+
+
+class _Parts:
+    """Hears of the parser's finds, and keeps the parts."""
+
+    def __init__(self, max_parts: int) -> None:
+        self.found: list[tuple[bytes, bytes]] = []
+        self.ended = False
+        self._max_parts = max_parts
+        self._name: bytes | None = None
+        self._disposition = b""
+        self._header_bytes = 0
+        self._header_name = bytearray()
+        self._header_value = bytearray()
+        self._value = bytearray()
+
+    def begin(self) -> None:
+        if len(self.found) == self._max_parts:
+            raise InvalidParameter(f"A form has at most {self._max_parts} fields.")
+        self._disposition, self._header_bytes, self._value = b"", 0, bytearray()
+
+    def begin_header(self) -> None:
+        self._header_name.clear()
+        self._header_value.clear()
+        self._count(len(": \r\n"))
+
+    def header_name(self, window: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._header_name += window[start:end]
+
+    def header_value(self, window: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._header_value += window[start:end]
+
+    def end_header(self) -> None:
+        if bytes(self._header_name).lower() == b"content-disposition":
+            self._disposition = bytes(self._header_value)
+
+    def end_headers(self) -> None:
+        kind, options = parse_options_header(self._disposition.decode("latin-1"))
+        self._name = options.get(b"name")
+        if kind != b"form-data" or self._name is None:
+            raise InvalidParameter("A part of the multipart body has no name.")
+        if b"filename" in options:
+            raise InvalidParameter("Files cannot be sent with this call, only text fields.")
+
+    def value(self, window: bytes, start: int, end: int) -> None:
+        self._value += window[start:end]
+
+    def end(self) -> None:
+        self.found.append((self._name or b"", bytes(self._value)))
+
+    def end_all(self) -> None:
+        self.ended = True
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise PayloadTooLarge(f"The headers of a multipart part are above {MAX_HEADER_BYTES} bytes.")
