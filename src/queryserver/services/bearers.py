@@ -1,9 +1,29 @@
-"""From the content of a token to the user behind it, as things stand now."""
+"""From the header of a call to the user behind its token, as things stand now (Contract platform 3.1)."""
 
-from queryserver.domain.errors import InvalidToken, UserInactive, UserNotFound
+from collections.abc import Iterable
+
+from queryserver.domain.errors import BadAuthorizationHeader, InvalidToken, NotAuthenticated, UserInactive, UserNotFound
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenKey, TokenOwner, TokenRecords
 from queryserver.interfaces.auth import TokenClaims, TokenType
+
+_SCHEME = b"bearer"
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The token of the `Authorization` header. Raises NotAuthenticated, BadAuthorizationHeader."""
+    values = [value for name, value in headers if name == b"authorization"]
+    if len(values) > 1:
+        raise BadAuthorizationHeader
+    parts = values[0].split() if values else []
+    if not parts or parts[0].lower() != _SCHEME:
+        raise NotAuthenticated
+    if len(parts) != 2:
+        raise BadAuthorizationHeader
+    try:
+        return parts[1].decode("ascii")
+    except UnicodeDecodeError:
+        raise InvalidToken from None
 
 
 async def bearer(claims: TokenClaims, wanted: TokenType, records: TokenRecords) -> User:

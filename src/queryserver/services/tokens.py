@@ -23,7 +23,15 @@ _KEEP_REVOCATIONS = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """What a login or a refresh gives. `refresh` is None when the old one stays good."""
+    """What a login gives."""
+
+    access: str
+    refresh: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedTokens:
+    """What a refresh gives. `refresh` is None when the old one stays good."""
 
     access: str
     refresh: str | None = None
@@ -61,7 +69,7 @@ class Tokens:
         except InvalidToken as error:
             raise _told(error, TokenType.ACCESS) from None
 
-    async def refresh(self, token: str) -> TokenPair:
+    async def refresh(self, token: str) -> RenewedTokens:
         """A new access token, with rotation a new refresh token too.
 
         Raises InvalidToken, UserNotFound, UserInactive.
@@ -85,12 +93,13 @@ class Tokens:
             await self._records.end_all(claims.user_id, epoch=claims.epoch)
         await self._end_family(claims)
 
-    async def _refreshed(self, claims: TokenClaims) -> TokenPair:
+    async def _refreshed(self, claims: TokenClaims) -> RenewedTokens:
         user = await bearer(claims, TokenType.REFRESH, self._records)
         await self._require_unused(claims)
         if self._lives.rotate:
-            return self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
-        return TokenPair(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
+            pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
+            return RenewedTokens(pair.access, pair.refresh)
+        return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
 
     async def _require_unused(self, claims: TokenClaims) -> None:
         """Raises InvalidToken for a refresh token that was exchanged long ago: somebody else may hold it (Rule T14)."""

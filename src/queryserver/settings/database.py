@@ -10,6 +10,9 @@ from queryserver.settings.section import NO_SECRET, Count, Flag, Port, Positive,
 
 SCHEMES = ("postgresql", "postgres")
 
+DRIVERS_OWN = "prefer"
+"""How the driver encrypts when nobody tells it."""
+
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
 
@@ -28,7 +31,7 @@ class DatabaseSettings(Section):
     """Login."""
     password: Secret = NO_SECRET
     """Password of the login."""
-    sslmode: SslMode = "prefer"
+    sslmode: SslMode = DRIVERS_OWN
     """How the connection is encrypted, in the words of libpq; a `sslmode` in `url` goes first."""
     embedded: Flag = False
     """Run a private PostgreSQL in `desktop.data_dir`."""
@@ -60,7 +63,7 @@ class DatabaseSettings(Section):
     def dsn(self) -> str | None:
         """The address for the driver; None when no database is configured. It holds the password: never log it."""
         url = self.url.get_secret_value() or self._from_parts()
-        if not url or "sslmode" in parse_qs(urlsplit(url).query):
+        if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
             return url
         return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
 
