@@ -1,7 +1,7 @@
 """The web server: settings in, a serving process out. Nothing happens at import time."""
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -16,6 +16,7 @@ from queryserver.api.metrics import RequestMetrics
 from queryserver.container import Services, open_services
 from queryserver.db.migrations import migrate, require_newest
 from queryserver.domain.errors import ConfigurationError
+from queryserver.embedded.administrator import ensure_administrator
 from queryserver.embedded.defaults import prepare
 from queryserver.embedded.settings import with_defaults
 from queryserver.logs import configure_logging
@@ -81,8 +82,8 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
     )
 
 
-def serve(settings: Settings, *, embedded: bool) -> None:
-    """Serve until told to stop.
+def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]) -> None:
+    """Serve until told to stop. `announce` shows a person the password of a new administrator.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
@@ -96,20 +97,29 @@ def serve(settings: Settings, *, embedded: bool) -> None:
         problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
         raise ConfigurationError([problem])
     if settings.desktop.database.dsn is None:
-        uvloop.run(_serve_embedded(settings))
+        uvloop.run(_serve_embedded(settings, announce))
     else:
-        uvloop.run(_serve_prepared(settings, auto_migrate=True))
+        uvloop.run(_serve_prepared(settings, auto_migrate=True, announce=announce))
 
 
-async def _serve_embedded(settings: Settings) -> None:
+async def _serve_embedded(settings: Settings, announce: Callable[[str], None]) -> None:
     """Everything from nothing but a directory; the private PostgreSQL stops with the server."""
     async with prepare(settings.desktop.data_dir) as defaults:
         settings = with_defaults(settings, defaults)
-        await _serve_prepared(settings, auto_migrate=True, alone=True)
+        await _serve_prepared(settings, auto_migrate=True, alone=True, announce=announce)
 
 
-async def _serve_prepared(settings: Settings, *, auto_migrate: bool = False, alone: bool = False) -> None:
-    """Bring the database up to date where that is wanted, check it, and serve in this process."""
+async def _serve_prepared(
+    settings: Settings,
+    *,
+    auto_migrate: bool = False,
+    alone: bool = False,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """Bring the database up to date where that is wanted, check it, and serve in this process.
+
+    `announce` is told the password of the first administrator, if there is to be one.
+    """
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
@@ -117,6 +127,11 @@ async def _serve_prepared(settings: Settings, *, auto_migrate: bool = False, alo
         await migrate(dsn)
     await require_newest(dsn)
     async with open_services(settings, alone=alone) as services:
+        if announce is not None:
+            given = settings.sources.admin_password
+            await ensure_administrator(
+                services.accounts.accounts, given.get_secret_value() if given else None, announce
+            )
         await uvicorn.Server(server(settings, create_app(settings, services=services))).serve()
         services.readiness.draining = True
 

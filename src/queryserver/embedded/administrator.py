@@ -1,0 +1,21 @@
+"""The first administrator of the embedded mode (Contract platform 3.10)."""
+
+import secrets
+import string
+from collections.abc import Callable
+
+from queryserver.services.accounts import Accounts
+
+NAME = "admin"
+_ALPHABET = string.ascii_letters + string.digits
+_LENGTH = 20
+
+
+async def ensure_administrator(accounts: Accounts, given: str | None, tell: Callable[[str], None]) -> None:
+    """Make `admin` when there is no user at all.
+
+    A random password is told once and kept as a hash only; a `given` one is not told. Raises InvalidPassword.
+    """
+    password = given or "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+    if await accounts.create_first(NAME, password) and given is None:
+        tell(f"Administrator: {NAME}\nPassword:      {password}\nThe password is shown this once only.")
