@@ -4,7 +4,6 @@ import datetime as dt
 
 import duckdb
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,34 +11,28 @@ from queryserver.domain.result import Column, ResultType
 from queryserver.engines.duckdb.values import sound
 
 COLUMN = (Column("v", ResultType.DATE, ""),)
-CASTS = {pa.date32(): "DATE", pa.timestamp("s"): "TIMESTAMP_S", pa.timestamp("us"): "TIMESTAMP"}
 
 
 def written(array: pa.Array) -> list[object]:
     return sound(pa.RecordBatch.from_arrays([array], names=["v"]), COLUMN).column(0).to_pylist()
 
 
-@pytest.fixture(scope="module")
-def database():
+def answers(sql: str, values: list[int]) -> list[str]:
     with duckdb.connect() as database:
-        yield database
+        return [text for (text,) in database.execute(sql, [values]).fetchall()]
 
 
 @given(days=st.lists(st.integers(-2_000_000, 4_000_000), min_size=1, max_size=50))
-def test_days_read_as_the_engine_writes_them(database: duckdb.DuckDBPyConnection, days: list[int]) -> None:
-    texts = database.execute(
-        "SELECT list((DATE '1970-01-01' + d::INTEGER)::DATE::VARCHAR) FROM (SELECT unnest(?) AS d)", [days]
-    ).fetchone()
-    assert [str(value) for value in written(pa.array(days, pa.int32()).view(pa.date32()))] == texts[0]
+def test_days_read_as_the_engine_writes_them(days: list[int]) -> None:
+    texts = answers("SELECT (DATE '1970-01-01' + d::INTEGER)::DATE::VARCHAR FROM (SELECT unnest(?) AS d)", days)
+    assert [str(value) for value in written(pa.array(days, pa.int32()).view(pa.date32()))] == texts
 
 
 @given(ticks=st.lists(st.integers(-(10**17), 5 * 10**17), min_size=1, max_size=50))
-def test_instants_read_as_the_engine_writes_them(database: duckdb.DuckDBPyConnection, ticks: list[int]) -> None:
-    rows = database.execute(
-        "SELECT make_timestamp(t)::VARCHAR FROM (SELECT unnest(?::BIGINT[]) AS t)", [ticks]
-    ).fetchall()
+def test_instants_read_as_the_engine_writes_them(ticks: list[int]) -> None:
+    texts = answers("SELECT make_timestamp(t)::VARCHAR FROM (SELECT unnest(?::BIGINT[]) AS t)", ticks)
     values = written(pa.array(ticks, pa.int64()).view(pa.timestamp("us")))
-    for value, (text,) in zip(values, rows, strict=True):
+    for value, text in zip(values, texts, strict=True):
         assert text == (engine_text(value) if isinstance(value, dt.datetime) else value)
 
 

@@ -95,6 +95,7 @@ class SqliteAnswer:
         self._statement = ""
         self._described: tuple[tuple[str, str | None], ...] = ()
         self._ahead: list[tuple[Cell, ...]] = []
+        self._is_prepared = False
         self._counts_rows = False
         self._ended = False
 
@@ -123,7 +124,10 @@ class SqliteAnswer:
         self._cursor.close(True)
 
     def _before(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
-        """Called when the statement is prepared and before it does anything."""
+        """Called when the statement is prepared and before it does anything; again for a comment behind it."""
+        if self._is_prepared:
+            return True
+        self._is_prepared = True
         if not _BLANK.fullmatch(self._statement, len(statement)):
             raise StatementRejected("One statement at a time.")
         self._described = cursor.get_description()

@@ -1,0 +1,168 @@
+"""Statements on sqlite reach their own database and nothing else (Contract platform 5.11)."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import failure, run
+
+from queryserver.domain.errors import ConfigurationError, EngineUnavailable, InvalidPath, StatementRejected
+from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.interfaces.engine import EngineSession
+
+pytestmark = [pytest.mark.platform(77), pytest.mark.security("T7")]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "databases"
+    root.mkdir()
+    for path in (root / "other.sqlite", tmp_path / "outside.sqlite"):
+        connection = apsw.Connection(str(path))
+        connection.execute("CREATE TABLE secret (n); INSERT INTO secret VALUES ('secret-value')")
+        connection.close()
+    (root / "linked.sqlite").symlink_to(tmp_path / "outside.sqlite")
+    (root / "linked").symlink_to(tmp_path)
+    return root
+
+
+@pytest.fixture
+async def session(root: Path) -> AsyncGenerator[EngineSession]:
+    engine = SqliteEngine(path="own.sqlite", root=root)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE t AS SELECT 1 AS n")
+        yield session
+    await engine.close()
+
+
+REACHING = {
+    "attach": "ATTACH '{root}/other.sqlite' AS other",
+    "attach outside": "ATTACH DATABASE '{outside}/outside.sqlite' AS other",
+    "attach a uri": "ATTACH 'file:{outside}/outside.sqlite?mode=ro' AS other",
+    "attach an expression": "ATTACH '{outside}' || '/outside.sqlite' AS other",
+    "attach a query": "ATTACH (SELECT '{outside}/outside.sqlite') AS other",
+    "attach memory": "ATTACH ':memory:' AS other",
+    "detach": "DETACH main",
+    "vacuum into": "VACUUM INTO '{outside}/copy.sqlite'",
+    "vacuum into the neighbour": "VACUUM INTO '{root}/copy.sqlite'",
+    "extension": "SELECT load_extension('{outside}/x.so')",
+    "extension in a view": "CREATE TEMP VIEW v AS SELECT load_extension('x')",
+    "tokenizer": "SELECT fts3_tokenizer('simple')",
+    "read a file": "SELECT readfile('/etc/passwd')",
+    "write a file": "SELECT writefile('{outside}/x', 'x')",
+    "list files": "SELECT * FROM fsdir('/')",
+    "csv": "CREATE VIRTUAL TABLE c USING csv(filename='/etc/passwd')",
+    "path of the file": "PRAGMA database_list",
+    "path of the file by function": "SELECT * FROM pragma_database_list",
+    "directory": "PRAGMA temp_store_directory = '{outside}'",
+    "data directory": "PRAGMA data_store_directory = '{outside}'",
+}
+
+
+@pytest.mark.parametrize("statement", REACHING.values(), ids=REACHING.keys())
+async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
+    before = {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
+    if statement.startswith("CREATE TEMP VIEW"):
+        await run(session, statement)
+        statement = "SELECT * FROM v"
+    error = await failure(session, statement.format(root=root, outside=root.parent))
+    assert isinstance(error, StatementRejected)
+    assert str(root) not in error.message
+    assert before == {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA writable_schema = ON",
+        "PRAGMA trusted_schema = ON",
+        "PRAGMA query_only = OFF",
+        "PRAGMA cache_size = 100000000",
+        "PRAGMA busy_timeout = 1000000",
+        "PRAGMA mmap_size = 1000000000",
+        "PRAGMA hard_heap_limit = 1",
+        "PRAGMA schema_version = 1",
+        "PRAGMA locking_mode = EXCLUSIVE",
+        "PRAGMA main.journal_mode(delete)",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "UPDATE sqlite_schema SET sql = 'x'",
+        "DELETE FROM sqlite_schema",
+    ],
+)
+async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
+    assert isinstance(await failure(session, statement), StatementRejected)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "PRAGMA table_info(t)",
+        "SELECT * FROM pragma_table_info('t')",
+        "PRAGMA foreign_keys = ON",
+        "PRAGMA user_version = 7",
+        "PRAGMA integrity_check",
+        "PRAGMA journal_mode",
+        "VACUUM",
+        "ANALYZE",
+        "REINDEX",
+        "CREATE VIRTUAL TABLE f USING fts5(words)",
+        "SELECT json_extract('{\"a\": 1}', '$.a')",
+    ],
+)
+async def test_what_stays_inside_is_allowed(session: EngineSession, statement: str) -> None:
+    await run(session, statement)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/x.sqlite", "../x.sqlite", "a/../../x", "", ".", "a\\b", "a\0b", "file:x", "a//b"]
+)
+def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidPath):
+        SqliteEngine(path=path, root=tmp_path)
+
+
+def test_without_a_directory_only_memory_is_allowed() -> None:
+    with pytest.raises(InvalidPath):
+        SqliteEngine(path="x.sqlite")
+
+
+def test_a_read_only_database_needs_a_file() -> None:
+    with pytest.raises(ConfigurationError):
+        SqliteEngine(read_only=True)
+
+
+@pytest.mark.parametrize("path", ["linked.sqlite", "linked/outside.sqlite"])
+async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> None:
+    engine = SqliteEngine(path=path, root=root)
+    with pytest.raises(EngineUnavailable):
+        await engine.ping()
+    await engine.close()
+
+
+@pytest.mark.security("T24")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO secret VALUES (2)",
+        "WITH w AS (SELECT 1) DELETE FROM secret",
+        "UPDATE secret SET n = 1 RETURNING n",
+        "CREATE TABLE u (n)",
+        "PRAGMA user_version = 7",
+        "VACUUM",
+    ],
+)
+async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> None:
+    engine = SqliteEngine(path="other.sqlite", root=root, read_only=True)
+    async with engine.session(USER, NO_OPTIONS) as reader:
+        assert "readonly" in (await failure(reader, statement)).message
+        assert (await run(reader, "SELECT * FROM secret")).rows == [("secret-value",)]
+    await engine.close()
+
+
+async def test_one_expression_cannot_fill_the_memory(session: EngineSession) -> None:
+    assert "too big" in (await failure(session, "SELECT zeroblob(1000000000)")).message
