@@ -6,13 +6,13 @@ _COMMENT_MARKS = re.compile(r"/\*|\*/")
 _WORD = re.compile(r"\w*")
 
 
-def first_keyword(sql: str) -> str:
-    """The first word in upper case, behind blanks, brackets and comments (which may nest)."""
+def first_keyword(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
+    """The first word in upper case, behind blanks, brackets and comments (those between `/*` and `*/` may nest)."""
     position = 0
     while position < len(sql):
         if sql[position].isspace() or sql[position] == "(":
             position += 1
-        elif sql.startswith("--", position):
+        elif sql.startswith(line_comments, position):
             position = (sql.find("\n", position) + 1) or len(sql)
         elif sql.startswith("/*", position):
             position = _behind_comment(sql, position)

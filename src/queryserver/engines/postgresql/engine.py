@@ -8,8 +8,9 @@ from functools import partial
 
 from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
+from queryserver.engines.connection_pool import ConnectionPool
+from queryserver.engines.postgresql.address import Login, PostgresqlAddress
 from queryserver.engines.postgresql.errors import connect_errors
-from queryserver.engines.postgresql.pool import ConnectionPool, Login, PostgresqlAddress
 from queryserver.engines.postgresql.statement import PostgresqlStatement
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.engines.streamed_session import StreamedSession
@@ -24,7 +25,8 @@ class PostgresqlEngine:
     """Statements on one database of one server. `SessionOptions.database` names a schema."""
 
     def __init__(self, address: PostgresqlAddress) -> None:
-        self._pool = ConnectionPool(address)
+        self._address = address
+        self._pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="postgresql")
 
     @property
@@ -38,8 +40,7 @@ class PostgresqlEngine:
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 PostgreSQL knows the login only
         """A session whose `search_path` is the schema of `options`; leaving it stops what still runs in it."""
-        credentials = options.credentials
-        login = self._pool.login(*(credentials.username, credentials.password) if credentials else (None, None))
+        login = self._address.login(options.credentials)
         connection = await self._pool.take(login)
         interrupt = partial(self._interrupt, login)
         session = StreamedSession(
@@ -56,7 +57,7 @@ class PostgresqlEngine:
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
-        login = self._pool.login(None, None)
+        login = self._address.login(None)
         async with self._pool.borrowed(login) as connection:
             with connect_errors():
                 async with asyncio.timeout(_PING_S):
@@ -71,7 +72,7 @@ class PostgresqlEngine:
         if session.is_reusable:
             await self._pool.give_back(login, connection)
         else:
-            await self._pool.discard(connection)
+            await connection.shut()
 
     async def _interrupt(self, login: Login, process_id: int) -> None:
         """Send the stop signal from a second connection; the same login may do so. A failure is for another try."""

@@ -8,12 +8,15 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
+_CLEAN_UP_S = 5
+_DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _HEADER = struct.Struct("!cI")
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
@@ -66,6 +69,26 @@ class Connection(asyncpg.Connection):
         return statement, tuple(
             Field(column.name, oid, modifier) for column, (oid, modifier) in zip(columns, described, strict=True)
         )
+
+    async def clean(self) -> bool:
+        """Make the session as it was after its login; False when there is any doubt."""
+        self.on_notice = None
+        if self.is_closed():
+            return False
+        try:
+            async with asyncio.timeout(_CLEAN_UP_S):
+                if self.is_in_transaction():
+                    await self.execute("ROLLBACK")
+                await self.execute("DISCARD ALL")
+        except _DRIVER_ERRORS:
+            return False
+        return True
+
+    async def shut(self) -> None:
+        """Close the connection, by force when the server does not answer."""
+        self.on_notice = None
+        with suppress(*_DRIVER_ERRORS):
+            await self.close(timeout=_CLEAN_UP_S)
 
     def _read_others_as_text(self, oids: set[int]) -> None:
         """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.

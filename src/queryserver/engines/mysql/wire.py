@@ -1,0 +1,164 @@
+"""The asyncmy connection as the adapter needs it: raw values, flow control, one statement per text, a clean session.
+
+asyncmy reads from its socket whether somebody takes the rows or not: a slow reader would pile up the whole result in
+memory. The transport is therefore paused whenever no rows are asked for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from asyncmy import Connection as DriverConnection
+from asyncmy import errors as driver
+from asyncmy.constants.CLIENT import MULTI_STATEMENTS
+from asyncmy.cursors import SSCursor
+
+from queryserver.engines.mysql.errors import DRIVER_ERRORS, LOGIN_REFUSED
+
+_CLEAN_UP_S = 5
+_COM_RESET_CONNECTION = 0x1F
+_IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
+
+
+class _RefusedLogin:
+    """In the place of a login method that tells the password to whoever listens."""
+
+    def __init__(self, connection: object) -> None:
+        pass
+
+    def authenticate(self, packet: object) -> None:  # noqa: ARG002 asyncmy calls it so
+        raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
+
+
+class Connection(DriverConnection):
+    """A connection whose values are the server's bytes and whose results are read in chunks.
+
+    `is_private` tells that nobody can listen: then the server may ask for the password in clear text.
+    """
+
+    # What the driver's stubs leave out.
+    _client_flag: int
+    _result: Any
+    _stream_broken: bool
+    _transport: asyncio.Transport | None
+    _execute_command: Callable[[int, bytes], Awaitable[None]]
+    _read_ok_packet: Callable[[], Awaitable[object]]
+
+    def __init__(self, *, is_private: bool, **options: Any) -> None:
+        methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
+        fixed: dict[str, Any] = {"use_unicode": False, "conv": {}, "autocommit": None, "local_infile": False}
+        super().__init__(auth_plugin_map=methods, **fixed, **options)
+        # A text is one statement: what follows a `;` is refused by the server, not run unseen.
+        self._client_flag &= ~MULTI_STATEMENTS
+        self._database = options.get("database")
+        self._cursor: Any = None
+        self._warnings: list[str] = []
+        self._warning_count = 0
+
+    async def set_up(self) -> None:
+        """Make a new or reset session ours: each statement commits by itself, text is UTF-8."""
+        await self.run("SET NAMES utf8mb4, autocommit = 1")
+
+    async def run(self, sql: str) -> None:
+        """A statement of ours, its result dropped."""
+        await self.start(sql)
+        await self.drain()
+
+    async def start(self, sql: str) -> None:
+        """Run a statement up to its first result set or its end."""
+        self._resume()
+        self._warnings, self._warning_count = [], 0
+        cursor: Any = self.cursor(SSCursor)
+        self._cursor = cursor
+        await cursor.execute(sql)
+        if not self.fields:
+            await self._drop_further_results()
+
+    @property
+    def fields(self) -> Sequence[Any]:
+        """asyncmy's field descriptors of the result set; none without one."""
+        result = self._result
+        return () if result is None or not result.field_count else result.fields
+
+    async def take_warnings(self) -> list[str]:
+        """The warnings of the statement whose last result was just read."""
+        if self._warning_count and not self._warnings:
+            await self.show_warnings()
+        taken, self._warnings, self._warning_count = self._warnings, [], 0
+        return taken
+
+    async def show_warnings(self) -> None:
+        """Keep the warnings. asyncmy calls this by itself, and would write what it gets, users' data, to the log."""
+        for level, code, message in await super().show_warnings():
+            self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
+
+    async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
+        """The next rows; fewer than `count` are the last ones. Further result sets of a procedure are dropped."""
+        if self._cursor is None:
+            return []
+        self._resume()
+        found = await self._cursor.fetchmany(count)
+        if len(found) < count:
+            await self._drop_further_results()
+        elif self._transport is not None:
+            self._transport.pause_reading()
+        return found
+
+    async def drain(self) -> None:
+        """Read what the server still sends for the last statement, and forget it."""
+        self._resume()
+        if self._cursor is not None and self.fields:
+            while await self._cursor.fetchmany(1000):
+                pass
+        await self._drop_further_results()
+
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        return not self.connected or self._stream_broken
+
+    async def clean(self) -> bool:
+        """Make the session as it was after its login; False when there is any doubt, also on servers without reset."""
+        if self.is_closed():
+            return False
+        try:
+            async with asyncio.timeout(_CLEAN_UP_S):
+                await self.drain()
+                await self._execute_command(_COM_RESET_CONNECTION, b"")
+                await self._read_ok_packet()
+                await self.set_up()
+                return await self._is_in_its_database()
+        except DRIVER_ERRORS:
+            return False
+
+    async def shut(self) -> None:
+        """Close the connection, by force when the server does not answer."""
+        with suppress(*DRIVER_ERRORS):
+            if not self.is_closed():
+                self._resume()
+                async with asyncio.timeout(_CLEAN_UP_S):
+                    await self.ensure_closed()
+        self.close()
+
+    async def _is_in_its_database(self) -> bool:
+        """A reset keeps the database that a statement may have chosen; it cannot be left, only changed."""
+        if self._database is not None:
+            await self.select_db(self._database)
+            return True
+        await self.start("SELECT DATABASE()")
+        rows = await self.rows(2)
+        return rows == [(None,)]
+
+    async def _drop_further_results(self) -> None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            self._warning_count = 0 if self._result is None else self._result.warning_count
+            await cursor.close()
+
+    def _resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else " ".join(value.decode(errors="replace").splitlines())

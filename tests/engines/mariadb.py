@@ -1,0 +1,59 @@
+"""MariaDB of the system's packages: the wire-compatible peer of MySQL (Debian: mariadb-server-core)."""
+
+import shutil
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
+
+_PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
+_SETTINGS = {
+    "bind-address": "127.0.0.1",
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "8M",
+    "innodb-flush-log-at-trx-commit": "0",
+    "skip-name-resolve": "1",
+    "character-set-server": "utf8mb4",
+    "max-allowed-packet": "64M",
+}
+_ACCOUNT = """\
+CREATE DATABASE users;
+CREATE USER admin@'%' IDENTIFIED BY 'secret';
+GRANT ALL ON *.* TO admin@'%' WITH GRANT OPTION;
+"""
+
+
+@contextmanager
+def mariadb_server() -> Generator[ServerAddress]:
+    """MariaDB with fresh data, a database `users` and an administrator."""
+    server = require(_program("mariadbd"), "mariadb")
+    installer = require(_program("mariadb-install-db"), "mariadb")
+    with data_directory() as directory:
+        data = directory / "data"
+        run(
+            [installer, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
+             "--skip-test-db", "--skip-log-bin"],
+            directory,
+        )  # fmt: skip
+        accounts = directory / "accounts.sql"
+        accounts.write_text(_ACCOUNT)
+        address = ServerAddress("127.0.0.1", free_port(), "admin", "secret")
+        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        places = [f"--datadir={data}", f"--port={address.port}", f"--socket={directory / 's'}"]
+        command = [server, "--no-defaults", *places, *settings, f"--init-file={accounts}"]
+        with serving(command, directory, lambda: _listens(address.port), signal.SIGTERM):
+            yield address
+
+
+def _program(name: str) -> Path | None:
+    found = shutil.which(name, path=_PROGRAMS)
+    return Path(found) if found else None
+
+
+def _listens(port: int) -> bool:
+    """The init file is read before the port is opened."""
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
