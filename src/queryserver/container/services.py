@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ from queryserver.db.sessions import Sessions as SessionRepository
 from queryserver.db.statements.leases import Leases
 from queryserver.db.statements.records import Records
 from queryserver.db.statements.retention import Retention
+from queryserver.domain.connector import Connector
 from queryserver.domain.errors import ConfigurationError
+from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.results import ResultStore
 from queryserver.results.segments import SegmentStore
 from queryserver.services.connectors import Connectors
@@ -92,15 +94,20 @@ class _Foundation:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, *, registry: CollectorRegistry | None = None, alone: bool = False
+    settings: Settings,
+    *,
+    registry: CollectorRegistry | None = None,
+    alone: bool = False,
+    engines: Callable[[Connector, Path | None], Engine] = build_engine,
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
 
     `alone`: no other process can be using this database, so nothing waits for dead ones' leases.
+    `engines` makes the engine of a connector; its second argument is the directory of local databases.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
-        base = await _foundation(settings, stack)
+        base = await _foundation(settings, engines, stack)
         runner = Runner(_owner(), _runner_parts(base))
         notices = PostgresNotices(base.database)
         queue = InlineQueue(runner, notices)
@@ -112,7 +119,9 @@ async def open_services(
         yield services
 
 
-async def _foundation(settings: Settings, stack: AsyncExitStack) -> _Foundation:
+async def _foundation(
+    settings: Settings, engines: Callable[[Connector, Path | None], Engine], stack: AsyncExitStack
+) -> _Foundation:
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
@@ -125,7 +134,7 @@ async def _foundation(settings: Settings, stack: AsyncExitStack) -> _Foundation:
     accounts = await stack.enter_async_context(open_accounts(settings, database))
     connectors = Connectors(
         configured_connectors(settings),
-        build=partial(build_engine, databases_dir=settings.desktop.connector_policy.local_database_dir),
+        build=lambda connector: engines(connector, settings.desktop.connector_policy.local_database_dir),
         default=settings.notebook.default_interpreter,
     )
     stack.push_async_callback(connectors.aclose)

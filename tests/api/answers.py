@@ -1,0 +1,90 @@
+"""What every answer must be, whatever the call: the shape of the tables, the common headers, no inside knowledge."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from scripts.check_operations import SERVED, Operation, read_operations
+
+from queryserver.schemas import generated
+
+# Contract editor 1.3, security: what no answer may show.
+INSIDE = re.compile(
+    r"Traceback|File \"|\.py\b|site-packages|/tmp/|/home/|/var/|asyncpg|sqlalchemy|aiosqlite|apsw|_duckdb|pyarrow"
+    r"|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
+)
+
+
+def _pattern(operation: Operation) -> re.Pattern[str]:
+    parts = [r"[^/]*" if part.startswith("{") else re.escape(part) for part in operation.path.split("/")]
+    return re.compile("/".join(parts))
+
+
+# Fixed words win over parameters.
+_OPERATIONS = [
+    (one.method, _pattern(one), one)
+    for one in sorted(read_operations(), key=lambda one: one.path.count("{"))
+    if one.status == SERVED
+]
+
+
+def operation_of(method: str, path: str) -> Operation | None:
+    """The row of the table that a call belongs to."""
+    method, path = ("GET" if method == "HEAD" else method), path.rstrip("/")
+    return next((one for verb, pattern, one in _OPERATIONS if verb == method and pattern.fullmatch(path)), None)
+
+
+def require_contract(response: httpx.Response) -> None:
+    """Fails unless the answer is one that the tables and the common rules allow."""
+    request = response.request
+    path = request.url.raw_path.partition(b"?")[0].decode()
+    _require_headers(response, path)
+    if request.method == "HEAD" or response.status_code == 204:
+        assert response.content == b""
+        return
+    if response.status_code >= 400:
+        shapes = ["FieldErrors", "ErrorBody"] if path.startswith("/api/v1/token/") else ["ErrorBody"]
+        _require_shape(response, ["Unauthorized"] if response.status_code == 401 else shapes)
+        assert not INSIDE.search(response.text), response.text
+        return
+    operation = operation_of(request.method, path)
+    assert operation is not None, f"{request.method} {path} is no call of the table"
+    assert response.status_code == operation.http
+    models = [name for name in operation.response if "/" not in name]
+    if models:
+        _require_shape(response, models)
+        if response.json().get("status", 0) != 0:
+            assert not INSIDE.search(response.text), response.text
+
+
+def _require_headers(response: httpx.Response, path: str) -> None:
+    headers = response.headers
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", headers["x-request-id"])
+    assert headers["x-content-type-options"] == "nosniff"
+    assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
+    assert headers.get("cache-control") == "no-store" or not path.startswith("/api/v1/")
+    if response.status_code == 401:
+        assert headers["www-authenticate"] == 'Bearer realm="api"'
+    if response.status_code in {429, 503}:
+        assert int(headers["retry-after"]) >= 1
+    if response.status_code == 405:
+        assert headers["allow"]
+
+
+def _require_shape(response: httpx.Response, names: list[str]) -> None:
+    assert response.headers["content-type"] == "application/json"
+    body = json.loads(response.content)
+    assert any(_fits(getattr(generated, name), body) for name in names), f"no {' or '.join(names)}: {body}"
+    if isinstance(body, dict) and response.status_code != 401 and not response.url.path.startswith("/api/v1/token/"):
+        assert type(body["status"]) is int
+
+
+def _fits(model: type[BaseModel], body: Any) -> bool:
+    """Whether the body has exactly the keys of the model with exactly their types."""
+    try:
+        read = model.model_validate(body, strict=True)
+    except ValidationError:
+        return False
+    return json.loads(read.model_dump_json()) == body

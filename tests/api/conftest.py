@@ -1,0 +1,99 @@
+"""One application for the tests of a process: three real engines, and scripted ones where a rule needs them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.dialects import ALL, Dialect
+from tests.api.driving import Api, Caller, open_api
+from tests.fixtures.database import execute
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.settings import Settings
+
+ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
+
+_SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+
+
+@pytest.fixture(scope="session")
+async def users_url(tcp_open: EmbeddedPostgres) -> str:
+    """A database on loopback for the statements of all tests here, with a login of its own."""
+    admin = tcp_open.admin_dsn()
+    await execute(admin, "CREATE ROLE api_tests LOGIN PASSWORD 'planted-secret'")
+    await execute(admin, "CREATE DATABASE api_tests TEMPLATE template0 OWNER api_tests")
+    return f"postgresql://api_tests:planted-secret@127.0.0.1:{tcp_open.port}/api_tests"
+
+
+def make_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Settings:
+    """Settings with an interpreter of each kind that the tests need."""
+    databases = directory / "databases"
+    databases.mkdir(exist_ok=True)
+    (databases / "api.sqlite").touch()
+    open_url = users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
+    interpreters: dict[str, Any] = {
+        "duckdb": {"interface": "duckdb", "options": {"path": "api.duckdb"}},
+        "sqlite": {"interface": "sqlite", "options": {"path": "api.sqlite"}},
+        "postgresql": {"interface": "sqlalchemy", "options": {"url": users_url}},
+        "warehouse": {"interface": "sqlalchemy", "dialect": "postgresql", "options": {"url": users_url}},
+        "hive2": {"interface": "fake", "dialect": "hive"},
+        "7": {"interface": "fake", "dialect": "hive"},
+        "mysql": {"interface": "fake"},
+        "down": {"interface": "fake"},
+        "frozen": {"interface": "fake", "read_only": True},
+        "closed": {"interface": "fake", "groups": ("analysts",)},
+        "login": {"interface": "sqlalchemy", "dialect": "guarded", "options": {"url": open_url}},
+    }
+    return Settings.model_validate(
+        {
+            "desktop": {
+                "data_dir": directory / "data",
+                "secret_key": _SECRET_KEY,
+                "shutdown_grace_s": 0,
+                "database": {"url": database_dsn, "pool_max": 5},
+                "connector_policy": {
+                    "local_database_dir": databases,
+                    "session_conf_allowed": ("work_mem", "statement_timeout", "mem_limit"),
+                },
+            },
+            "editor": {"cancel_wait_s": 5, **editor},
+            "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
+    """The application that most tests call; each test calls it as users of its own."""
+    async with open_api(make_settings(tmp_path_factory.mktemp("api"), shared_database_dsn, users_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
+    """Opens an application of the test's own, with other editor settings."""
+
+    def opener(**editor: Any) -> AbstractAsyncContextManager[Api]:
+        return open_api(make_settings(tmp_path, database_dsn, users_url, **editor))
+
+    return opener
+
+
+@pytest.fixture
+async def ana(api: Api) -> Caller:
+    """A user of this test's own."""
+    return await api.user("ana")
+
+
+@pytest.fixture
+async def bob(api: Api) -> Caller:
+    """Another user."""
+    return await api.user("bob")
+
+
+@pytest.fixture(params=ALL, ids=str)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    """Each dialect in turn."""
+    return request.param

@@ -1,0 +1,180 @@
+"""A service in this process, and the users who call it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp
+from tests.api.answers import require_contract
+from tests.api.transport import AppTransport
+from tests.fakes.engine import FakeEngine
+
+from queryserver.container import Services, open_services
+from queryserver.container.connectors import build_engine
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.database import Database, PoolLimits, open_database
+from queryserver.domain.connector import Connector
+from queryserver.domain.usernames import Username
+from queryserver.interfaces.accounts import NewAccount, StoredLogin
+from queryserver.interfaces.engine import Engine
+from queryserver.main import create_app
+from queryserver.settings import Settings
+
+_numbers = count(1)
+_ACTIVE = {"waiting", "running"}
+
+
+@dataclass
+class Fakes:
+    """Builds scripted engines for the interface `fake`, and real ones for all others."""
+
+    built: dict[str, FakeEngine] = field(default_factory=dict)
+
+    def build(self, connector: Connector, databases_dir: Path | None) -> Engine:
+        if connector.interface != "fake":
+            return build_engine(connector, databases_dir)
+        return self.built.setdefault(connector.key, FakeEngine(dialect=connector.dialect))
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One served application."""
+
+    app: ASGIApp
+    services: Services
+    database: Database
+    """The service database, for what no call can do: turning the clock, counting rows."""
+    fakes: Mapping[str, FakeEngine]
+    http: httpx.AsyncClient
+
+    async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
+        """A new user, logged in; tests of one process never share one."""
+        return await sign_in(self, f"{name}{next(_numbers)}", admin=admin, groups=groups)
+
+    @property
+    def stranger(self) -> "Caller":
+        """Somebody without credentials."""
+        return Caller(self, "", {})
+
+
+@asynccontextmanager
+async def open_api(settings: Settings) -> AsyncGenerator[Api]:
+    """The application on services of its own."""
+    fakes = Fakes()
+    async with (
+        open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
+        open_services(settings, engines=fakes.build) as services,
+    ):
+        app = create_app(settings, services=services)
+        async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=None) as http:
+            yield Api(app, services, database, fakes.built, http)
+
+
+async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":
+    """Make a user, and what their calls carry. Without a password: the hashing of two would take most of a test."""
+    records = AccountRepository(api.database)
+    for group in groups:
+        await records.ensure_group(group, ())
+    account = NewAccount(Username(username, username), is_admin=admin, groups=groups)
+    user_id = await records.create(account, default_group=api.services.settings.desktop.auth.default_user_group)
+    login = StoredLogin(user_id, username, password_hash=None, is_active=True, token_epoch=0)
+    pair = api.services.accounts.tokens.issue(login)
+    return Caller(api, username, {"Authorization": f"Bearer {pair.access}"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One user's view of the service. Every answer is held against the contract before a test sees it."""
+
+    api: Api
+    username: str
+    headers: Mapping[str, str]
+
+    async def send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Any call. `path` stands below /api/v1/ unless it begins with a slash."""
+        path = path if path.startswith("/") else f"/api/v1/{path}"
+        headers = {**self.headers, **more.pop("headers", {})}
+        response = await self.api.http.request(method, path, headers=headers, **more)
+        require_contract(response)
+        return response
+
+    async def post(self, path: str, **fields: Any) -> httpx.Response:
+        """A POST with form fields."""
+        return await self.send("POST", path, data=fields)
+
+    async def post_json(self, path: str, **fields: Any) -> httpx.Response:
+        """A POST with a JSON body."""
+        return await self.send("POST", path, json=fields)
+
+    async def get(self, path: str, **query: Any) -> httpx.Response:
+        """A GET."""
+        return await self.send("GET", path, params=query)
+
+    async def told(self, path: str, **fields: Any) -> dict[str, Any]:
+        """The body of a call that was carried out, whatever it says about the statement."""
+        response = await self.post(path, **fields)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def refused(self, path: str, **fields: Any) -> tuple[int, int, str]:
+        """HTTP status, `status` and `code` of a POST that fails."""
+        return verdict(await self.post(path, **fields))
+
+    async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
+        """Submit, and do not wait."""
+        return await self.told(f"editor/execute/{dialect}", statement=statement, **fields)
+
+    async def run(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
+        """Submit, and wait for the end."""
+        body = await self.execute(dialect, statement, wait=60, **fields)
+        assert body["query_status"]["state"] not in _ACTIVE, body
+        return body
+
+    async def on(self, operation: str, call: str, **fields: Any) -> dict[str, Any]:
+        """A call on an operation: `on(op, "check_status")`."""
+        return await self.told(f"editor/{call}", operationId=operation, **fields)
+
+    async def ended(self, operation: str) -> dict[str, Any]:
+        """The check_status body at the end of the statement."""
+        body = await self.on(operation, "check_status", wait=60)
+        assert body["query_status"]["state"] not in _ACTIVE, body
+        return body
+
+    async def running(self, operation: str) -> None:
+        """Returns once the engine has the statement."""
+        while (state := (await self.state(operation))) == "waiting":
+            await asyncio.sleep(0.02)
+        assert state == "running"
+
+    async def state(self, operation: str) -> str:
+        """The exact state just now."""
+        return (await self.on(operation, "check_status"))["query_status"]["state"]
+
+    async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
+        """`result` of a fetch that succeeds."""
+        body = await self.on(operation, "fetch_result_data", **fields)
+        assert body["status"] == 0, body
+        return body["result"]
+
+    async def result(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
+        """`result` of the first fetch of a statement that succeeds."""
+        body = await self.run(dialect, statement)
+        assert body["status"] == 0, body
+        return await self.page(body["history_uuid"], **fields)
+
+    async def history(self, **query: Any) -> dict[str, Any]:
+        """The get_history body."""
+        response = await self.get("editor/get_history", **query)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+def verdict(response: httpx.Response) -> tuple[int, int, str]:
+    """HTTP status, `status` and `code`."""
+    body = response.json()
+    return response.status_code, body["status"], body["code"]

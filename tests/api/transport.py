@@ -1,0 +1,81 @@
+"""The app in this process as an httpx transport that gives the answer piece by piece, as it is sent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+from starlette.types import ASGIApp, Message, Scope
+
+
+class AppTransport(httpx.AsyncBaseTransport):
+    """Unlike httpx.ASGITransport it does not wait for the end of an answer, so event streams can be followed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        exchange = _Exchange(self._app, request)
+        start = await exchange.start()
+        return httpx.Response(start["status"], headers=start["headers"], stream=exchange)
+
+
+class _Exchange(httpx.AsyncByteStream):
+    """One call. Leaving early is seen by the app as a client that went away."""
+
+    def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
+        self._left = asyncio.Event()
+        self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._body = request.stream.__aiter__()
+        self._body_ended = False
+        self._task = asyncio.create_task(self._serve(app, _scope(request)))
+
+    async def start(self) -> Message:
+        message = await self._sent.get()
+        if message is None:
+            await self._task
+            raise httpx.RemoteProtocolError("No answer.")
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self._sent.get()) is not None:
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body", False):
+                return
+        raise httpx.RemoteProtocolError("The answer ends without its last chunk.")
+
+    async def aclose(self) -> None:
+        self._left.set()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _serve(self, app: ASGIApp, scope: Scope) -> None:
+        try:
+            await app(scope, self._receive, self._sent.put)
+        finally:
+            await self._sent.put(None)
+
+    async def _receive(self) -> Message:
+        if not self._body_ended:
+            piece = await anext(self._body, None)
+            self._body_ended = piece is None
+            return {"type": "http.request", "body": piece or b"", "more_body": not self._body_ended}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+
+def _scope(request: httpx.Request) -> Scope:
+    raw_path, _, query = request.url.raw_path.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "scheme": request.url.scheme,
+        "path": request.url.path,
+        "raw_path": raw_path,
+        "query_string": query,
+        "server": (request.url.host, request.url.port),
+        "client": ("127.0.0.1", 1234),
+        "root_path": "",
+    }
