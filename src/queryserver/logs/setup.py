@@ -1,0 +1,106 @@
+"""Where the log goes, for structlog and the standard library alike."""
+
+import atexit
+import logging
+import queue
+import sys
+from collections.abc import MutableMapping
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any
+
+import structlog
+
+from queryserver.logs.cleaning import Redactor
+from queryserver.logs.files import SharedLogFile
+from queryserver.logs.lines import FIELDS, LineFormatter
+from queryserver.settings.desktop import LoggingSettings
+
+# A terminal or pipe that nobody reads must not hold up the server: beyond this many waiting lines they are dropped.
+_MOST_WAITING = 10_000
+
+# They tell of each call and each connection; below DEBUG that is noise.
+_TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+
+_writer: QueueListener | None = None
+
+
+def configure_logging(settings: LoggingSettings) -> None:
+    """Send all logs of this process where the settings say. Called again, it replaces what was set before.
+
+    Lines are formed by whoever logs and written by a thread, so that no disk or terminal holds up the event loop.
+    """
+    stop_logging()
+    waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
+    entrance = _Entrance(waiting)
+    entrance.setFormatter(LineFormatter(settings.format, Redactor(settings.redact)))
+    _listen(waiting, settings)
+    _connect(entrance, settings.level)
+    level = logging.getLevelNamesMapping()[settings.level]
+    structlog.configure(
+        processors=[_to_standard_library],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def stop_logging() -> None:
+    """Write what is waiting, and stop writing."""
+    global _writer  # noqa: PLW0603 a process has one log
+    if _writer is not None:
+        _writer.stop()
+        for sink in _writer.handlers:
+            sink.close()
+        _writer = None
+
+
+class _Entrance(QueueHandler):
+    """Forms the line at once: the ids of the call are known only here."""
+
+    def __init__(self, waiting: "queue.Queue[logging.LogRecord]") -> None:
+        super().__init__(waiting)
+        self._waiting = waiting
+        self._dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Never waits."""
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+            return
+        if self._dropped and self._waiting.qsize() < _MOST_WAITING // 2:
+            dropped, self._dropped = self._dropped, 0
+            logging.getLogger(__name__).warning("%d lines of the log were dropped: nobody read them", dropped)
+
+
+def _listen(waiting: "queue.Queue[logging.LogRecord]", settings: LoggingSettings) -> None:
+    global _writer  # noqa: PLW0603 a process has one log
+    sink: logging.Handler
+    if settings.file is None:
+        sink = logging.StreamHandler(sys.stderr)
+    else:
+        sink = SharedLogFile(settings.file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
+    _writer = QueueListener(waiting, sink)
+    _writer.start()
+
+
+def _connect(entrance: logging.Handler, level: str) -> None:
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, _Entrance):
+            root.removeHandler(handler)
+    root.addHandler(entrance)
+    root.setLevel(level)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
+    logging.captureWarnings(capture=True)
+
+
+def _to_standard_library(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    message = str(event.pop("event", ""))
+    exc_info = event.pop("exc_info", None)
+    return (message,), {"extra": {FIELDS: dict(event)}, "exc_info": exc_info}
+
+
+atexit.register(stop_logging)
