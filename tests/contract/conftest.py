@@ -4,7 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.engine_contract", "tests.contract.engine_driving")
+pytest.register_assert_rewrite(
+    "tests.contract.engine_basis",
+    "tests.contract.engine_contract",
+    "tests.contract.engine_driving",
+    "tests.contract.engine_stopping",
+)
 
 _EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
 

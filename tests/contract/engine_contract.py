@@ -7,53 +7,24 @@ A test class per adapter inherits `EngineContract`, declares its `facts` and giv
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import ClassVar
-from uuid import uuid4
 
 import psutil
 import pytest
+from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, read, run, started
-from tests.contract.engine_facts import EngineFacts, SessionState, TypeFact
+from tests.contract.engine_facts import SessionState, TypeFact
+from tests.contract.engine_stopping import StoppingContract
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
-from queryserver.domain.user import User
+from queryserver.domain.errors import EngineUnavailable, StatementRejected
 from queryserver.interfaces.engine import Engine, EngineSession, OperationState, SessionOptions
-
-USER = User(id=1, username="ada")
-NO_OPTIONS = SessionOptions()
-STOP_S = 5.0
-"""How soon a canceled statement must have ended."""
 
 MIB = 1024 * 1024
 AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /* \t\n end"
 
 
-class EngineContract:
+class EngineContract(StoppingContract):
     """Inherited by one test class per adapter."""
-
-    facts: ClassVar[EngineFacts]
-    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
-
-    async def running_statements(self, engine: Engine) -> int:
-        """How many statements of the tests the engine is at work on, asked of the engine itself."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    async def session(self, engine: Engine) -> AsyncGenerator[EngineSession]:
-        async with engine.session(USER, NO_OPTIONS) as session:
-            yield session
-
-    @pytest.fixture
-    def table(self) -> str:
-        return f"t_{uuid4().hex[:12]}"
-
-    async def eventually_idle(self, engine: Engine) -> None:
-        """The engine has stopped all work within `STOP_S`."""
-        async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
-                await asyncio.sleep(0.05)
 
     @pytest.mark.item(10)
     async def test_submit_returns_before_a_slow_statement_ends(self, session: EngineSession) -> None:
@@ -244,114 +215,6 @@ class EngineContract:
                 pass
         self.assert_tidy(caught.value)
 
-    def assert_tidy(self, error: EngineError) -> None:
-        """The message is for the person who wrote the statement."""
-        assert error.message.strip() == error.message != ""
-        for word in ("Traceback", 'File "', "object at 0x", *self.facts.driver_words):
-            assert word not in error.message
-
-    @pytest.mark.item(36)
-    async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
-            await started(session, handle)
-            assert await self.running_statements(engine) == 1
-            await session.cancel(handle)
-            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
-        await self.eventually_idle(engine)
-
-    async def test_cancel_twice_is_harmless(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
-            await started(session, handle)
-            async with asyncio.timeout(STOP_S):
-                await asyncio.gather(session.cancel(handle), session.cancel(handle))
-                await session.cancel(handle)
-            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
-            await session.cancel(handle)
-
-    async def test_cancel_right_after_submit_is_not_lost(self, engine: Engine) -> None:
-        for pause_s in (0, 0, 0.001, 0.003, 0.01):
-            async with (
-                engine.session(USER, NO_OPTIONS) as session,
-                operation(session, self.facts.slow_sql) as handle,
-            ):
-                await asyncio.sleep(pause_s)
-                await session.cancel(handle)
-                assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
-
-    async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
-            waiting = asyncio.create_task(session.poll(handle, wait_s=20))
-            await asyncio.sleep(0.3)
-            begun = time.monotonic()
-            await session.cancel(handle)
-            assert (await waiting).state is OperationState.CANCELED
-            assert time.monotonic() - begun < STOP_S
-
-    async def test_a_session_after_cancel_is_usable_or_says_that_it_is_not(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
-            await started(session, handle)
-            await session.cancel(handle)
-            await ended(session, handle, within_s=STOP_S)
-        if await session.is_alive():
-            assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
-        else:
-            with pytest.raises(SessionLost):
-                await session.submit(self.facts.rows_sql(1))
-
-    async def test_cancel_after_the_end_changes_nothing(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.rows_sql(5)) as handle:
-            await ended(session, handle)
-            rows = await read(session, handle)
-            await session.cancel(handle)
-            assert (await session.poll(handle)).state is OperationState.FINISHED
-        assert len(rows) == 5
-        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
-
-    async def test_cancel_stops_who_reads_rows(self, engine: Engine) -> None:
-        async with (
-            engine.session(USER, NO_OPTIONS) as session,
-            operation(session, self.facts.rows_sql(500_000_000)) as handle,
-        ):
-            await ended(session, handle)
-            reader = asyncio.create_task(count_rows(session, handle))
-            await asyncio.sleep(0.3)
-            async with asyncio.timeout(STOP_S):
-                await session.cancel(handle)
-                with pytest.raises(EngineError):
-                    await reader
-        await self.eventually_idle(engine)
-
-    async def test_close_twice_is_harmless(self, session: EngineSession) -> None:
-        handle = await session.submit(self.facts.rows_sql(5))
-        await ended(session, handle)
-        await session.close(handle)
-        await session.close(handle)
-        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
-
-    @pytest.mark.item(39)
-    async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
-        handle = await session.submit(self.facts.slow_sql)
-        await started(session, handle)
-        async with asyncio.timeout(STOP_S):
-            await session.close(handle)
-        await self.eventually_idle(engine)
-
-    async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
-        async with asyncio.timeout(3 * STOP_S):
-            async with engine.session(USER, NO_OPTIONS) as session:
-                handle = await session.submit(self.facts.slow_sql)
-                await started(session, handle)
-                assert await self.running_statements(engine) == 1
-        await self.eventually_idle(engine)
-        assert not await session.is_alive()
-
-    async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
-        async with engine.session(USER, NO_OPTIONS) as session:
-            pass
-        assert not await session.is_alive()
-        with pytest.raises(SessionLost):
-            await session.submit(self.facts.rows_sql(1))
-
     @pytest.mark.item(50)
     async def test_state_lives_in_its_session_only(self, engine: Engine, session: EngineSession) -> None:
         assert self.facts.session_state
@@ -392,7 +255,7 @@ class EngineContract:
             await self._short_session(engine)
         after = Footprint.now()
         assert after.tasks == before.tasks
-        assert after.threads <= before.threads + 1
+        assert after.threads <= before.threads + 10  # a pool may still fill up to its bound
         assert after.files <= before.files + 2
         await self.eventually_idle(engine)
 

@@ -43,6 +43,7 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
     Adapter(Engine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Engine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
+    Adapter(Engine, "queryserver.engines.mysql.engine", "MysqlEngine"),
     Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
@@ -56,6 +57,7 @@ ENGINE_TESTS = {
     "test_duckdb_engine.py": ("TestDuckdbEngine", "TestDuckdbInMemory"),
     "test_sqlite_engine.py": ("TestSqliteEngine", "TestSqliteInMemory"),
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
+    "test_mysql_engine.py": ("TestMariadb",),
     "test_fake_engine.py": ("TestFakeEngine",),
 }
 

@@ -1,0 +1,50 @@
+"""What all parts of the engine contract stand on: the facts of the adapter, and the fixtures made from them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import ClassVar
+from uuid import uuid4
+
+import pytest
+from tests.contract.engine_facts import EngineFacts
+
+from queryserver.domain.errors import EngineError
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
+
+USER = User(id=1, username="ada")
+NO_OPTIONS = SessionOptions()
+STOP_S = 5.0
+"""How soon a canceled statement must have ended."""
+
+
+class EngineBasis:
+    """Declared by each adapter's test class: `facts`, `known_failures`, `running_statements`, fixture `engine`."""
+
+    facts: ClassVar[EngineFacts]
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
+
+    async def running_statements(self, engine: Engine) -> int:
+        """How many statements of the tests the engine is at work on, asked of the engine itself."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def session(self, engine: Engine) -> AsyncGenerator[EngineSession]:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            yield session
+
+    @pytest.fixture
+    def table(self) -> str:
+        return f"t_{uuid4().hex[:12]}"
+
+    async def eventually_idle(self, engine: Engine) -> None:
+        """The engine has stopped all work within `STOP_S`."""
+        async with asyncio.timeout(STOP_S):
+            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+                await asyncio.sleep(0.05)
+
+    def assert_tidy(self, error: EngineError) -> None:
+        """The message is for the person who wrote the statement."""
+        assert error.message.strip() == error.message != ""
+        for word in ("Traceback", 'File "', "object at 0x", *self.facts.driver_words):
+            assert word not in error.message

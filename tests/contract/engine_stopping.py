@@ -1,0 +1,117 @@
+"""How statements are stopped and let go of: one part of the engine contract."""
+
+import asyncio
+import time
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER, EngineBasis
+from tests.contract.engine_driving import count_rows, ended, operation, read, run, started
+
+from queryserver.domain.errors import EngineError, SessionLost
+from queryserver.interfaces.engine import Engine, EngineSession, OperationState
+
+
+class StoppingContract(EngineBasis):
+    """Part of `EngineContract`."""
+
+    @pytest.mark.item(36)
+    async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            assert await self.running_statements(engine) == 1
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+        await self.eventually_idle(engine)
+
+    async def test_cancel_twice_is_harmless(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            async with asyncio.timeout(STOP_S):
+                await asyncio.gather(session.cancel(handle), session.cancel(handle))
+                await session.cancel(handle)
+            assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+            await session.cancel(handle)
+
+    async def test_cancel_right_after_submit_is_not_lost(self, engine: Engine) -> None:
+        for pause_s in (0, 0, 0.001, 0.003, 0.01):
+            async with (
+                engine.session(USER, NO_OPTIONS) as session,
+                operation(session, self.facts.slow_sql) as handle,
+            ):
+                await asyncio.sleep(pause_s)
+                await session.cancel(handle)
+                assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
+
+    async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            waiting = asyncio.create_task(session.poll(handle, wait_s=20))
+            await asyncio.sleep(0.3)
+            begun = time.monotonic()
+            await session.cancel(handle)
+            assert (await waiting).state is OperationState.CANCELED
+            assert time.monotonic() - begun < STOP_S
+
+    async def test_a_session_after_cancel_is_usable_or_says_that_it_is_not(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.slow_sql) as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            await ended(session, handle, within_s=STOP_S)
+        if await session.is_alive():
+            assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+        else:
+            with pytest.raises(SessionLost):
+                await session.submit(self.facts.rows_sql(1))
+
+    async def test_cancel_after_the_end_changes_nothing(self, session: EngineSession) -> None:
+        async with operation(session, self.facts.rows_sql(5)) as handle:
+            await ended(session, handle)
+            rows = await read(session, handle)
+            await session.cancel(handle)
+            assert (await session.poll(handle)).state is OperationState.FINISHED
+        assert len(rows) == 5
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    async def test_cancel_stops_who_reads_rows(self, engine: Engine) -> None:
+        async with (
+            engine.session(USER, NO_OPTIONS) as session,
+            operation(session, self.facts.rows_sql(500_000_000)) as handle,
+        ):
+            await ended(session, handle)
+            reader = asyncio.create_task(count_rows(session, handle))
+            await asyncio.sleep(0.3)
+            async with asyncio.timeout(STOP_S):
+                await session.cancel(handle)
+                with pytest.raises(EngineError):
+                    await reader
+        await self.eventually_idle(engine)
+
+    async def test_close_twice_is_harmless(self, session: EngineSession) -> None:
+        handle = await session.submit(self.facts.rows_sql(5))
+        await ended(session, handle)
+        await session.close(handle)
+        await session.close(handle)
+        assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
+
+    @pytest.mark.item(39)
+    async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
+        handle = await session.submit(self.facts.slow_sql)
+        await started(session, handle)
+        async with asyncio.timeout(STOP_S):
+            await session.close(handle)
+        await self.eventually_idle(engine)
+
+    async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
+        async with asyncio.timeout(3 * STOP_S):
+            async with engine.session(USER, NO_OPTIONS) as session:
+                handle = await session.submit(self.facts.slow_sql)
+                await started(session, handle)
+                assert await self.running_statements(engine) == 1
+        await self.eventually_idle(engine)
+        assert not await session.is_alive()
+
+    async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            pass
+        assert not await session.is_alive()
+        with pytest.raises(SessionLost):
+            await session.submit(self.facts.rows_sql(1))
