@@ -1,0 +1,129 @@
+"""What the README tells people to paste works, letter by letter, on a server with the sample data."""
+
+import ast
+import asyncio
+import csv
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import ServerProcess, running_server
+
+from queryserver.embedded.sample import SampleTable, sample_tables
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+PASSWORD = "a password & nothing but a password"
+
+
+def block(language: str) -> str:
+    """The only fenced block of that language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    return found
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    """`queryserver serve --embedded`, at its first start."""
+    state = tmp_path_factory.mktemp("readme") / "data"
+    async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sample() -> Mapping[str, SampleTable]:
+    return {table.name: table for table in sample_tables()}
+
+
+async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
+    """What the command prints in `directory`, told of the server as the README says."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=directory,
+        env=os.environ | {"B": server.base_url, "QUERYSERVER_ADMIN_PASSWORD": PASSWORD},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), 60)
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    assert (process.returncode, errors.decode()) == (0, "")
+    return output.decode()
+
+
+def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
+    """The answer that the statement of the shell sequence must give, worked out here."""
+    country_of_customer = {row[0]: row[3] for row in sample["customers"].rows}
+    country_of_order = {row[0]: country_of_customer[row[1]] for row in sample["orders"].rows}
+    sales: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for order, _line, _product, quantity, unit_price, _discount in sample["order_items"].rows:
+        sales[country_of_order[order]] += quantity * unit_price
+    orders = Counter(country_of_order.values())
+    found = [(country, orders[country], amount) for country, amount in sales.items()]
+    return sorted(found, key=lambda row: row[2], reverse=True)
+
+
+async def test_the_shell_sequence_runs_as_printed(
+    server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
+) -> None:
+    script = tmp_path / "sequence.sh"
+    script.write_text(block("bash"))
+    # The options only make the shell stop at the first thing that goes wrong.
+    status, rows, *log, closed = (
+        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
+    ).splitlines()
+
+    expected = sales_by_country(sample)
+    assert status == "available"
+    assert [(country, orders, Decimal(sales)) for country, orders, sales in ast.literal_eval(rows)] == expected[:3]
+    assert log
+    assert closed == "Query closed."
+    with (tmp_path / "sales.csv").open(newline="") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["country", "orders", "sales"]
+    assert [(country, int(orders), Decimal(sales)) for country, orders, sales in lines] == expected
+
+
+async def test_the_python_script_runs_as_printed(
+    server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
+) -> None:
+    script = tmp_path / "ask.py"
+    script.write_text(block("python"))
+    answers = dict(map(ast.literal_eval, (await printed([sys.executable, str(script)], server, tmp_path)).splitlines()))
+
+    prices: defaultdict[str, list[Decimal]] = defaultdict(list)
+    for _number, _name, category, price, _weight, _discontinued in sample["products"].rows:
+        prices[category].append(price)
+    expected = [(category, len(found), max(found)) for category, found in sorted(prices.items())]
+    assert list(answers) == ["duckdb", "sqlite", "postgresql"]
+    for rows in answers.values():
+        assert [(category, count, Decimal(str(dearest))) for category, count, dearest in rows] == expected
+
+
+def test_the_python_script_has_at_most_15_lines() -> None:
+    lines = [line for line in block("python").splitlines() if line]
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
+    """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the two functions."""
+    begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", block("bash"), re.MULTILINE)
+    assert begins
+    assert set(begins) <= {"curl", "python3", "pick", "call", "print"}
+
+
+def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:
+    from queryserver.settings import load_settings
+
+    file = tmp_path / "queryserver.toml"
+    file.write_text(block("toml"))
+    assert list(load_settings(file, {}).notebook.interpreters) == ["warehouse"]

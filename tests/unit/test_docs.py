@@ -1,0 +1,141 @@
+"""The documents say what is there: links, paths, commands and settings are compared with the project."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryserver import __version__
+from queryserver.settings import Settings, load_settings
+from queryserver.settings.schema import keys
+from queryserver.settings.section import Section
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGE = PROJECT / "src" / "queryserver"
+RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
+DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")), *RECORDS]
+MADE_BY_USERS = {"queryserver.toml", "ask.py"}
+HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
+
+FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|ya?ml|toml|sh))")
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
+
+
+def prose(document: Path) -> str:
+    """The text without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def fenced(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def code_words(document: Path) -> Iterator[str]:
+    """What stands in back-ticks within the text."""
+    return (found[1] for found in re.finditer(r"`([^`\n]+)`", prose(document)))
+
+
+def slug(heading: str) -> str:
+    """How a heading is named in a link and in the file name of a record."""
+    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def anchors(document: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)}
+
+
+def is_setting(name: str) -> bool:
+    """Whether the tree of settings has this key or table; below named tables and free names anything is good."""
+    section: type[Section] | None = Settings
+    for part in name.split("."):
+        if section is None or part not in (known := keys(section)):
+            return False
+        if known[part].entries or known[part].has_free_names:
+            return True
+        section = known[part].section
+    return True
+
+
+def is_file_of_ours(name: str) -> bool:
+    if "/" not in name and name in {*MADE_BY_USERS, *(file.name for file in PACKAGE.rglob("*.py"))}:
+        return True
+    return any((place / name).exists() for place in (PROJECT, PACKAGE))
+
+
+@every_document
+def test_links_resolve(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.is_relative_to(PROJECT), target
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@every_document
+def test_files_named_in_back_ticks_exist(document: Path) -> None:
+    """From the top of the project, from the package, or a bare name that one file of the package has."""
+    named = [word for word in code_words(document) if FILE.fullmatch(word)]
+    assert [word for word in named if not is_file_of_ours(word)] == []
+
+
+@every_document
+def test_make_targets_named_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    text = "\n".join([*code_words(document), *fenced(document, "sh")])
+    assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+@every_document
+def test_settings_named_in_back_ticks_exist(document: Path) -> None:
+    sections = "|".join(keys(Settings))
+    named = [word for word in code_words(document) if re.fullmatch(rf"(?:{sections})(?:\.[a-z_]+)+", word)]
+    assert [name for name in named if not is_setting(name)] == []
+
+
+@every_document
+def test_settings_files_shown_are_valid(document: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(fenced(document, "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        load_settings(file, {})
+
+
+@every_record
+def test_a_record_has_its_headings_in_order(record: Path) -> None:
+    text = record.read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert re.search(r"^Date: \d{4}-\d\d-\d\d\. Status: (accepted|replaced by ADR \d+)\.", text, re.MULTILINE)
+
+
+@every_record
+def test_the_file_of_a_record_is_named_after_its_title(record: Path) -> None:
+    title = re.fullmatch(r"# (\d+)\. (.+)", record.read_text().splitlines()[0])
+    assert title, "a record begins with `# <number>. <sentence>`"
+    number, sentence = title.groups()
+    assert not sentence.endswith(".")
+    assert record.stem == f"{int(number):04}-{slug(sentence)}"
+
+
+def test_numbers_of_records_are_unique_and_gapless() -> None:
+    numbers = [int(record.name[:4]) for record in RECORDS]
+    assert numbers == list(range(1, len(RECORDS) + 1))
+    assert numbers
+
+
+@every_document
+def test_records_named_by_number_exist(document: Path) -> None:
+    named = {int(number) for number in re.findall(r"\bADR (\d+)", prose(document))}
+    assert named <= set(range(1, len(RECORDS) + 1))
+
+
+def test_the_newest_version_comes_first_in_the_changelog() -> None:
+    headings = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    versions = [tuple(map(int, heading.split(" ")[0].split("."))) for heading in headings if heading != "Unreleased"]
+    assert versions == sorted(versions, reverse=True)
+    assert headings[0] == "Unreleased" or headings[0].startswith(f"{__version__} ")
