@@ -1,0 +1,89 @@
+"""Every exception of asyncmy becomes a domain error, and its text is the server's."""
+
+import inspect
+
+import pytest
+from asyncmy import errors as driver
+
+from queryserver.domain.errors import (
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
+from queryserver.engines.mysql.errors import connect_errors, statement_errors
+
+DRIVER_CLASSES = [
+    member for _, member in inspect.getmembers(driver, inspect.isclass) if issubclass(member, driver.MySQLError)
+]
+
+
+def told(error: Exception, *, started: bool = True) -> EngineError:
+    with pytest.raises(EngineError) as caught, statement_errors(started=started):
+        raise error
+    return caught.value
+
+
+def told_on_connect(error: Exception) -> EngineError:
+    with pytest.raises(EngineError) as caught, connect_errors():
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
+    assert len(DRIVER_CLASSES) == 11
+    for error in (kind(), kind(1064, "text"), kind("text")):
+        for translated in (told(error), told(error, started=False), told_on_connect(error)):
+            assert translated.message.strip()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1146, StatementRejected),
+        (1317, StatementRejected),
+        (1969, EngineTimeout),
+        (3024, EngineTimeout),
+        (1205, EngineTimeout),
+        (1053, OutcomeUnknown),
+        (1927, OutcomeUnknown),
+        (2013, OutcomeUnknown),
+        (2006, OutcomeUnknown),
+        (0, OutcomeUnknown),
+    ],
+)
+def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]) -> None:
+    assert type(told(driver.OperationalError(number, "text"))) is expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1045, CredentialsRequired),
+        (1698, CredentialsRequired),
+        (2059, CredentialsRequired),
+        (1049, StatementRejected),
+        (1040, EngineUnavailable),
+        (2003, EngineUnavailable),
+    ],
+)
+def test_a_number_of_the_server_decides_about_a_login(number: int, expected: type[EngineError]) -> None:
+    assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
+
+
+def test_a_connection_lost_before_the_statement_is_a_lost_session() -> None:
+    assert type(told(driver.InterfaceError(0, "Not connected"), started=False)) is SessionLost
+
+
+@pytest.mark.security("T23")
+def test_the_address_that_the_server_saw_is_not_told() -> None:
+    error = driver.OperationalError(1045, "Access denied for user 'ann'@'10.0.0.7' (using password: YES)")
+    assert told_on_connect(error).message == "Access denied for user 'ann' (using password: YES)"
+
+
+def test_a_server_that_asks_for_a_file_is_refused() -> None:
+    assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
