@@ -71,7 +71,7 @@ async def open_api(settings: Settings) -> AsyncGenerator[Api]:
         open_services(settings, engines=fakes.build) as services,
     ):
         app = create_app(settings, services=services)
-        async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=None) as http:
+        async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=90) as http:
             yield Api(app, services, database, fakes.built, http)
 
 
@@ -147,7 +147,9 @@ class Caller:
 
     async def running(self, operation: str) -> None:
         """Returns once the engine has the statement."""
-        while (state := (await self.state(operation))) == "waiting":
+        for _ in range(500):
+            if (state := await self.state(operation)) != "waiting":
+                break
             await asyncio.sleep(0.02)
         assert state == "running"
 

@@ -1,4 +1,4 @@
-"""execute in its three forms (Contract editor 4, checklist 3 to 10 and 12)."""
+"""execute in its three forms (Contract editor 4)."""
 
 import json
 import re
@@ -6,34 +6,426 @@ import time
 from typing import Any
 
 import pytest
-from tests.api.dialects import Dialect, literal
-from tests.api.driving import Caller, verdict
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import ALL, DUCKDB, POSTGRESQL, Dialect, literal
+from tests.api.driving import Api, Caller, verdict
 
-ODD_CHARACTERS = "a\"b'c\nd\te\\f\\n%g&h+i é 😀 \r\n;--/*z"
+UNLIKE = {"guid", "secret", "session_id", "session_guid"}
+
+ODD_TEXTS = [
+    "a\"b'c\nd\te\\f\\ng%h&i+j é 😀",
+    "-- no /* comment */ ; here",
+    "\r\n \r \u2028 \u00a0 trailing\t",
+    "\\",
+    "%41%00&x=1+2",
+    "\u0001\u007f\ufeff\uffff",
+]
 
 
-def without_ids(body: dict[str, Any]) -> dict[str, Any]:
+def equal_part(body: dict[str, Any]) -> dict[str, Any]:
     """What equal calls answer equally."""
-    unlike = {"guid", "secret", "session_id", "session_guid"}
-    handle = {key: value for key, value in body["handle"].items() if key not in unlike}
+    handle = {key: value for key, value in body["handle"].items() if key not in UNLIKE}
     return {"status": body["status"], "handle": handle, "query_status": body["query_status"] | {"expires_at": None}}
 
 
-@pytest.mark.item(9)
-async def test_the_handle_has_every_key_with_its_type(ana: Caller, dialect: Dialect):
-    handle = (await ana.execute(dialect, "SELECT 1 AS a"))["handle"]
-    assert handle["statement"] == "SELECT 1 AS a"
-    assert handle["session_type"] == dialect.name
-    assert (handle["start"], handle["end"]) == ({"row": 0, "column": 0}, {"row": 0, "column": 12})
-    assert re.fullmatch(r"[A-Za-z0-9+/]{22}==", handle["guid"])
-    assert re.fullmatch(r"[A-Za-z0-9+/]{22}==", handle["secret"])
-    assert re.fullmatch(r"[0-9a-f]{16}:[0-9a-f]{16}", handle["session_guid"])
-    assert type(handle["session_id"]) is int
-    assert (handle["operation_type"], handle["log_context"], handle["modified_row_count"]) == (0, None, None)
-    assert handle["has_result_set"] is True
+class TestHandle:
+    @pytest.mark.item(9)
+    async def test_it_has_every_key_with_its_type(self, ana: Caller, dialect: Dialect):
+        handle = (await ana.execute(dialect, "SELECT 1 AS a"))["handle"]
+        assert handle["statement"] == "SELECT 1 AS a"
+        assert handle["session_type"] == dialect.name
+        assert (handle["start"], handle["end"]) == ({"row": 0, "column": 0}, {"row": 0, "column": 12})
+        assert re.fullmatch(r"[A-Za-z0-9+/]{22}==", handle["guid"])
+        assert re.fullmatch(r"[A-Za-z0-9+/]{22}==", handle["secret"])
+        assert re.fullmatch(r"[0-9a-f]{16}:[0-9a-f]{16}", handle["session_guid"])
+        assert type(handle["session_id"]) is int
+        assert (handle["operation_type"], handle["log_context"], handle["modified_row_count"]) == (0, None, None)
+        assert handle["has_result_set"] is True
+
+    @pytest.mark.item(9)
+    async def test_operations_are_random_uuids(self, ana: Caller):
+        bodies = [await ana.execute("mysql", "rows 1") for _ in range(2)]
+        ids = {body["history_uuid"] for body in bodies}
+        assert len(ids) == 2
+        assert all(
+            re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", one) for one in ids
+        )
 
 
-@pytest.mark.item(12)
-async def test_wait_answers_with_the_end(ana: Caller, dialect: Dialect):
-    body = await ana.execute(dialect, "SELECT 1 AS a", wait=10)
-    assert (body["status"], body["query_status"]["state"], body["query_status"]["rows"]) == (0, "available", 1)
+class TestEncodings:
+    @pytest.mark.item(3)
+    @pytest.mark.platform(2)
+    async def test_form_multipart_and_json_give_equal_results(self, ana: Caller, dialect: Dialect):
+        fields = {"statement": "SELECT 1 AS a, 'x' AS b", "wait": 30, "limit": 10}
+        path = f"editor/execute/{dialect}"
+        answers = [
+            await ana.send("POST", path, data=fields),
+            await ana.send("POST", path, files={name: (None, str(value)) for name, value in fields.items()}),
+            await ana.send("POST", path, json=fields),
+            await ana.send("POST", path, json={name: str(value) for name, value in fields.items()}),
+        ]
+        bodies = [answer.json() for answer in answers]
+        assert [equal_part(body) for body in bodies] == [equal_part(bodies[0])] * 4
+        pages = [await ana.page(body["history_uuid"]) for body in bodies]
+        assert [page["data"] for page in pages] == [[[1, "x"]]] * 4
+
+    @pytest.mark.item(3)
+    async def test_a_body_without_content_type_is_a_form(self, ana: Caller):
+        request = ana.api.http.build_request(
+            "POST", "/api/v1/editor/execute/mysql", content=b"statement=rows+1&wait=30"
+        )
+        assert "content-type" not in request.headers
+        answer = await ana.send("POST", "editor/execute/mysql", content=b"statement=rows+1&wait=30")
+        assert answer.json()["query_status"]["state"] == "available"
+
+    @pytest.mark.item(3)
+    @pytest.mark.platform(8)
+    @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
+    async def test_another_content_type_is_refused(self, ana: Caller, kind: str):
+        answer = await ana.send(
+            "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
+        )
+        assert verdict(answer) == (415, -1, "unsupported_media_type")
+
+    @pytest.mark.item(3)
+    @pytest.mark.parametrize("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
+    async def test_the_content_type_is_read_without_case_and_parameters(self, ana: Caller, kind: str):
+        answer = await ana.send(
+            "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
+        )
+        assert answer.status_code == 200
+
+    @pytest.mark.item(4)
+    @pytest.mark.platform(2)
+    async def test_snippet_is_taken_as_text_and_as_an_object(self, ana: Caller, dialect: Dialect):
+        snippet = {"type": dialect.name, "statement": "SELECT 1 AS a"}
+        bodies = [
+            (await ana.post("editor/execute", snippet=json.dumps(snippet), wait=30)).json(),
+            (await ana.post_json("editor/execute", snippet=json.dumps(snippet), wait=30)).json(),
+            (await ana.post_json("editor/execute", snippet=snippet, wait=30)).json(),
+            (await ana.post_json("editor/execute", snippet=snippet, notebook=None, wait=30)).json(),
+        ]
+        assert [equal_part(body) for body in bodies] == [equal_part(bodies[0])] * 4
+        assert bodies[0]["handle"]["session_type"] == dialect.name
+
+    @pytest.mark.item(4)
+    @pytest.mark.parametrize("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
+    async def test_a_snippet_that_does_not_parse_is_refused(self, ana: Caller, snippet: str):
+        assert await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet) == (
+            400,
+            -1,
+            "invalid_json",
+        )
+        answer = await ana.post_json("editor/execute/mysql", statement="rows 1", snippet=snippet)
+        assert verdict(answer) == (400, -1, "invalid_json")
+
+    @pytest.mark.item(5)
+    @pytest.mark.parametrize("text", ODD_TEXTS)
+    async def test_a_statement_reaches_the_engine_as_it_was_sent(self, ana: Caller, dialect: Dialect, text: str):
+        statement = f"SELECT {literal(text)} AS t"
+        for encoding in ("data", "json", "files"):
+            fields: Any = {"statement": statement, "wait": "30"}
+            if encoding == "files":
+                fields = {name: (None, value.encode()) for name, value in fields.items()}
+            body = (await ana.send("POST", f"editor/execute/{dialect}", **{encoding: fields})).json()
+            assert body["handle"]["statement"] == statement
+            assert (await ana.page(body["history_uuid"]))["data"] == [[text]]
+
+
+class TestStatement:
+    @pytest.mark.item(6)
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({}, "missing_parameter"),
+            ({"statement": ""}, "missing_parameter"),
+            ({"statement": " \n\t "}, "missing_parameter"),
+            ({"statement": None}, "missing_parameter"),
+            ({"snippet": {"statement": "  "}}, "missing_parameter"),
+            ({"statement": "-- nothing"}, "invalid_parameter"),
+            ({"statement": "/* nothing */ ;; \n -- more"}, "invalid_parameter"),
+            ({"statement": ";"}, "invalid_parameter"),
+            ({"statement": 5}, "invalid_parameter"),
+            ({"statement": ["SELECT 1"]}, "invalid_parameter"),
+            ({"statement": {"a": 1}}, "invalid_parameter"),
+            ({"statement": True}, "invalid_parameter"),
+        ],
+    )
+    async def test_a_call_without_a_statement_is_refused_and_not_recorded(
+        self, ana: Caller, dialect: Dialect, fields: dict[str, Any], code: str
+    ):
+        answer = await ana.post_json(f"editor/execute/{dialect}", **fields)
+        assert verdict(answer) == (400, -1, code)
+        assert "statement" in answer.json()["message"]
+        assert (await ana.history())["count"] == 0
+
+    async def test_the_statement_of_the_snippet_stands_in_for_the_field(self, ana: Caller):
+        snippet = json.dumps({"statement": "rows 2", "type": "mysql"})
+        body = await ana.run("sqlite", "rows 1", snippet=snippet)
+        assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 1", "mysql")
+        body = await ana.told("editor/execute/sqlite", snippet=snippet)
+        assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 2", "mysql")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("wait", "61"),
+            ("wait", "-1"),
+            ("wait", "x"),
+            ("wait", "nan"),
+            ("wait", "1e999"),
+            ("timeout", "0"),
+            ("timeout", "86401"),
+            ("timeout", "1.5"),
+            ("limit", "0"),
+            ("limit", "-1"),
+            ("limit", "1000001"),
+            ("limit", "x"),
+            ("limit", "9" * 5000),
+            ("session_id", "x"),
+            ("client_request_id", "é"),
+            ("client_request_id", "a" * 256),
+        ],
+    )
+    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+        answer = await ana.post("editor/execute/mysql", statement="rows 1", **{field: value})
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert field in answer.json()["message"]
+        assert (await ana.history())["count"] == 0
+
+    async def test_an_engine_setting_outside_the_allow_list_is_refused(self, ana: Caller):
+        properties = {"settings": [{"key": "search_path", "value": "x"}]}
+        answer = await ana.post_json(
+            "editor/execute/postgresql", statement="SELECT 1", snippet={"properties": properties}
+        )
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert "search_path" in answer.json()["message"]
+
+    async def test_an_engine_setting_reaches_the_engine(self, ana: Caller):
+        properties = {"settings": [{"key": "work_mem", "value": "1234kB"}]}
+        answer = await ana.post_json(
+            "editor/execute/postgresql", statement="SHOW work_mem", snippet={"properties": properties}, wait=30
+        )
+        assert (await ana.page(answer.json()["history_uuid"]))["data"] == [["1234kB"]]
+
+    async def test_an_unknown_database_fails_the_statement_with_the_engines_words(self, ana: Caller, dialect: Dialect):
+        body = await ana.run(dialect, "SELECT 1", database="no_such_db")
+        assert (body["status"], body["code"]) == (1, "engine_error")
+        assert "no_such_db" in body["message"]
+
+
+class TestConnectors:
+    @pytest.mark.item(8)
+    @pytest.mark.parametrize(
+        ("name", "key"),
+        [
+            ("hive", "hive2"),
+            ("HIVE", "hive2"),
+            ("beeswax", "hive2"),
+            ("hive2", "hive2"),
+            ("7", "7"),
+            ("hive-7", "7"),
+            ("Hive-7", "7"),
+            ("mysql", "mysql"),
+        ],
+    )
+    async def test_every_form_of_a_name_chooses_the_right_connector(self, ana: Caller, name: str, key: str):
+        statement = f"text {name} {ana.username}"
+        for path in (f"editor/execute/{name}", f"query/{name}"):
+            assert (await ana.told(path, statement=statement, wait=30))["status"] == 0
+        for snippet in ({"type": name}, {"type": "sqlite", "connector": {"type": name}}, {"connector": {"id": name}}):
+            answer = await ana.post_json("editor/execute/sqlite", statement=statement, snippet=snippet, wait=30)
+            assert answer.json()["status"] == 0
+        assert ana.api.fakes[key].executions.count(statement) == 5
+        assert sum(fake.executions.count(statement) for fake in ana.api.fakes.values()) == 5
+
+    @pytest.mark.item(8)
+    async def test_a_key_of_the_settings_differs_from_its_dialect(self, ana: Caller):
+        body = await ana.run("warehouse", "SELECT current_database()")
+        assert (body["status"], body["handle"]["session_type"]) == (0, "postgresql")
+
+    @pytest.mark.item(8)
+    async def test_without_a_name_the_default_interpreter_runs_it(self, ana: Caller):
+        for fields in ({}, {"snippet": "{}"}, {"snippet": '{"type": ""}'}):
+            body = await ana.told("editor/execute", statement="SELECT 1", **fields)
+            assert body["handle"]["session_type"] == "duckdb"
+
+    @pytest.mark.item(8)
+    async def test_unknown_and_forbidden_connectors_look_the_same(self, ana: Caller):
+        for path in ("editor/execute", "query"):
+            unknown, forbidden, mismatch = [
+                await ana.post(f"{path}/{name}", statement="rows 1") for name in ("nope", "closed", "mysql-7")
+            ]
+            assert verdict(unknown) == verdict(forbidden) == verdict(mismatch) == (404, -1, "dialect_not_found")
+            assert unknown.json()["message"] == "Snippet type nope is not configured."
+            assert forbidden.json()["message"] == "Snippet type closed is not configured."
+        assert (await ana.history())["count"] == 0
+
+    @pytest.mark.item(8)
+    async def test_a_group_opens_a_connector(self, api: Api):
+        analyst = await api.user(groups=("analysts",))
+        assert (await analyst.run("closed", "rows 1"))["status"] == 0
+        admin = await api.user(admin=True)
+        assert (await admin.run("closed", "rows 1"))["status"] == 0
+
+    @pytest.mark.item(70)
+    async def test_an_engine_out_of_reach_fails_the_statement_and_not_the_call(self, ana: Caller):
+        fake = ana.api.fakes["down"]
+        fake.reachable = False
+        body = await ana.run("down", "rows 1")
+        assert (body["status"], body["code"], body["query_status"]["state"]) == (1, "engine_unavailable", "failed")
+        fake.reachable = True
+        assert (await ana.run("down", "rows 1"))["status"] == 0
+
+    async def test_a_change_on_a_read_only_connector_is_rejected_at_once(self, ana: Caller):
+        body = await ana.execute("frozen", "INSERT INTO t VALUES (1)")
+        assert (body["status"], body["code"], body["query_status"]["state"]) == (1, "rejected", "failed")
+        assert (await ana.ended(body["history_uuid"]))["code"] == "rejected"
+        assert not [one for one in ana.api.fakes["frozen"].executions if "INSERT" in one]
+
+
+class TestTime:
+    @pytest.mark.item(10)
+    async def test_execute_answers_before_the_statement_ends(self, ana: Caller, dialect: Dialect):
+        began = time.monotonic()
+        body = await ana.execute(dialect, dialect.brief)
+        assert time.monotonic() - began < 1
+        assert body["query_status"]["state"] == "waiting"
+        assert await ana.state(body["history_uuid"]) in {"waiting", "running"}
+        assert (await ana.ended(body["history_uuid"]))["query_status"]["state"] == "available"
+
+    @pytest.mark.item(12)
+    async def test_wait_answers_with_the_end(self, ana: Caller, dialect: Dialect):
+        body = await ana.execute(dialect, "SELECT 1 AS a", wait=10)
+        assert (body["status"], body["query_status"]["state"], body["query_status"]["rows"]) == (0, "available", 1)
+
+    @pytest.mark.item(12)
+    async def test_wait_is_over_while_the_statement_runs(self, ana: Caller):
+        began = time.monotonic()
+        body = await ana.execute(POSTGRESQL, POSTGRESQL.slow, wait=0.7)
+        assert 0.7 <= time.monotonic() - began < 1.7
+        assert (body["status"], body["query_status"]["state"]) == (0, "running")
+        await ana.on(body["history_uuid"], "cancel_statement")
+
+    @pytest.mark.item(13)
+    async def test_a_waiting_check_status_answers_at_the_end(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 0.5 then rows 1"))["history_uuid"]
+        began = time.monotonic()
+        assert (await ana.on(operation, "check_status", wait=30))["query_status"]["state"] == "available"
+        assert time.monotonic() - began < 1.5
+
+    @pytest.mark.item(13)
+    @pytest.mark.parametrize("wait", ["61", "x", "-0.1", "inf"])
+    async def test_a_wait_out_of_range_is_refused(self, ana: Caller, wait: str):
+        operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
+        assert await ana.refused("editor/check_status", operationId=operation, wait=wait) == (
+            400,
+            -1,
+            "invalid_parameter",
+        )
+
+    @pytest.mark.item(35)
+    @pytest.mark.parametrize("dialect", ALL, ids=str)
+    async def test_a_time_limit_ends_the_statement(self, ana: Caller, dialect: Dialect):
+        body = await ana.run(dialect, dialect.slow, timeout=1)
+        assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
+        assert body["query_status"]["status"] == "failed"
+        assert (await ana.history())["history"][0]["data"]["status"] == "failed"
+        # A session is free again only once the engine has stopped.
+        assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
+
+
+class TestOutcome:
+    @pytest.mark.item(14)
+    async def test_a_statement_without_a_result_set_shows_as_available(self, ana: Caller, dialect: Dialect):
+        body = await ana.run(dialect, "CREATE TEMPORARY TABLE t (a INTEGER)")
+        operation = body["history_uuid"]
+        status = (await ana.ended(operation))["query_status"]
+        assert (status["status"], status["has_result_set"], status["state"]) == ("available", False, "success")
+        page = await ana.page(operation)
+        assert (page["meta"], page["data"], page["has_more"], page["rows_total"]) == ([], [], False, 0)
+        assert (await ana.on(operation, "fetch_result_size"))["result"] == {
+            "rows": 0,
+            "size": 0,
+            "message": "",
+            "truncated": False,
+        }
+
+    async def test_changed_rows_are_counted(self, ana: Caller):
+        body = await ana.run("mysql", "change 3")
+        assert body["handle"]["modified_row_count"] == body["query_status"]["modified_row_count"] == 3
+
+    @pytest.mark.item(15)
+    @pytest.mark.item(16)
+    async def test_a_misspelt_table_fails_with_the_engines_words(self, ana: Caller, dialect: Dialect):
+        body = await ana.execute(dialect, "SELECT * FROM no_such_table")
+        assert body["status"] == 0
+        operation = body["history_uuid"]
+        failed = await ana.ended(operation)
+        assert (failed["status"], failed["code"]) == (1, "engine_error")
+        assert dialect.bad_table in failed["message"].splitlines()[0]
+        assert (failed["history_uuid"], failed["history_id"]) == (operation, body["history_id"])
+        assert failed["handle"]["guid"] == body["handle"]["guid"]
+        assert failed["query_status"] | {"message": ""} == {
+            "status": "failed",
+            "has_result_set": False,
+            "state": "failed",
+            "message": "",
+            "rows": 0,
+            "truncated": False,
+            "modified_row_count": None,
+            "expires_at": None,
+        }
+        for call in ("fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
+            assert await ana.on(operation, call) == failed
+
+    @pytest.mark.item(15)
+    async def test_with_wait_execute_reports_the_failure_itself(self, ana: Caller, dialect: Dialect):
+        body = await ana.execute(dialect, "SELECT * FROM no_such_table", wait=30)
+        assert body == await ana.ended(body["history_uuid"])
+
+
+class TestLimits:
+    @pytest.mark.item(69)
+    async def test_above_the_statements_of_a_user_nothing_is_recorded(self, small_api: ApiOpener):
+        async with small_api(max_statements_per_user=2) as api:
+            ana, bob = await api.user(), await api.user()
+            running = [(await ana.execute("mysql", "sleep 30"))["history_uuid"] for _ in range(2)]
+            answer = await ana.post("editor/execute/mysql", statement="rows 1")
+            assert verdict(answer) == (429, -1, "too_many_statements")
+            assert (await ana.history())["count"] == 2
+            assert (await bob.run("mysql", "rows 1"))["status"] == 0
+            await ana.on(running[0], "cancel_statement")
+            assert (await ana.run("mysql", "rows 1"))["status"] == 0
+
+    @pytest.mark.item(69)
+    async def test_a_statement_above_its_limit_is_refused(self, small_api: ApiOpener):
+        async with small_api(statement_max_bytes=1000, request_body_max_bytes=4000) as api:
+            ana = await api.user()
+            assert (await ana.run("mysql", "text " + "é" * 495))["status"] == 0
+            for statement in ("text " + "é" * 500, "x" * 1001):
+                assert await ana.refused("editor/execute/mysql", statement=statement) == (413, -1, "payload_too_large")
+
+    async def test_above_the_spool_quota_nothing_is_recorded(self, small_api: ApiOpener):
+        async with small_api(spool_max_bytes_per_user=100_000) as api:
+            ana = await api.user()
+            operation = (await ana.run(DUCKDB, DUCKDB.rows(40_000), limit=40_000))["history_uuid"]
+            assert await ana.refused("editor/execute/mysql", statement="rows 1") == (429, -1, "quota_exceeded")
+            assert (await ana.history())["count"] == 1
+            await ana.on(operation, "close_statement")
+            assert (await ana.run("mysql", "rows 1"))["status"] == 0
+
+    async def test_above_the_streams_of_a_user_a_wait_records_nothing(self, small_api: ApiOpener):
+        async with small_api(max_streams_per_user=1) as api:
+            ana, bob = await api.user(), await api.user()
+            operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+            async with api.http.stream("GET", f"/api/v1/editor/events/{operation}", headers=ana.headers) as events:
+                assert events.status_code == 200
+                busy = (429, -1, "too_many_streams")
+                assert await ana.refused("editor/execute/mysql", statement="rows 1", wait=1) == busy
+                assert await ana.refused("editor/check_status", operationId=operation, wait=1) == busy
+                assert verdict(await ana.get(f"editor/events/{operation}")) == busy
+                assert (await ana.history())["count"] == 1
+                assert (await ana.execute("mysql", "rows 1"))["status"] == 0
+                assert (await bob.run("mysql", "rows 1"))["status"] == 0
+            assert (await ana.run("mysql", "rows 1"))["status"] == 0
