@@ -15,22 +15,16 @@ from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import AccountServices, open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
-from queryserver.db.database import Database, PoolLimits, open_database
+from queryserver.container.records import Kept, open_records
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
-from queryserver.db.sessions import Sessions as SessionRepository
 from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.records import Records
-from queryserver.db.statements.retention import Retention
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import ConfigurationError
 from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.results import ResultStore
-from queryserver.results.segments import SegmentStore
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.readiness import Readiness
-from queryserver.services.retention import RetentionSettings, RetentionSweep
+from queryserver.services.retention import RetentionSweep
 from queryserver.services.running.execution import ExecutionSettings
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
 from queryserver.services.sessions import SessionLimits, Sessions
@@ -44,8 +38,6 @@ from queryserver.services.statements.reading import Reading, ReadingParts
 from queryserver.services.statements.submission import SubmissionLimits, SubmissionParts, Submissions
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
-from queryserver.settings.task_server import LocalResults
-from queryserver.storages.local.storage import LocalStorage
 from queryserver.tasks.inline import InlineQueue
 
 _THREADS = 4
@@ -79,12 +71,8 @@ class _Foundation:
     """What everything else stands on."""
 
     settings: Settings
-    dsn: str
-    database: Database
-    records: Records
+    kept: Kept
     leases: Leases
-    sessions: SessionRepository
-    results: ResultStore
     accounts: AccountServices
     connectors: Connectors
     credentials: CredentialBook
@@ -109,48 +97,35 @@ async def open_services(
     async with AsyncExitStack() as stack:
         base = await _foundation(settings, engines, stack)
         runner = Runner(_owner(), _runner_parts(base))
-        notices = PostgresNotices(base.database)
+        notices = PostgresNotices(base.kept.database)
         queue = InlineQueue(runner, notices)
         stack.push_async_callback(queue.aclose)
         services = _services(base, runner, queue, notices, registry or CollectorRegistry())
         await stack.enter_async_context(services.retention.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
-        await stack.enter_async_context(listening(base.dsn, queue.heard))
+        await stack.enter_async_context(listening(base.kept.dsn, queue.heard))
         yield services
 
 
 async def _foundation(
     settings: Settings, engines: Callable[[Connector, Path | None], Engine], stack: AsyncExitStack
 ) -> _Foundation:
-    dsn = settings.desktop.database.dsn
-    if dsn is None:
-        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
-    await require_newest(dsn)
-    database = await stack.enter_async_context(open_database(dsn, _pool_limits(settings)))
-    records = Records(database)
-    stack.push_async_callback(records.aclose)
-    storage = await stack.enter_async_context(LocalStorage(_results_location(settings)))
-    results = await stack.enter_async_context(SegmentStore(storage))
-    accounts = await stack.enter_async_context(open_accounts(settings, database))
+    kept = await stack.enter_async_context(open_records(settings))
+    accounts = await stack.enter_async_context(open_accounts(settings, kept.database))
     connectors = Connectors(
         configured_connectors(settings),
         build=lambda connector: engines(connector, settings.desktop.connector_policy.local_database_dir),
         default=settings.notebook.default_interpreter,
     )
     stack.push_async_callback(connectors.aclose)
-    sessions = SessionRepository(database)
     threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="encoding"))
     return _Foundation(
         settings=settings,
-        dsn=dsn,
-        database=database,
-        records=records,
-        leases=Leases(database),
-        sessions=sessions,
-        results=results,
+        kept=kept,
+        leases=Leases(kept.database),
         accounts=accounts,
         connectors=connectors,
-        credentials=CredentialBook(sessions, connectors, accounts.sealer),
+        credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
         signals=StateSignals(),
         threads=threads,
     )
@@ -160,8 +135,8 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
     editor = base.settings.editor
     return RunnerParts(
         leases=base.leases,
-        sessions=base.sessions,
-        results=base.results,
+        sessions=base.kept.sessions,
+        results=base.kept.results,
         users=base.accounts.directory,
         connectors=base.connectors,
         credentials=base.credentials,
@@ -181,14 +156,14 @@ def _services(
     base: _Foundation, runner: Runner, queue: InlineQueue, notices: PostgresNotices, registry: CollectorRegistry
 ) -> Services:
     settings, editor = base.settings, base.settings.editor
-    access = Access(base.records, base.connectors)
+    access = Access(base.kept.records, base.connectors)
     streams = Streams(editor.max_streams_per_user)
-    following = Following(base.records, access, base.signals, streams)
+    following = Following(base.kept.records, access, base.signals, streams)
     reading = Reading(
-        ReadingParts(base.records, base.results, access, base.signals, base.threads, editor.batch_max_bytes)
+        ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, editor.batch_max_bytes)
     )
     ending = Ending(
-        records=base.records,
+        records=base.kept.records,
         access=access,
         following=following,
         queue=queue,
@@ -205,10 +180,10 @@ def _services(
         reading=reading,
         downloads=Downloads(access, reading, enabled=settings.desktop.enable_download),
         ending=ending,
-        history=History(base.records, base.connectors),
+        history=History(base.kept.records, base.connectors),
         sessions=_sessions(base, runner, notices),
         streams=streams,
-        retention=_retention(base),
+        retention=base.kept.retention,
         readiness=_readiness(base),
         runner=runner,
         threads=base.threads,
@@ -229,15 +204,15 @@ def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submi
     )
     return Submissions(
         SubmissionParts(
-            base.records, base.leases, base.sessions, base.connectors, base.credentials, queue, access, limits
+            base.kept.records, base.leases, base.kept.sessions, base.connectors, base.credentials, queue, access, limits
         )
     )
 
 
 def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Sessions:
     return Sessions(
-        records=base.sessions,
-        statements=base.records,
+        records=base.kept.sessions,
+        statements=base.kept.records,
         connectors=base.connectors,
         credentials=base.credentials,
         runner=runner,
@@ -250,51 +225,16 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
     )
 
 
-def _retention(base: _Foundation) -> RetentionSweep:
-    editor = base.settings.editor
-    return RetentionSweep(
-        Retention(base.database),
-        base.records,
-        base.sessions,
-        base.results,
-        RetentionSettings(
-            logs=timedelta(days=editor.log_retention_days),
-            history=timedelta(days=editor.history_retention_days),
-            run_every=timedelta(seconds=base.settings.retention.run_every_s),
-        ),
-    )
-
-
 def _readiness(base: _Foundation) -> Readiness:
     return Readiness(
-        database=partial(base.database.value, "select 1"),
-        schema=partial(require_newest, base.dsn),
-        result_store=base.results.ping,
+        database=partial(base.kept.database.value, "select 1"),
+        schema=partial(require_newest, base.kept.dsn),
+        result_store=base.kept.results.ping,
     )
 
 
 def _allowed_settings(settings: Settings) -> frozenset[str]:
     return frozenset(settings.desktop.connector_policy.session_conf_allowed)
-
-
-def _pool_limits(settings: Settings) -> PoolLimits:
-    database = settings.desktop.database
-    return PoolLimits(
-        min_size=database.pool_min,
-        max_size=database.pool_max,
-        connect_timeout=timedelta(seconds=database.connect_timeout_s),
-        statement_timeout=timedelta(seconds=database.statement_timeout_s),
-    )
-
-
-def _results_location(settings: Settings) -> Path:
-    chosen = settings.desktop.task_server.result_file_storage
-    if chosen is None:
-        return settings.desktop.data_dir / "results"
-    if isinstance(chosen, LocalResults):
-        return Path(chosen.location)
-    key = "desktop.task_server.result_file_storage"
-    raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
 
 
 def _owner() -> str:

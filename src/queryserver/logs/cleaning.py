@@ -41,9 +41,10 @@ class Redactor:
         """The line without secrets."""
         if len(line) > MOST_CHARACTERS:
             line = f"{line[:MOST_CHARACTERS]}… ({len(line)} characters)"
-        line = _NAMED.sub(_masked_value, line)
         for pattern, masked in _OTHERS:
             line = pattern.sub(masked, line)
+        # Last, for `token: Bearer x` would lose its first word to it and show the second.
+        line = _NAMED.sub(_masked_value, line)
         for pattern in self._extra:
             line = pattern.sub(MASK, line)
         return line
