@@ -11,10 +11,12 @@ from queryserver.auth.local import LocalLogin
 from queryserver.auth.passwords import Argon2Passwords
 from queryserver.auth.sealing import AesSealer
 from queryserver.auth.tokens import JwtCodec
+from queryserver.container.records import pool_limits, required_dsn
 from queryserver.db.accounts import AccountRepository
-from queryserver.db.database import Database
+from queryserver.db.database import Database, open_database
 from queryserver.db.facts import FactRepository
 from queryserver.db.login_failures import LoginFailureRepository
+from queryserver.db.migrations import require_newest
 from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import ConfigurationError
 from queryserver.domain.usernames import UsernameRule
@@ -39,6 +41,20 @@ class AccountServices:
     accounts: Accounts
     logins: Logins
     tokens: Tokens
+
+
+@asynccontextmanager
+async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
+    """The administration of users alone, for commands: it needs no secret key.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
+    dsn, auth = required_dsn(settings), settings.desktop.auth
+    await require_newest(dsn)
+    async with open_database(dsn, pool_limits(settings)) as database:
+        with Argon2Passwords.open() as passwords:
+            records = AccountRepository(database)
+            yield Accounts(records, passwords, _throttle(auth, database), _rules(auth))
 
 
 @asynccontextmanager
@@ -75,30 +91,34 @@ def _logins(
     auth: AuthSettings, database: Database, passwords: Argon2Passwords, tokens: Tokens
 ) -> tuple[Accounts, Logins]:
     records = AccountRepository(database)
-    rule = UsernameRule(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
-    throttle = LoginThrottle(
-        LoginFailureRepository(database),
-        ThrottleLimits(
-            window=auth.login_window,
-            per_user_and_address=auth.login_failures_per_user_and_address,
-            per_user=auth.login_failures_per_user,
-            per_address=auth.login_failures_per_address,
-        ),
-    )
-    accounts = Accounts(
-        records, passwords, throttle, AccountRules(rule, auth.default_user_group, auth.password_min_length)
-    )
-    backends: Sequence[LoginBackend] = [LocalLogin(records, passwords, rule)]
+    rules, throttle = _rules(auth), _throttle(auth, database)
+    accounts = Accounts(records, passwords, throttle, rules)
+    backends: Sequence[LoginBackend] = [LocalLogin(records, passwords, rules.usernames)]
     parts = LoginParts(
         accounts=accounts,
         records=records,
         tokens=tokens,
         backends=backends,
         throttle=throttle,
-        usernames=rule,
+        usernames=rules.usernames,
         first_login_becomes_admin=auth.first_login_becomes_admin,
     )
     return accounts, Logins(parts)
+
+
+def _rules(auth: AuthSettings) -> AccountRules:
+    names = UsernameRule(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
+    return AccountRules(names, auth.default_user_group, auth.password_min_length)
+
+
+def _throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
+    limits = ThrottleLimits(
+        window=auth.login_window,
+        per_user_and_address=auth.login_failures_per_user_and_address,
+        per_user=auth.login_failures_per_user,
+        per_address=auth.login_failures_per_address,
+    )
+    return LoginThrottle(LoginFailureRepository(database), limits)
 
 
 def _require_built_in(auth: AuthSettings) -> None:

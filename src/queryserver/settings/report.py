@@ -33,7 +33,7 @@ def _section(settings: Settings, section: Section, prefix: str) -> Iterator[str]
     for key in plain:
         value = value_of(section, key)
         if value is not None or key.kind is Path:
-            yield f"{_name(key.name)} = {_toml(_shown(key, value))}  # {settings.origin(prefix + key.name)}"
+            yield f"{_name(key.name)} = {toml_value(_shown(key, value))}  # {settings.origin(prefix + key.name)}"
     for key in known:
         if key not in plain:
             yield from _tables(settings, key, value_of(section, key), f"{prefix}{_name(key.name)}")
@@ -48,7 +48,8 @@ def _tables(settings: Settings, key: Key, value: Any, name: str) -> Iterator[str
     elif value:
         yield f"\n[{name}]"
         for option, setting in value.items():
-            yield f"{_name(option)} = {_toml(_shown_option(option, setting))}  # {settings.origin(f'{name}.{option}')}"
+            shown, origin = toml_value(_shown_option(option, setting)), settings.origin(f"{name}.{option}")
+            yield f"{_name(option)} = {shown}  # {origin}"
 
 
 def _shown(key: Key, value: Any) -> Any:
@@ -69,15 +70,16 @@ def _name(text: str) -> str:
     return text if _PLAIN_NAME.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     match value:
         case bool() | int() | float():
             return json.dumps(value)
         case tuple() | list():
-            return f"[{', '.join(_toml(item) for item in value)}]"
+            return f"[{', '.join(toml_value(item) for item in value)}]"
         case Path() | IPv4Network() | IPv6Network():
             return json.dumps(str(value), ensure_ascii=False)
         case Mapping():
-            return "{" + ", ".join(f"{_name(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+            return "{" + ", ".join(f"{_name(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
         case _:
             return json.dumps(str(value), ensure_ascii=False)

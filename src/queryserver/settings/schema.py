@@ -77,8 +77,12 @@ def keys(section: type[Section]) -> Mapping[str, Key]:
 
 def value_of(section: Section, key: Key) -> Any:
     """The value that a section has under a key."""
-    name = next(name for name, field in type(section).model_fields.items() if (field.alias or name) == key.name)
-    return getattr(section, name)
+    return getattr(section, field_name(type(section), key))
+
+
+def field_name(section: type[Section], key: Key) -> str:
+    """The name in Python of a key; only where Pydantic has a method of the key's name it is another."""
+    return next(name for name, field in section.model_fields.items() if (field.alias or name) == key.name)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

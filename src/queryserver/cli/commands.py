@@ -1,0 +1,51 @@
+"""All commands, and how they end."""
+
+import sys
+
+import typer
+
+from queryserver.cli import configuration, serving, upkeep, users
+from queryserver.domain.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidRequest,
+    QueryServerError,
+    SchemaMismatch,
+)
+
+DONE, FAILED, WRONG_USAGE, NOT_USABLE = 0, 1, 2, 3
+"""Exit codes of every command."""
+
+app = typer.Typer(
+    name="queryserver",
+    help="SQL on any engine over HTTP.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+for commands in (serving.COMMANDS, users.COMMANDS, upkeep.COMMANDS):
+    for name, command in commands.items():
+        app.command(name)(command)
+app.command("desktop_document_cleanup", hidden=True)(upkeep.cleanup)
+app.add_typer(configuration.app, name="config")
+
+
+def main() -> None:
+    """Run the command of this process's arguments."""
+    try:
+        app()
+    except QueryServerError as error:
+        for line in error.message.splitlines():
+            typer.echo(f"error {line}" if isinstance(error, ConfigurationError) else line, err=True)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: QueryServerError) -> int:
+    match error:
+        case ConfigurationError() | SchemaMismatch() | DatabaseUnavailable():
+            return NOT_USABLE
+        case InvalidRequest():
+            return WRONG_USAGE
+        case _:
+            return FAILED

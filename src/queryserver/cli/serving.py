@@ -1,0 +1,123 @@
+"""Serving, and looking at what would be served."""
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from queryserver.cli.context import ConfigFile, run, settings_of
+from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable
+from queryserver.settings import load_settings
+from queryserver.settings.environment import CONFIG_FILE, PREFIX
+
+
+def serve(
+    config: ConfigFile = None,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Run a PostgreSQL in the data directory.")] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve.", min=1)] = None,
+) -> None:
+    """Run the server."""
+    from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
+    from queryserver.embedded.errors import EmbeddedPostgresError  # noqa: PLC0415 as above
+    from queryserver.logs import configure_logging  # noqa: PLC0415 as above
+
+    # By the environment, for workers are processes that read their settings themselves.
+    _set("desktop__http_host", host)
+    _set("desktop__http_port", port)
+    _set("desktop__workers", workers)
+    if config is not None:
+        os.environ[CONFIG_FILE] = str(config)
+    settings = load_settings(config, os.environ)
+    configure_logging(settings.desktop.logging)
+    try:
+        main.serve(settings, embedded=embedded, announce=_announce)
+    except EmbeddedPostgresError as error:
+        raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
+
+
+def migrate(
+    config: ConfigFile = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
+) -> None:
+    """Create or upgrade the tables. Several at once are safe."""
+    from queryserver.container.accounts import open_administration  # noqa: PLC0415 slow to import
+    from queryserver.container.records import required_dsn  # noqa: PLC0415 as above
+    from queryserver.db import migrations  # noqa: PLC0415 as above
+
+    settings = settings_of(config)
+    dsn = required_dsn(settings)
+
+    async def work() -> None:
+        present, newest = await migrations.present_revision(dsn), migrations.newest_revision()
+        if check:
+            typer.echo(f"Schema version {present or 'none'}, newest {newest}.")
+            raise typer.Exit(int(present != newest))
+        await migrations.migrate(dsn)
+        async with open_administration(settings) as accounts:
+            await accounts.ensure_default_group()
+        typer.echo(f"Schema version {newest}.")
+
+    run(work)
+
+
+def is_db_alive(config: ConfigFile = None) -> None:
+    """Exit 0 when the service database answers, else 1."""
+    from queryserver.container.records import pool_limits, required_dsn  # noqa: PLC0415 slow to import
+    from queryserver.db.database import open_database  # noqa: PLC0415 as above
+
+    settings = settings_of(config)
+    dsn = required_dsn(settings)
+
+    async def work() -> None:
+        async with open_database(dsn, pool_limits(settings)) as database:
+            await database.value("select 1")
+
+    try:
+        run(work)
+    except DatabaseUnavailable as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(1) from error
+
+
+def openapi() -> None:
+    """Print the description of the API."""
+    import orjson  # noqa: PLC0415 slow to import
+
+    from queryserver.api.application import create_application  # noqa: PLC0415 as above
+
+    typer.echo(orjson.dumps(create_application().openapi(), option=orjson.OPT_INDENT_2).decode())
+
+
+def version() -> None:
+    """Print the version."""
+    from queryserver import __version__  # noqa: PLC0415 one fact
+
+    typer.echo(__version__)
+
+
+COMMANDS: dict[str, Any] = {
+    "serve": serve,
+    "migrate": migrate,
+    "is_db_alive": is_db_alive,
+    "openapi": openapi,
+    "version": version,
+}
+
+
+def _set(key: str, value: object) -> None:
+    """A setting of the command line goes before the environment's, in whatever case that one is written."""
+    if value is None:
+        return
+    name = f"{PREFIX}{key}"
+    for present in [variable for variable in os.environ if variable.lower() == name]:
+        del os.environ[present]
+    os.environ[name.upper()] = str(value)
+
+
+def _announce(text: str) -> None:
+    """To the terminal, past the log."""
+    sys.stdout.write(f"\n{text}\n\n")
+    sys.stdout.flush()

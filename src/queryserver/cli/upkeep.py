@@ -1,0 +1,104 @@
+"""Closing and cleaning up by age (Contract platform 12.1, 12.2)."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.settings import Settings
+
+if TYPE_CHECKING:
+    from queryserver.services.retention import RetentionSweep
+
+_CENTURY_DAYS = 36_500
+
+Age: TypeAlias = Annotated[
+    int, typer.Argument(metavar="AGE_IN_DAYS", min=0, max=_CENTURY_DAYS, help="Days without use; 0: all.")
+]
+
+
+def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
+    """Close results that nobody has used for so many days."""
+
+    async def work(sweep: "RetentionSweep") -> None:
+        typer.echo(f"Closing queries older than {age_in_days} days...")
+        done = await sweep.close_queries(timedelta(days=age_in_days))
+        typer.echo(f"{done.closed} queries closed. {done.already_closed} queries already closed.")
+
+    _sweep(settings_of(config), work)
+
+
+def close_sessions(
+    age_in_days: Age,
+    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector, or `all`.")],
+    config: ConfigFile = None,
+) -> None:
+    """Close sessions that nobody has used for so many days."""
+    settings = settings_of(config)
+    connectors = _connectors(settings, dialect)
+
+    async def work(sweep: "RetentionSweep") -> None:
+        typer.echo(f"Closing {dialect} sessions older than {age_in_days} days...")
+        done = await sweep.close_sessions(connectors, timedelta(days=age_in_days))
+        typer.echo(f"Found {done.closed + done.already_closed + done.in_use} open sessions to close")
+        typer.echo(
+            f"{done.closed} sessions closed. {done.already_closed} sessions skipped because already closed. "
+            f"{done.in_use} sessions skipped because in use."
+        )
+
+    _sweep(settings, work)
+
+
+def cleanup(
+    keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept.")] = 30,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Delete old history, expired results, spent tokens and the like."""
+
+    async def work(sweep: "RetentionSweep") -> None:
+        counts = await sweep.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
+        if as_json:
+            print_json(dict(counts))
+            return
+        verb = "would be deleted" if dry_run else "deleted"
+        for kind, count in counts.items():
+            typer.echo(f"{kind}: {count} {verb}")
+
+    _sweep(settings_of(config), work)
+
+
+COMMANDS: dict[str, Any] = {
+    "close_queries": close_queries,
+    "close_sessions": close_sessions,
+    "cleanup": cleanup,
+}
+
+
+def _connectors(settings: Settings, name: str) -> list[str] | None:
+    """Keys of the connectors that a dialect, a key or `all` means."""
+    if name == "all":
+        return None
+    wanted = {"beeswax": "hive"}.get(name.lower(), name.lower())
+    found = [
+        key
+        for key, table in settings.notebook.interpreters.items()
+        if wanted in {key.lower(), (table.dialect or key).lower()}
+    ]
+    if not found:
+        typer.echo(f"Unknown dialect: {name}", err=True)
+        raise typer.Exit(1)
+    return found
+
+
+def _sweep(settings: Settings, work: "Callable[[RetentionSweep], Awaitable[None]]") -> None:
+    from queryserver.container.records import open_records  # noqa: PLC0415 slow to import
+
+    async def opened() -> None:
+        async with open_records(settings) as kept:
+            await work(kept.retention)
+
+    run(opened)

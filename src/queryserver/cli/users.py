@@ -1,0 +1,127 @@
+"""Users and their tokens."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from queryserver.cli.context import AsJson, ConfigFile, PasswordFromStdin, print_json, read_password, run, settings_of
+from queryserver.services.accounts import Accounts, Person
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def create_user(
+    name: Name,
+    config: ConfigFile = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Make an administrator.")] = False,
+    email: Annotated[str, typer.Option(help="Address for mail.")] = "",
+    first_name: Annotated[str, typer.Option(help="First name.")] = "",
+    last_name: Annotated[str, typer.Option(help="Last name.")] = "",
+    group: Annotated[list[str] | None, typer.Option(help="A group to join; may be repeated.")] = None,
+    password_stdin: PasswordFromStdin = False,
+) -> None:
+    """Make a user."""
+    password = read_password(from_stdin=password_stdin)
+    person = Person(email, first_name, last_name, tuple(group or ()))
+
+    async def work(accounts: Accounts) -> None:
+        await accounts.ensure_default_group()
+        username = await accounts.create(name, password, is_admin=admin, person=person)
+        typer.echo(f"User {username.shown} created.")
+
+    _administrate(config, work)
+
+
+def disable_user(name: Name, config: ConfigFile = None) -> None:
+    """Let a user in no more; all tokens end at once."""
+    _administrate(config, lambda accounts: accounts.disable(name))
+
+
+def enable_user(name: Name, config: ConfigFile = None) -> None:
+    """Let a user in again. Old tokens stay dead."""
+    _administrate(config, lambda accounts: accounts.enable(name))
+
+
+def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
+    """Give a user a new password; all tokens end at once."""
+    password = read_password(from_stdin=password_stdin)
+    _administrate(config, lambda accounts: accounts.set_password(name, password))
+
+
+def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
+    """Give or take the administrator flag."""
+    _administrate(config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON))
+
+
+def unlock(name: Name, config: ConfigFile = None) -> None:
+    """Forget the failed logins of a name."""
+    _administrate(config, lambda accounts: accounts.unlock(name))
+
+
+def list_users(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List all users."""
+
+    async def work(accounts: Accounts) -> None:
+        every = await accounts.all()
+        if as_json:
+            print_json([asdict(account) for account in every])
+            return
+        for account in every:
+            kind = "admin" if account.is_admin else "user"
+            state = "active" if account.is_active else "disabled"
+            typer.echo("\t".join([account.username, kind, state, ",".join(account.groups), account.email]))
+
+    _administrate(config, work)
+
+
+def revoke_tokens(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
+    config: ConfigFile = None,
+) -> None:
+    """End all tokens of a user, or of everybody."""
+    if everybody == (name is not None):
+        raise typer.BadParameter("Give either NAME or --all.")
+
+    async def work(accounts: Accounts) -> None:
+        if name is not None:
+            await accounts.end_tokens(name)
+        else:
+            typer.echo(f"Tokens of {await accounts.end_all_tokens()} users ended.")
+
+    _administrate(config, work)
+
+
+COMMANDS: dict[str, Any] = {
+    "create-user": create_user,
+    "disable-user": disable_user,
+    "enable-user": enable_user,
+    "set-password": set_password,
+    "set-admin": set_admin,
+    "unlock": unlock,
+    "list-users": list_users,
+    "revoke-tokens": revoke_tokens,
+}
+
+
+def _administrate(config: Path | None, work: Callable[[Accounts], Awaitable[None]]) -> None:
+    from queryserver.container.accounts import open_administration  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with open_administration(settings) as accounts:
+            await work(accounts)
+
+    run(opened)
