@@ -1,0 +1,352 @@
+"""Rows, cells and caps (Contract editor 6)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, literal
+from tests.api.driving import Caller
+
+META = {"comment": ""}
+
+
+async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:
+    """The id of an operation whose result is there."""
+    body = await ana.run(dialect, statement, **fields)
+    assert (body["status"], body["query_status"]["state"]) == (0, "available"), body
+    return body["history_uuid"]
+
+
+class TestPaging:
+    @pytest.mark.item(17)
+    async def test_823_rows_come_in_nine_batches(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(823))
+        pages = [await ana.page(operation, rows=100) for _ in range(9)]
+        assert [len(page["data"]) for page in pages] == [100] * 8 + [23]
+        assert [page["has_more"] for page in pages] == [True] * 8 + [False]
+        assert [page["start_row"] for page in pages] == list(range(0, 900, 100))
+        assert {page["rows_total"] for page in pages} == {823}
+        assert [row for page in pages for row in page["data"]] == [[n] for n in range(823)]
+
+    @pytest.mark.item(17)
+    async def test_a_batch_has_100_rows_when_nothing_is_said(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 101")
+        assert len((await ana.page(operation))["data"]) == 100
+
+    @pytest.mark.item(18)
+    async def test_exact_multiples_end_with_a_full_batch(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(200))
+        pages = [await ana.page(operation, rows=100) for _ in range(3)]
+        assert [(len(page["data"]), page["has_more"]) for page in pages] == [(100, True), (100, False), (0, False)]
+
+    @pytest.mark.item(19)
+    async def test_start_over_gives_row_0_again(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(30))
+        await ana.page(operation, rows=10)
+        again = await ana.page(operation, rows=10, startOver="true")
+        assert (again["start_row"], again["data"]) == (0, [[n] for n in range(10)])
+        assert (await ana.page(operation, rows=10))["start_row"] == 10
+
+    @pytest.mark.item(20)
+    async def test_a_start_row_is_repeatable_and_leaves_the_cursor(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(100))
+        await ana.page(operation, rows=5)
+        fields = {"operationId": operation, "start_row": 50, "rows": 10}
+        first = await ana.post("editor/fetch_result_data", **fields)
+        assert first.content == (await ana.post("editor/fetch_result_data", **fields)).content
+        assert first.content == (await ana.post("editor/fetch_result_data", **fields, startOver="true")).content
+        assert first.json()["result"]["data"] == [[n] for n in range(50, 60)]
+        assert (await ana.page(operation, rows=5))["start_row"] == 5
+
+    @pytest.mark.item(20)
+    @pytest.mark.parametrize("start_row", [100, 101, 10**12, 2**63 - 1])
+    async def test_past_the_end_there_is_an_empty_batch(self, ana: Caller, start_row: int):
+        operation = await finished(ana, "mysql", "rows 100")
+        page = await ana.page(operation, start_row=start_row)
+        assert (page["data"], page["has_more"], page["start_row"]) == ([], False, start_row)
+
+    @pytest.mark.item(21)
+    async def test_concurrent_fetches_share_the_rows(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(500))
+        pages = await asyncio.gather(*(ana.page(operation, rows=50) for _ in range(12)))
+        assert sorted(row[0] for page in pages for row in page["data"]) == list(range(500))
+        assert all(page["data"] == [[page["start_row"] + n] for n in range(len(page["data"]))] for page in pages)
+
+    @pytest.mark.item(22)
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("rows", "0"),
+            ("rows", "-1"),
+            ("rows", "10001"),
+            ("rows", "x"),
+            ("rows", "1.5"),
+            ("start_row", "-1"),
+            ("start_row", "x"),
+            ("startOver", "maybe"),
+            ("escape", "2"),
+        ],
+    )
+    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+        operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
+        answer = await ana.post("editor/fetch_result_data", operationId=operation, **{field: value})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
+        assert field in answer.json()["message"]
+
+    @pytest.mark.item(22)
+    async def test_ten_thousand_rows_fit_into_one_batch(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 12000", limit=12_000)
+        page = await ana.page(operation, rows=10_000)
+        assert (len(page["data"]), page["has_more"]) == (10_000, True)
+
+    async def test_a_start_row_beyond_64_bits_is_an_empty_batch_or_refused(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 1")
+        answer = await ana.post("editor/fetch_result_data", operationId=operation, start_row=str(2**63))
+        assert answer.status_code in {200, 400}
+
+    async def test_a_batch_stays_below_its_byte_limit_and_gives_at_least_a_row(self, small_api: ApiOpener):
+        async with small_api(batch_max_bytes=64 * 1024) as api:
+            ana = await api.user()
+            operation = await finished(ana, "mysql", "rows 30 wide 10000")
+            seen: list[Any] = []
+            while True:
+                page = await ana.page(operation, rows=10_000)
+                assert len(str(page["data"])) <= 64 * 1024
+                assert page["data"]
+                seen += page["data"]
+                if not page["has_more"]:
+                    break
+            assert seen == [[str(n).rjust(10_000)] for n in range(30)]
+            wide = await finished(ana, "mysql", "rows 2 wide 100000")
+            assert [len((await ana.page(wide))["data"]) for _ in range(2)] == [1, 1]
+
+    async def test_rows_may_be_read_while_the_statement_runs(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 30 then rows 5"))["history_uuid"]
+        page = await ana.page(operation)
+        assert (page["data"], page["has_more"], page["rows_total"], page["meta"]) == ([], True, None, [])
+        size = (await ana.on(operation, "fetch_result_size"))["result"]
+        assert (size["rows"], size["size"], size["message"]) == (None, None, "Result status is not available")
+        await ana.on(operation, "cancel_statement")
+
+    @pytest.mark.item(52)
+    async def test_size_and_metadata_agree_with_the_rows(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(823))
+        size = (await ana.on(operation, "fetch_result_size"))["result"]
+        assert (size["rows"], size["truncated"], size["message"]) == (823, False, "")
+        assert size["size"] > 0
+        page = await ana.page(operation, rows=10_000)
+        assert len(page["data"]) == 823
+        assert (await ana.on(operation, "fetch_result_metadata"))["result"]["meta"] == page["meta"]
+
+
+class TestMeta:
+    @pytest.mark.item(30)
+    @pytest.mark.parametrize("escape", ["true", "false"])
+    async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
+        page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
+        assert [column["name"] for column in page["meta"]] == ["a", "b"]
+        assert (page["data"], page["type"], page["has_more"]) == ([], "table", False)
+        assert page["isEscaped"] is (escape == "true")
+
+    @pytest.mark.item(31)
+    async def test_meta_is_the_same_in_all_batches_also_after_nulls(self, ana: Caller, dialect: Dialect):
+        statement = f"SELECT CASE WHEN n < 150 THEN NULL ELSE n END AS n FROM ({dialect.rows(200)}) AS t"
+        operation = await finished(ana, dialect, statement)
+        pages = [await ana.page(operation, rows=50) for _ in range(4)]
+        assert [page["meta"] for page in pages] == [pages[0]["meta"]] * 4
+        assert pages[0]["meta"][0]["type"] == dialect.integer_type
+        assert [row[0] for page in pages for row in page["data"]] == [None] * 150 + list(range(150, 200))
+
+    @pytest.mark.item(31)
+    @pytest.mark.parametrize(
+        ("dialect", "expression", "kind", "native"),
+        [
+            (DUCKDB, "1::INTEGER", "INT_TYPE", "INTEGER"),
+            (DUCKDB, "12.5::DECIMAL(10,2)", "DECIMAL_TYPE", "DECIMAL(10,2)"),
+            (DUCKDB, "[1]", "ARRAY_TYPE", "INTEGER[]"),
+            (DUCKDB, "now()", "TIMESTAMPLOCALTZ_TYPE", "TIMESTAMP WITH TIME ZONE"),
+            (POSTGRESQL, "1::smallint", "SMALLINT_TYPE", "smallint"),
+            (POSTGRESQL, "'x'::varchar(20)", "VARCHAR_TYPE", "varchar(20)"),
+            (POSTGRESQL, "'x'::char(3)", "CHAR_TYPE", "char(3)"),
+            (POSTGRESQL, "12.5::numeric(10,2)", "DECIMAL_TYPE", "numeric(10,2)"),
+            (POSTGRESQL, "'{}'::jsonb", "STRING_TYPE", "jsonb"),
+            (POSTGRESQL, "now()", "TIMESTAMPLOCALTZ_TYPE", "timestamp with time zone"),
+            (SQLITE, "1", "BIGINT_TYPE", ""),
+            (SQLITE, "1.5", "DOUBLE_TYPE", ""),
+            (SQLITE, "x'00'", "BINARY_TYPE", ""),
+        ],
+    )
+    async def test_types_have_one_list_of_names_and_the_engines_text(
+        self, ana: Caller, dialect: Dialect, expression: str, kind: str, native: str
+    ):
+        page = await ana.result(dialect, f"SELECT {expression} AS v")
+        assert page["meta"] == [{"name": "v", "type": kind, "native_type": native, **META}]
+
+
+DUCKDB_CELLS = [
+    ("true", True),
+    ("9223372036854775807", 9223372036854775807),
+    ("18446744073709551615::UBIGINT", 18446744073709551615),
+    ("170141183460469231731687303715884105727::HUGEINT", "170141183460469231731687303715884105727"),
+    ("1.5::DOUBLE", 1.5),
+    ("12.5::DECIMAL(10,2)", "12.50"),
+    ("'nan'::DOUBLE", "NaN"),
+    ("'inf'::DOUBLE", "Infinity"),
+    ("'-inf'::FLOAT", "-Infinity"),
+    ("TIMESTAMP '2024-01-31 10:20:30'", "2024-01-31 10:20:30"),
+    ("TIMESTAMP '2024-01-31 10:20:30.5'", "2024-01-31 10:20:30.500000"),
+    ("TIMESTAMPTZ '2024-01-31 10:20:30+00'", "2024-01-31 10:20:30+00:00"),
+    ("DATE '2024-01-31'", "2024-01-31"),
+    ("TIME '10:20:30.25'", "10:20:30.250000"),
+    ("INTERVAL '1 day 02:03:04'", "1 day 02:03:04"),
+    ("'\\x00\\xFF'::BLOB", "AP8="),
+    ("[1, NULL, 3]", [1, None, 3]),
+    ("MAP {'a': 1}", {"a": 1}),
+    ("MAP {1: 'x'}", {"1": "x"}),
+    ("{'b': 1, 'a': [{'c': 12.5::DECIMAL(5,2)}]}", {"b": 1, "a": [{"c": "12.50"}]}),
+    ("'{\"a\": [1]}'::JSON", '{"a": [1]}'),
+    ("union_value(n := 1)", 1),
+]
+POSTGRESQL_CELLS = [
+    ("true", True),
+    ("9223372036854775807", 9223372036854775807),
+    ("1.5::float8", 1.5),
+    ("12.5::numeric(10,2)", "12.50"),
+    ("'NaN'::numeric", "NaN"),
+    ("'nan'::float8", "NaN"),
+    ("'inf'::float8", "Infinity"),
+    ("'-inf'::real", "-Infinity"),
+    ("timestamp '2024-01-31 10:20:30'", "2024-01-31 10:20:30"),
+    ("timestamp '2024-01-31 10:20:30.5'", "2024-01-31 10:20:30.500000"),
+    ("timestamptz '2024-01-31 10:20:30.5+00'", "2024-01-31 10:20:30.500000+00:00"),
+    ("date '2024-01-31'", "2024-01-31"),
+    ("date 'infinity'", "infinity"),
+    ("time '10:20:30'", "10:20:30"),
+    ("interval '1 day 02:03:04'", "1 day 02:03:04"),
+    ("'\\x00ff'::bytea", "AP8="),
+    ("array[1, null, 3]", [1, None, 3]),
+    ("'{\"a\": [1]}'::jsonb", '{"a": [1]}'),
+]
+SQLITE_CELLS = [
+    ("9223372036854775807", 9223372036854775807),
+    ("1.5", 1.5),
+    ("9e999", "Infinity"),
+    ("-9e999", "-Infinity"),
+    ("x'00ff'", "AP8="),
+    ("'text'", "text"),
+]
+
+
+class TestCells:
+    @pytest.mark.item(26)
+    async def test_null_is_told_from_the_text_null(self, ana: Caller, dialect: Dialect):
+        page = await ana.result(dialect, "SELECT NULL AS a, 'NULL' AS b")
+        assert page["data"] == [[None, "NULL"]]
+
+    @pytest.mark.item(27)
+    @pytest.mark.item(28)
+    @pytest.mark.parametrize(
+        ("dialect", "expression", "value"),
+        [
+            *((DUCKDB, *cell) for cell in DUCKDB_CELLS),
+            *((POSTGRESQL, *cell) for cell in POSTGRESQL_CELLS),
+            *((SQLITE, *cell) for cell in SQLITE_CELLS),
+        ],
+    )
+    async def test_raw_cells(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
+        page = await ana.result(dialect, f"SELECT {expression} AS v, NULL AS n")
+        assert page["data"] == [[value, None]]
+        assert type(page["data"][0][0]) is type(value)
+        assert page["isEscaped"] is False
+
+    @pytest.mark.item(27)
+    async def test_all_digits_are_on_the_wire(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, "SELECT 9223372036854775807 AS v")
+        answer = await ana.post("editor/fetch_result_data", operationId=operation)
+        assert b'"data":[[9223372036854775807]]' in answer.content
+
+    @pytest.mark.item(28)
+    async def test_declared_booleans_of_sqlite_are_booleans(self, ana: Caller):
+        table = f"flags_{ana.username}"
+        for statement in (f"CREATE TABLE {table} (f BOOLEAN)", f"INSERT INTO {table} VALUES (1), (0), (2), (NULL)"):
+            assert (await ana.run(SQLITE, statement))["status"] == 0
+        assert (await ana.result(SQLITE, f"SELECT f FROM {table}"))["data"] == [[True], [False], [2], [None]]
+
+    @pytest.mark.item(29)
+    async def test_text_is_escaped_on_request_only(self, ana: Caller, dialect: Dialect):
+        text = "<b>&\"' x"
+        statement = f'SELECT {literal(text)} AS "<a>", NULL AS n'
+        raw = await ana.result(dialect, statement)
+        assert (raw["data"], raw["isEscaped"]) == ([[text, None]], False)
+        hue = await ana.result(dialect, statement, escape="true")
+        assert (hue["data"], hue["isEscaped"]) == ([["&lt;b&gt;&amp;&quot;&#x27;&nbsp;x", "NULL"]], True)
+        assert hue["meta"] == raw["meta"]
+        assert hue["meta"][0]["name"] == "<a>"
+
+    @pytest.mark.item(29)
+    @pytest.mark.parametrize(
+        ("dialect", "expression", "value"),
+        [
+            (DUCKDB, "29.0::DOUBLE", "29.0"),
+            (DUCKDB, "1e20::DOUBLE", "1e+20"),
+            (DUCKDB, "'nan'::DOUBLE", "nan"),
+            (DUCKDB, "'-inf'::DOUBLE", "-inf"),
+            (DUCKDB, "5", 5),
+            (DUCKDB, "true", True),
+            (DUCKDB, "[1, 2]", "[1,2]"),
+            (DUCKDB, "{'a': 'x y'}", "{&quot;a&quot;:&quot;x&nbsp;y&quot;}"),
+            (DUCKDB, "'<\\xFF'::BLOB", "&lt;\ufffd"),
+            (POSTGRESQL, "29::float8", "29.0"),
+            (POSTGRESQL, "timestamp '2024-01-31 10:20:30'", "2024-01-31&nbsp;10:20:30"),
+            (POSTGRESQL, "12.5::numeric(10,2)", "12.50"),
+            (SQLITE, "29.0", "29.0"),
+        ],
+    )
+    async def test_hue_cells(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
+        page = await ana.result(dialect, f"SELECT {expression} AS v", escape="true")
+        assert page["data"] == [[value]]
+
+
+class TestCaps:
+    @pytest.mark.item(32)
+    async def test_a_limit_cuts_only_what_is_above_it(self, ana: Caller, dialect: Dialect):
+        cut = await finished(ana, dialect, dialect.rows(11), limit=10)
+        page = await ana.page(cut)
+        assert (len(page["data"]), page["truncated"], page["truncated_reason"]) == (10, True, "row_limit")
+        assert (page["has_more"], page["rows_total"]) == (False, 10)
+        assert (await ana.ended(cut))["query_status"]["truncated"] is True
+        assert (await ana.on(cut, "fetch_result_size"))["result"]["truncated"] is True
+        whole = await ana.page(await finished(ana, dialect, dialect.rows(10), limit=10))
+        assert (len(whole["data"]), whole["truncated"], whole["truncated_reason"]) == (10, False, None)
+
+    @pytest.mark.item(33)
+    async def test_5000_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, dialect.rows(6000))
+        size = (await ana.on(operation, "fetch_result_size"))["result"]
+        assert (size["rows"], size["truncated"]) == (5000, True)
+        page = await ana.page(operation, start_row=4990)
+        assert [row[0] for row in page["data"]] == list(range(4990, 5000))
+
+    @pytest.mark.item(33)
+    async def test_the_engine_sees_the_statement_without_a_limit(self, ana: Caller):
+        await finished(ana, "mysql", "rows 6001")
+        assert ana.api.fakes["mysql"].executions.count("rows 6001") == 1
+
+    @pytest.mark.item(34)
+    async def test_the_byte_cap_cuts_too(self, small_api: ApiOpener):
+        async with small_api(result_max_bytes=100_000) as api:
+            ana = await api.user()
+            operation = await finished(ana, "mysql", "rows 1000 wide 1000")
+            page = await ana.page(operation)
+            assert (page["truncated"], page["truncated_reason"]) == (True, "byte_limit")
+            assert 50 <= page["rows_total"] <= 100
+            assert page["data"] == [[str(n).rjust(1000)] for n in range(page["rows_total"])]
+
+    async def test_a_data_change_is_read_to_its_end_whatever_the_limit(self, ana: Caller):
+        table = f"changed_{ana.username}"
+        await ana.run(POSTGRESQL, f"CREATE TABLE {table} (a int)")
+        change = f"INSERT INTO {table} SELECT generate_series(1, 2000) RETURNING a"
+        page = await ana.page(await finished(ana, POSTGRESQL, change, limit=10))
+        assert (len(page["data"]), page["truncated"]) == (10, True)
+        assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]

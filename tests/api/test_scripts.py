@@ -1,0 +1,248 @@
+"""Scripts with several statements (Contract editor 5)."""
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.driving import Caller, verdict
+
+from queryserver.domain.splitter import statement_hash
+
+HASHES = {
+    "SHOW TABLES": "3070952e55d733fb5bef249277fb8674989e40b6f86c5cc8b39cc415",
+    "SELECT 1": "cf10d24b9fdfe97deed2616e91ce08dc4491bbc0d556a1f518647de5",
+    "SELECT 2": "44e114b10c6b9a129ac35a8b09c4cc6f527b766a992028d1980c7807",
+    "SELECT 20": "0f4c461928ba24a902a53ff68bcea606b8340da59a780742b14b6a2d",
+}
+
+# The table of 5.2: dialect, script, then text, start and end of each statement.
+POSITIONS: list[tuple[str, str, list[tuple[str, tuple[int, int], tuple[int, int]]]]] = [
+    ("mysql", "SHOW TABLES", [("SHOW TABLES", (0, 0), (0, 10))]),
+    ("mysql", "SHOW TABLES;", [("SHOW TABLES", (0, 0), (0, 10))]),
+    ("mysql", "SELECT\n  1\nFROM t", [("SELECT\n  1\nFROM t", (0, 0), (2, 5))]),
+    ("mysql", "SELECT 1;\nSELECT 2", [("SELECT 1", (0, 0), (0, 9)), ("SELECT 2", (1, 0), (1, 8))]),
+    ("mysql", "SELECT 1; SELECT 2;", [("SELECT 1", (0, 0), (0, 9)), ("SELECT 2", (0, 9), (0, 18))]),
+    (
+        "mysql",
+        "SELECT 1;\nSELECT 2;\n\n  SELECT 3",
+        [("SELECT 1", (0, 0), (0, 9)), ("SELECT 2", (1, 0), (1, 9)), ("SELECT 3", (3, 0), (3, 10))],
+    ),
+    ("mysql", "select\n 2;  select 3", [("select\n 2", (0, 0), (1, 3)), ("select 3", (1, 3), (1, 13))]),
+    (
+        "mysql",
+        "-- first; one\nSELECT 1;\n/* two; */ SELECT 2",
+        [("-- first; one\nSELECT 1", (0, 0), (1, 9)), ("/* two; */ SELECT 2", (2, 0), (2, 19))],
+    ),
+    ("mysql", "SELECT 1;\n-- done", [("SELECT 1", (0, 0), (0, 7))]),
+    (
+        "hive",
+        "SELECT `a;b` FROM t; SELECT 2",
+        [("SELECT `a;b` FROM t", (0, 0), (0, 20)), ("SELECT 2", (0, 20), (0, 29))],
+    ),
+    (
+        "postgresql",
+        "SELECT $$a;b$$; SELECT 2",
+        [("SELECT $$a;b$$", (0, 0), (0, 15)), ("SELECT 2", (0, 15), (0, 24))],
+    ),
+]
+
+
+async def all_handles(ana: Caller, dialect: str, script: str) -> list[dict[str, Any]]:
+    """The handle of each statement of a script, run one after the other in the short form."""
+    bodies = [await ana.run(dialect, script)]
+    while bodies[-1]["handle"]["has_more_statements"]:
+        previous = bodies[-1]["history_uuid"]
+        bodies.append(await ana.told(f"editor/execute/{dialect}", operationId=previous, wait=30))
+    assert await ana.refused(f"editor/execute/{dialect}", operationId=bodies[-1]["history_uuid"]) == (
+        409,
+        -1,
+        "no_more_statements",
+    )
+    return [body["handle"] for body in bodies]
+
+
+def position(point: dict[str, int]) -> tuple[int, int]:
+    return point["row"], point["column"]
+
+
+class TestSplitting:
+    @pytest.mark.item(46)
+    @pytest.mark.parametrize(("dialect", "script", "expected"), POSITIONS)
+    async def test_positions_and_texts(self, ana: Caller, dialect: str, script: str, expected: list[Any]):
+        handles = await all_handles(ana, dialect, script)
+        assert [(one["statement"], position(one["start"]), position(one["end"])) for one in handles] == expected
+        assert [one["statement_id"] for one in handles] == list(range(len(expected)))
+        assert {one["statements_count"] for one in handles} == {len(expected)}
+        assert [one["has_more_statements"] for one in handles] == [True] * (len(expected) - 1) + [False]
+        assert [one["previous_statement_hash"] for one in handles] == [
+            statement_hash(one["statement"]) for one in handles
+        ]
+
+    @pytest.mark.item(46)
+    @pytest.mark.parametrize("text", HASHES)
+    async def test_the_hash_is_sha224_of_the_statement(self, ana: Caller, text: str):
+        handle = (await ana.execute("mysql", f" {text} ; "))["handle"]
+        assert (handle["statement"], handle["previous_statement_hash"]) == (text, HASHES[text])
+
+    @pytest.mark.item(46)
+    async def test_columns_count_code_points_and_all_line_ends(self, ana: Caller):
+        handles = await all_handles(ana, "mysql", "text 😀é;\r\ntext 2;\rtext 3")
+        assert [(position(one["start"]), position(one["end"])) for one in handles] == [
+            ((0, 0), (0, 8)),
+            ((1, 0), (1, 7)),
+            ((2, 0), (2, 6)),
+        ]
+
+    @pytest.mark.item(47)
+    @pytest.mark.parametrize(
+        ("dialect", "statement", "cells"),
+        [
+            (DUCKDB, 'SELECT \';\' AS a, "b;" FROM (SELECT 1 AS "b;") /* ; /* ; */ */ -- ;\n', [";", 1]),
+            (DUCKDB, "SELECT $x$ ; $$ ' $x$", [" ; $$ ' "]),
+            (POSTGRESQL, "SELECT ';''' , E'\\';', $t$;$t$ /* ; /* ; */ */ -- ;\n", [";'", "';", ";"]),
+            (SQLITE, "SELECT ';''', `b;`, [c;] FROM (SELECT 1 AS \"b;\", 2 AS \"c;\") /* ; */ -- ;\n", [";'", 1, 2]),
+        ],
+    )
+    async def test_a_quoted_terminator_does_not_split(
+        self, ana: Caller, dialect: Dialect, statement: str, cells: list[Any]
+    ):
+        body = await ana.run(dialect, statement + "; SELECT 2")
+        assert body["handle"]["statements_count"] == 2
+        assert (await ana.page(body["history_uuid"]))["data"] == [cells]
+
+    @pytest.mark.item(47)
+    @pytest.mark.parametrize("dialect", ["duckdb", "sqlite", "postgresql", "mysql", "hive"])
+    async def test_splitting_time_is_linear(self, ana: Caller, dialect: str):
+        chosen = random.Random(5)
+        pieces = ["'", '"', "`", "$$", "$a$", "--", "\n", "/*", "*/", ";", "\\", "x", " ", "[", "]", "#"]
+        script = "SELECT 1;" + "".join(chosen.choices(pieces, k=2_000_000))
+        halves: list[float] = []
+        for part in (script[: len(script) // 4], script):
+            began = time.monotonic()
+            body = await ana.execute(dialect, part)
+            halves.append(time.monotonic() - began)
+            assert body["handle"]["statement"] == "SELECT 1"
+        assert halves[1] < 4 * 3 * max(halves[0], 0.05)
+
+
+class TestContinuing:
+    @pytest.mark.item(48)
+    async def test_the_short_form_runs_one_after_the_other(self, ana: Caller, dialect: Dialect):
+        handles = await all_handles(ana, dialect.name, "SELECT 1;\nSELECT 2;\nSELECT 20")
+        assert [one["statement"] for one in handles] == ["SELECT 1", "SELECT 2", "SELECT 20"]
+        assert [one["previous_statement_hash"] for one in handles] == [HASHES[one["statement"]] for one in handles]
+
+    @pytest.mark.item(48)
+    async def test_the_short_form_runs_an_edited_statement_again(self, ana: Caller):
+        first = await ana.run("duckdb", "SELECT 1;\nSELECT 2")
+        second = await ana.told("editor/execute/duckdb", operationId=first["history_uuid"], wait=30)
+        assert second["handle"]["statement_id"] == 1
+        assert await ana.refused("editor/execute/duckdb", operationId=second["history_uuid"]) == (
+            409,
+            -1,
+            "no_more_statements",
+        )
+        edited = await ana.told(
+            "editor/execute/duckdb", operationId=second["history_uuid"], statement="SELECT 1;\nSELECT 20", wait=30
+        )
+        assert (edited["handle"]["statement_id"], edited["handle"]["statement"]) == (1, "SELECT 20")
+
+    @pytest.mark.item(48)
+    async def test_the_next_waits_for_the_former(self, ana: Caller):
+        first = (await ana.execute("mysql", "sleep 30; rows 1"))["history_uuid"]
+        assert await ana.refused("editor/execute/mysql", operationId=first) == (409, -1, "previous_not_finished")
+        await ana.on(first, "cancel_statement")
+        second = await ana.told("editor/execute/mysql", operationId=first, wait=30)
+        assert (second["status"], second["handle"]["statement"]) == (0, "rows 1")
+
+    @pytest.mark.item(48)
+    async def test_going_on_after_a_failure_is_the_clients_decision(self, ana: Caller, dialect: Dialect):
+        first = await ana.run(dialect, "SELECT * FROM no_such_table; SELECT 2")
+        assert first["status"] == 1
+        second = await ana.told("editor/execute", operationId=first["history_uuid"], wait=30)
+        assert (second["status"], second["handle"]["statement"]) == (0, "SELECT 2")
+
+    @pytest.mark.item(48)
+    async def test_what_the_short_form_inherits_may_not_be_contradicted(self, ana: Caller):
+        first = (await ana.run("duckdb", "SELECT 1; SELECT 2", limit=7))["history_uuid"]
+        conflict = (400, -1, "conflicting_parameters")
+        assert await ana.refused("editor/execute/sqlite", operationId=first) == conflict
+        assert await ana.refused("editor/execute/duckdb", operationId=first, session_id=1) == conflict
+        for unknown in ("0c0f6d1e-2f0b-4a55-9a53-5d3c8e6c9a10", "x"):
+            assert await ana.refused("editor/execute/duckdb", operationId=unknown) == (404, 2, "operation_not_found")
+
+    @pytest.mark.item(48)
+    async def test_limit_and_timeout_are_inherited(self, ana: Caller):
+        first = (await ana.run("mysql", "rows 1; rows 20; rows 30", limit=7))["history_uuid"]
+        second = await ana.told("editor/execute/mysql", operationId=first, wait=30)
+        assert (second["query_status"]["rows"], second["query_status"]["truncated"]) == (7, True)
+        third = await ana.told("editor/execute/mysql", operationId=second["history_uuid"], wait=30, limit=9)
+        assert third["query_status"]["rows"] == 9
+
+    @pytest.mark.item(49)
+    @pytest.mark.parametrize(
+        ("script", "handle", "expected"),
+        [
+            ("SELECT 1;\nSELECT 2", {}, 0),
+            ("SELECT 1;\nSELECT 2", {"guid": "unknown"}, 0),
+            ("SELECT 1;\nSELECT 2", {"statement_id": 0, "has_more_statements": True, "hash": "SELECT 1"}, 1),
+            ("SELECT 1;\nSELECT 2", {"statement_id": 0, "has_more_statements": True}, 1),
+            ("SELECT 20;\nSELECT 2", {"statement_id": 0, "has_more_statements": True, "hash": "SELECT 1"}, 0),
+            ("SELECT 1;\nSELECT 2", {"statement_id": 1, "has_more_statements": False, "hash": "SELECT 2"}, 0),
+            ("SELECT 1;\nSELECT 20", {"statement_id": 1, "has_more_statements": False, "hash": "SELECT 2"}, 1),
+            ("SELECT 1", {"statement_id": 4, "has_more_statements": True, "hash": "SELECT 1"}, 0),
+            ("SELECT 1;\nSELECT 2", {"statement_id": 7, "has_more_statements": True, "hash": "SELECT 2"}, 1),
+        ],
+    )
+    async def test_the_full_form_steers_by_the_previous_handle(
+        self, ana: Caller, dialect: Dialect, script: str, handle: dict[str, Any], expected: int
+    ):
+        sent = {key: value for key, value in handle.items() if key != "hash"}
+        if "hash" in handle:
+            sent["previous_statement_hash"] = HASHES[handle["hash"]]
+        snippet = {"type": dialect.name, "statement": script, "result": {"handle": sent}}
+        for given in (snippet, json.dumps(snippet)):
+            body = (await ana.post_json("editor/execute", snippet=given, wait=30)).json()
+            assert (body["status"], body["handle"]["statement_id"]) == (0, expected)
+
+    @pytest.mark.item(49)
+    async def test_the_full_form_waits_for_the_operation_of_its_guid(self, ana: Caller):
+        first = await ana.execute("mysql", "sleep 30; rows 1")
+        snippet = {"type": "mysql", "statement": "sleep 30; rows 1", "result": {"handle": first["handle"]}}
+        assert verdict(await ana.post_json("editor/execute", snippet=snippet)) == (409, -1, "previous_not_finished")
+        await ana.on(first["history_uuid"], "cancel_statement")
+        body = (await ana.post_json("editor/execute", snippet=snippet, wait=30)).json()
+        assert (body["status"], body["handle"]["statement"]) == (0, "rows 1")
+        assert body["handle"]["session_id"] == first["handle"]["session_id"]
+
+    @pytest.mark.item(50)
+    @pytest.mark.parametrize("form", ["short", "full"])
+    async def test_statements_of_a_script_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
+        table = f"temporary_{ana.username}"
+        script = f"CREATE TEMPORARY TABLE {table} (a INTEGER); INSERT INTO {table} VALUES (5); SELECT a FROM {table}"
+        body = await ana.run(dialect, script)
+        while body["handle"]["has_more_statements"]:
+            assert body["status"] == 0, body
+            if form == "short":
+                body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+            else:
+                snippet = {"type": dialect.name, "statement": script, "result": {"handle": body["handle"]}}
+                body = (await ana.post_json("editor/execute", snippet=snippet, wait=30)).json()
+        assert (await ana.page(body["history_uuid"]))["data"] == [[5]]
+        assert (await ana.run(dialect, f"SELECT a FROM {table}"))["code"] == "engine_error"
+
+    @pytest.mark.item(50)
+    async def test_set_lasts_for_the_script_only(self, ana: Caller):
+        body = await ana.run(POSTGRESQL, "SET work_mem = '1234kB'; SHOW work_mem")
+        body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+        assert (await ana.page(body["history_uuid"]))["data"] == [["1234kB"]]
+        assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
+
+    async def test_ten_thousand_statements_are_counted_and_the_first_runs(self, ana: Caller, dialect: Dialect):
+        began = time.monotonic()
+        body = await ana.run(dialect, "SELECT 1;\n" * 10_000)
+        assert time.monotonic() - began < 2
+        assert (body["status"], body["handle"]["statements_count"]) == (0, 10_000)
