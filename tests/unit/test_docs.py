@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from queryserver import __version__
+from queryserver.cli.commands import app
 from queryserver.settings import Settings, load_settings
 from queryserver.settings.schema import keys
 from queryserver.settings.section import Section
@@ -89,6 +91,22 @@ def test_make_targets_named_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     text = "\n".join([*code_words(document), *fenced(document, "sh")])
     assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+@every_document
+def test_commands_named_exist(document: Path) -> None:
+    commands = get_command(app).commands
+    names = set(commands) | {f"config {name}" for name in commands["config"].commands}
+    text = "\n".join([*code_words(document), *fenced(document, "sh")])
+    named = re.findall(r"\bqueryserver ((?:config )?[a-z][a-z_-]+)", text)
+    assert [name for name in named if name not in names] == []
+
+
+@every_document
+def test_metrics_named_exist(document: Path) -> None:
+    source = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
+    named = [word for word in code_words(document) if re.fullmatch(r"queryserver_[a-z_]+", word)]
+    assert [name for name in named if f'"{name.removesuffix("_total")}"' not in source] == []
 
 
 @every_document
