@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import ChunkSize, pieces
 from queryserver.interfaces.engine import OperationState, OperationStatus
 
-_CANCEL_S = 10.0
 _CANCEL_AGAIN_S = 0.5
 _END_S = 5.0
 _FEW_CELLS = 2_000
@@ -78,9 +77,13 @@ class StatementSource(Protocol):
 
 
 class Operation:
-    """A statement that runs, or ran; nobody else may use its connection until `close`."""
+    """A statement that runs, or ran; nobody else may use its connection until `close`.
 
-    def __init__(self, source: StatementSource, executor: Executor) -> None:
+    `cancel_s` is how long a cancel goes on sending stop signals.
+    """
+
+    def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
+        self._cancel_s = cancel_s
         self._source = source
         self._executor = executor
         self._chunk = ChunkSize()
@@ -118,6 +121,9 @@ class Operation:
             await asyncio.wait({self._start}, timeout=wait_s)
         if not self._start.done():
             return OperationStatus(OperationState.RUNNING)
+        if self._start.cancelled():
+            left = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+            return OperationStatus(OperationState.FAILED, error=left)
         self._start.result()
         if self._canceled:
             return OperationStatus(OperationState.CANCELED)
@@ -148,7 +154,7 @@ class Operation:
             return
         self._cancel_asked = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CANCEL_S):
+            async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
                     # A signal that meets the server between two messages of a statement is lost: hence again.
                     await self._source.interrupt()

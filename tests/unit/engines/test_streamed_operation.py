@@ -1,0 +1,153 @@
+"""The life of a streamed statement, driven by a source that does what a server may do."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.result import Column, ResultType
+from queryserver.engines.streamed_operation import Operation, Rows
+from queryserver.interfaces.engine import OperationState
+
+
+class FakeSource:
+    """Rows of one integer. `lost_signals` stop signals are lost; `answer` is waited for before the first row."""
+
+    def __init__(self, rows: int = 0, *, lost_signals: int = 0, commit_error: EngineError | None = None) -> None:
+        self.columns = (Column("a", ResultType.INT, "integer"),)
+        self.modified_rows: int | None = None
+        self.log_lines: list[str] = []
+        self.is_open = False
+        self.answer = asyncio.Event()
+        self.signals = 0
+        self.kept: bool | None = None
+        self._left = rows
+        self._lost_signals = lost_signals
+        self._commit_error = commit_error
+
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        go_on()
+        self.is_open = True
+        await self.answer.wait()
+        if self.signals:
+            raise StatementRejected("stopped")
+
+    async def fetch(self, count: int) -> Rows:
+        if not self.is_open:
+            return ()
+        taken = min(count, self._left)
+        self._left -= taken
+        if taken < count:
+            self.is_open = False
+            if self._commit_error is not None:
+                raise self._commit_error
+        return [(number,) for number in range(taken)]
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array([row[0] for row in rows], pa.int32())], names=["a"])
+
+    async def interrupt(self) -> None:
+        self.signals += 1
+        if self.signals > self._lost_signals:
+            self.answer.set()
+
+    def was_interrupted(self, error: EngineError) -> bool:
+        return error.message == "stopped"
+
+    async def end(self, *, keep: bool) -> None:
+        self.is_open = False
+        self.kept = keep
+
+
+@pytest.fixture
+def executor() -> Generator[Executor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+@pytest.fixture
+async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., Operation]]:
+    opened: list[Operation] = []
+
+    def start(source: FakeSource) -> Operation:
+        opened.append(Operation(source, executor))
+        return opened[-1]
+
+    yield start
+    for operation in opened:
+        await operation.close()
+
+
+async def test_a_lost_stop_signal_is_sent_again(open_operation) -> None:
+    source = FakeSource(lost_signals=1)
+    operation = open_operation(source)
+    await asyncio.sleep(0)
+    await operation.cancel()
+    assert source.signals == 2
+    assert (await operation.status(1)).state is OperationState.CANCELED
+    assert operation.in_doubt
+
+
+async def test_a_cancel_that_comes_too_late_does_not_change_the_outcome(open_operation) -> None:
+    source = FakeSource(rows=3)
+    source.answer.set()
+    operation = open_operation(source)
+    assert (await operation.status(1)).state is OperationState.FINISHED
+    await operation.cancel()
+    assert (await operation.status(1)).state is OperationState.FINISHED
+    assert source.signals == 0
+    assert not operation.in_doubt
+    assert [batch.num_rows async for batch in operation.batches()] == [3]
+
+
+async def test_a_cancel_before_the_first_step_sends_nothing(open_operation) -> None:
+    source = FakeSource()
+    operation = open_operation(source)
+    await operation.cancel()
+    assert (await operation.status(1)).state is OperationState.CANCELED
+    assert not source.is_open
+
+
+async def test_a_cancel_between_two_batches_ends_the_rows(open_operation) -> None:
+    source = FakeSource(rows=1_000_000)
+    source.answer.set()
+    operation = open_operation(source)
+    await operation.status(1)
+    batches = operation.batches()
+    await anext(batches)
+    await operation.cancel()
+    assert (await operation.status(0)).state is OperationState.CANCELED
+    assert source.kept is False
+    with pytest.raises(StatementRejected):
+        async for _ in batches:
+            pass
+
+
+async def test_a_refused_commit_after_the_last_row_fails_the_statement(open_operation) -> None:
+    source = FakeSource(rows=1, commit_error=StatementRejected("deferred"))
+    source.answer.set()
+    operation = open_operation(source)
+    status = await operation.status(1)
+    assert status.state is OperationState.FAILED
+    with pytest.raises(StatementRejected, match="deferred"):
+        await anext(operation.batches())
+
+
+async def test_rows_left_at_the_server_are_given_up_and_the_change_is_kept(open_operation) -> None:
+    source = FakeSource(rows=1_000_000)
+    source.answer.set()
+    operation = open_operation(source)
+    await operation.status(1)
+    await operation.close()
+    assert source.kept is True
+
+
+async def test_who_polls_a_statement_that_could_not_be_stopped_learns_that_its_outcome_is_unknown(executor) -> None:
+    operation = Operation(FakeSource(lost_signals=1000), executor, cancel_s=0.05)
+    poller = asyncio.create_task(operation.status(10))
+    await asyncio.sleep(0.01)
+    await operation.close()
+    assert isinstance((await poller).error, OutcomeUnknown)
