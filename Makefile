@@ -64,6 +64,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/generate_models.py --check
 	$(BIN)/python scripts/export_openapi.py --check
 	$(BIN)/python scripts/check_operations.py
+	$(BIN)/python scripts/document_settings.py --check
 
 ##@ Generate
 
@@ -76,7 +77,8 @@ openapi: $(DEV) ## Write openapi/openapi.json from the routes
 	$(BIN)/python scripts/export_openapi.py
 
 .PHONY: docs
-docs: models openapi ## Refresh everything that is generated from the specification
+docs: models openapi ## Refresh everything that is generated from the specification or the settings classes
+	$(BIN)/python scripts/document_settings.py
 
 .PHONY: lock
 lock: $(DEV) ## Pin the newest allowed packages, with hashes, in the lock files

@@ -37,10 +37,10 @@ def check(
 @app.command("init")
 def init(config: ConfigFile = None) -> None:
     """Write a settings file in which every key is explained; never over one that exists."""
-    file = config or DEFAULT_FILES[0]
+    file, text = config or DEFAULT_FILES[0], sample_file()
     try:
         with file.open("x", encoding="utf-8") as stream:
-            stream.write(sample_file())
+            stream.write(text)
     except OSError as error:
         typer.echo(f"{file}: {error.strerror}.", err=True)
         raise typer.Exit(1) from error

@@ -87,7 +87,7 @@ def _server(settings: Settings) -> Iterator[Complaint]:
 def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
-    parts = [name for name in ("host", "name", "user", "password") if f"desktop.database.{name}" in given]
+    parts = [name for name, value in _database_parts(settings) if value]
     if url and parts:
         yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
     if url and "desktop.database.sslmode" in given:
@@ -98,6 +98,14 @@ def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Compl
         yield "desktop.database.host", "host and name must both be given when url is not."
     if database.pool_min > database.pool_max:
         yield "desktop.database.pool_min", "is above desktop.database.pool_max."
+
+
+def _database_parts(settings: Settings) -> Iterator[tuple[str, str]]:
+    database = settings.desktop.database
+    yield "host", database.host
+    yield "name", database.name
+    yield "user", database.user
+    yield "password", database.password.get_secret_value()
 
 
 def _external_tokens(settings: Settings) -> Iterator[Complaint]:

@@ -12,7 +12,7 @@ from queryserver.settings.section import Section
 @cache
 def descriptions(section: type[Section]) -> Mapping[str, str]:
     """Field name to text, in one line. Read from the source: Python keeps no docstrings of attributes."""
-    tree = ast.parse(inspect.cleandoc(inspect.getsource(section)))
+    tree = ast.parse(inspect.getsource(section))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
     return {
         field.target.id: " ".join(text.value.value.split())

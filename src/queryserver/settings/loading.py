@@ -154,6 +154,8 @@ def _text(detail: ErrorDetails) -> str:
     text = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if detail["type"] == "missing":
         text = "must be given"
+    elif detail["type"] == "string_too_short":
+        text = "must not be empty"
     elif detail["type"] == "string_pattern_mismatch":
         text = f"must look like {detail.get('ctx', {}).get('pattern')}"
     return text if text.endswith((".", "?")) else f"{text}."

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from pydantic import SecretStr
+
 from queryserver.settings.descriptions import descriptions
 from queryserver.settings.report import toml_value
 from queryserver.settings.schema import Key, field_name, keys
@@ -28,7 +30,7 @@ def _section(section: type[Section], prefix: str) -> Iterator[str]:
         yield f"\n# [{prefix[:-1]}]"
     for key in plain:
         yield f"# {texts[field_name(section, key)]}"
-        yield f"# {key.name} = {_default(key)}"
+        yield f"# {_assignment(key)}"
     for key in keys(section).values():
         if key.has_free_names:
             yield f"\n# [{prefix}{key.name}]"
@@ -37,8 +39,11 @@ def _section(section: type[Section], prefix: str) -> Iterator[str]:
             yield from _section(inner, f"{prefix}{key.name}.{f'{_ENTRY}.' if key.entries else ''}")
 
 
-def _default(key: Key) -> str:
+def _assignment(key: Key) -> str:
+    """The key with its default; alone when it has none."""
     if key.field.is_required():
-        return toml_value("")
+        return f"{key.name} (required)"
     value = key.field.get_default(call_default_factory=True)
-    return toml_value("" if key.is_secret or value is None else value)
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    return f"{key.name} (absent)" if value is None else f"{key.name} = {toml_value(value)}"

@@ -4,7 +4,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -61,8 +61,8 @@ class Key:
         annotation = self.field.annotation
         if get_origin(annotation) in {Union, types.UnionType}:
             kinds = [part for part in get_args(annotation) if part is not type(None)]
-            return kinds[0] if len(kinds) == 1 else annotation
-        return annotation
+            annotation = kinds[0] if len(kinds) == 1 else annotation
+        return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 @cache
