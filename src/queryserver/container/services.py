@@ -99,10 +99,10 @@ async def open_services(
         runner = Runner(_owner(), _runner_parts(base))
         notices = PostgresNotices(base.kept.database)
         queue = InlineQueue(runner, notices)
-        stack.push_async_callback(queue.aclose)
         services = _services(base, runner, queue, notices, registry or CollectorRegistry())
         await stack.enter_async_context(services.retention.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
+        await stack.enter_async_context(queue.listening())
         await stack.enter_async_context(listening(base.kept.dsn, queue.heard))
         yield services
 

@@ -107,12 +107,13 @@ class Sessions:
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )
 
-    async def close(self, session_id: int) -> bool:
+    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
         """See the Protocol."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
-            where id = $1 and closed_at is null""",
+            where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
             session_id,
+            owner,
         )
         return changed == 1
 

@@ -59,8 +59,8 @@ class SessionRecords(Protocol):
         """The user did something in it; polling does not count."""
         ...
 
-    async def close(self, session_id: int) -> bool:
-        """Close it and forget its credentials; False when it was closed already."""
+    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
+        """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
         ...
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:

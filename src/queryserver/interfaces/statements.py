@@ -112,6 +112,7 @@ class StatementLeases(Protocol):
     ) -> Sequence[Assignment]:
         """Take over statements of these connectors that nobody holds, but for those of a session held elsewhere.
 
+        Those that were sent, or are past their deadline, are taken of any connector: they need no engine to end.
         `everything` ignores leases: the caller knows that no other instance is alive.
         """
         ...
@@ -120,8 +121,8 @@ class StatementLeases(Protocol):
         """Extend leases of `owner`; tells for each statement still its own whether a cancel is asked for."""
         ...
 
-    async def release(self, lease: Lease) -> None:
-        """Give a statement back that was not sent."""
+    async def release(self, lease: Lease) -> bool:
+        """Give a statement back that was not sent; False when it was sent, or ended."""
         ...
 
     async def mark_sent(self, lease: Lease) -> bool:
@@ -153,9 +154,9 @@ class StatementLeases(Protocol):
         ...
 
     async def finish(
-        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int
+        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
-        """Set the terminal state with everything that belongs to it."""
+        """Set the terminal state with everything that belongs to it; log lines without a number come last."""
         ...
 
 

@@ -75,10 +75,9 @@ class Sessions:
             credentials=asked.credentials or await self._credentials.of(user, connector),
         )
         await self._runner.may_run(connector)
-        await self._runner.opener.open_named(record, connector, user, options)
-        if not await self._records.open(record, lease=self._limits.lease, max_open=self._limits.max_per_user):
-            await self._runner.held.drop(record.id)
-            raise TooManySessions(f"{self._limits.max_per_user} sessions of yours are open. Close some of them.")
+        most = self._limits.max_per_user
+        if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
+            raise TooManySessions(f"{most} sessions of yours are open. Close some of them.")
         return record
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
@@ -105,8 +104,7 @@ class Sessions:
         """Cancel what runs in a session, and close it; False when it was closed already."""
         for statement_id in await self._statements.active_in_session(record.id):
             await self._statements.request_cancel(statement_id, by="close_session")
-            self._runner.cancel(statement_id, message="Canceled: its session was closed.")
-        if await self._runner.held.drop(record.id):
+        if await self._runner.close_session(record.id):
             return True
         closed = await self._records.close(record.id)
         await self._notices.publish(CLOSE_SESSION, str(record.id))

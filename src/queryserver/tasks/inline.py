@@ -1,16 +1,19 @@
 """The runner sits in the API process (task server off)."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors import DatabaseUnavailable, EngineError
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import Notices
 from queryserver.services.running.runner import Runner
+from queryserver.services.sessions import CLOSE_SESSION
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +27,7 @@ class InlineQueue:
     def __init__(self, runner: Runner, notices: Notices) -> None:
         self._runner = runner
         self._notices = notices
-        self._claims: set[asyncio.Task[None]] = set()
+        self._heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
         """See the Protocol."""
@@ -49,17 +52,29 @@ class InlineQueue:
         """A word from an instance, perhaps this one."""
         if kind == _CANCEL:
             self._runner.cancel(UUID(subject))
-        elif kind == _WAITING:
-            claim = asyncio.create_task(self._claim(UUID(subject)))
-            self._claims.add(claim)
-            claim.add_done_callback(self._claims.discard)
+        else:
+            self._heard.put_nowait((kind, subject))
 
-    async def aclose(self) -> None:
-        """Wait for claims on their way."""
-        await asyncio.gather(*self._claims, return_exceptions=True)
-
-    async def _claim(self, statement_id: UUID) -> None:
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[None]:
+        """Act on what is heard while inside."""
+        worker = asyncio.create_task(self._act(), name="heard-notices")
         try:
-            await self._runner.claim(statement_id)
-        except DatabaseUnavailable:
-            log.warning("announced statement not claimed; the sweep will")
+            yield
+        finally:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+
+    async def _act(self) -> None:
+        """One after another: the statements of one session run in the order in which they were announced."""
+        while True:
+            kind, subject = await self._heard.get()
+            try:
+                if kind == _WAITING:
+                    await self._runner.claim(UUID(subject))
+                elif kind == CLOSE_SESSION:
+                    await self._runner.close_session(int(subject))
+            except (DatabaseUnavailable, EngineError) as error:
+                log.warning("not done what was announced; the sweep will", kind=kind, code=error.code)
+            except Exception:  # the outer wall of a task: the next notice is not to blame
+                log.exception("notice failed", kind=kind)

@@ -30,7 +30,8 @@ _ORPHANS = f"""
 update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
     select id from statements as orphan
-    where state in ('waiting', 'running') and connector = any($3::text[])
+    where state in ('waiting', 'running')
+        and (connector = any($3::text[]) or sent_at is not null or deadline_at < now())
         and ($4 or lease_until is null or lease_until < now())
         and ($4 or not exists (
             select from sessions
@@ -44,9 +45,13 @@ returning {rows.ASSIGNMENT}
 
 _LOGGED = """
 logged as (
-    insert into statement_logs (statement_id, start_line, lines)
-    select id, {start}::integer, {lines}::text[] from changed where cardinality({lines}::text[]) > 0
-    on conflict (statement_id, start_line) do nothing
+    insert into statement_logs as known (statement_id, start_line, lines)
+    select id, coalesce({start}::integer, (
+            select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = $1
+        )), {lines}::text[]
+    from changed where cardinality({lines}::text[]) > 0
+    on conflict (statement_id, start_line) do update set lines = excluded.lines
+        where cardinality(known.lines) < cardinality(excluded.lines)
 )
 """
 
@@ -83,8 +88,7 @@ with changed as (
     where {_MINE} and state in ('waiting', 'running') returning id
 ), doomed as (
     insert into doomed_results (statement_id)
-    select id from changed
-    where $4::text <> 'available' and exists (select from result_segments where statement_id = $1)
+    select id from changed where $4::text not in ('available', 'success')
     on conflict do nothing
 ), {_LOGGED.format(start="$15", lines="$16")}
 select count(*) from changed
@@ -123,12 +127,12 @@ class Leases:
         )
         return {row["id"]: row["canceled"] for row in renewed}
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease) -> bool:
         """See the Protocol."""
-        await self._database.execute(
+        return await self._changed(
             f"""update statements set owner = null, lease_until = null
             where {_MINE} and state = 'waiting' and sent_at is null""",
-            *_named(lease),
+            lease,
         )
 
     async def mark_sent(self, lease: Lease) -> bool:
@@ -183,7 +187,7 @@ class Leases:
         return changed == 1
 
     async def finish(
-        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int
+        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
         """See the Protocol."""
         changed = await self._database.value(

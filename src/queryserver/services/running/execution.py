@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
@@ -25,13 +25,15 @@ from queryserver.interfaces.engine import EngineSession, OperationHandle, Operat
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.statements import StatementLeases
 from queryserver.services.running.errors import LeaseLost
-from queryserver.services.running.logbook import Logbook
-from queryserver.services.running.spool import Caps, Spool
+from queryserver.services.running.logbook import Logbook, storable
+from queryserver.services.running.pauses import with_pauses
+from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
 
 log = structlog.get_logger(__name__)
 
 _QUICK_S = 0.05
 _POLL_S = 1.0
+_REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 
 
@@ -70,6 +72,7 @@ class Execution:
         self._session: EngineSession | None = None
         self._handle: OperationHandle | None = None
         self._sent = assignment.sent
+        self._accepted = False
         self._marked_running = False
         self._settled = False
         if assignment.cancel_requested:
@@ -78,12 +81,13 @@ class Execution:
     def stop(self, message: str) -> None:
         """Ask for the end of the statement; it ends as `canceled` once the engine has confirmed."""
         self._stop_message = self._stop_message or message
+        self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
 
     def abandon(self) -> None:
-        """Leave a statement that was not sent to another runner; nothing more is written."""
+        """End the work on a statement that was given back unsent; nothing more is written."""
         self._settled = True
-        self._stop.set()
+        self.stop("")
 
     @property
     def was_sent(self) -> bool:
@@ -93,20 +97,23 @@ class Execution:
     async def run(self) -> None:
         """Returns when the terminal state is recorded, or the lease is lost."""
         try:
-            outcome = await self._supervised()
-            await self._finish(outcome)
+            await self._finish_somehow(await self._supervised())
         except (LeaseLost, DatabaseUnavailable):
             # Another runner has it, it was canceled before it was sent, or the sweep will find it.
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:
         """The outcome of the work, which is stopped when asked for or when its time is over."""
+        if self._seconds_left() == 0:
+            self._stopping = self._stopping or StatementState.TIMED_OUT
+        if self._stopping is not None:
+            return self._stopped()
         work = asyncio.create_task(self._work())
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                self._stopping = StatementState.CANCELED if stop.done() else StatementState.TIMED_OUT
+                self._stopping = self._stopping or StatementState.TIMED_OUT
                 await self._stop_work(work)
             try:
                 return await work
@@ -124,7 +131,8 @@ class Execution:
         wait_s = self._tools.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self._sent else 0):
             if self._session is not None and self._handle is not None:
-                await self._session.cancel(self._handle)
+                with suppress(EngineError):
+                    await self._session.cancel(self._handle)
             done, _pending = await asyncio.wait({work}, timeout=wait_s)
             if done:
                 return
@@ -153,7 +161,7 @@ class Execution:
         try:
             return await self._attempt()
         except (EngineUnavailable, SessionLost):
-            if self.assignment.in_named_session:
+            if self.assignment.in_named_session or self._accepted or self._stopping is not None:
                 raise
             self._log.add("The engine could not take the statement, trying once more.")
             await asyncio.sleep(0.2)
@@ -161,10 +169,15 @@ class Execution:
 
     async def _attempt(self) -> Outcome:
         async with self._tools.session(self.assignment) as session:
-            await self._write(lambda: self._tools.leases.mark_sent(self.assignment.lease))
+            if not await self._written(lambda: self._tools.leases.mark_sent(self.assignment.lease)):
+                # A cancel is asked for, or the statement is no longer ours: then nothing takes this outcome.
+                self.stop("")
+                return self._stopped()
             self._sent = True
+            if self._stopping is not None:
+                return self._stopped()
             async with _operation(session, self.assignment.statement) as handle:
-                self._session, self._handle = session, handle
+                self._session, self._handle, self._accepted = session, handle, True
                 if self._stopping is not None:
                     await session.cancel(handle)
                 try:
@@ -198,7 +211,8 @@ class Execution:
                 raise AssertionError(status.state)
             case _:
                 assert_never(status.state)
-        self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+        with suppress(EngineError):
+            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
         return outcome
 
     async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
@@ -207,8 +221,11 @@ class Execution:
         to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
         spool = Spool(self._tools.results, self.assignment.lease, caps, self._segment_sink(handle, columns))
         try:
-            async with aclosing(session.batches(handle)) as batches:  # pyright: ignore[reportArgumentType] a generator
+            async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
                 async for batch in batches:
+                    if batch is None:
+                        await spool.flush_if_old()
+                        continue
                     await spool.add(batch)
                     if spool.truncated_reason is not None and not to_the_end:
                         break
@@ -243,7 +260,8 @@ class Execution:
     async def _report_regularly(self, session: EngineSession, handle: OperationHandle) -> None:
         shown = None
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_REPORT_EVERY_S)
+            await self._mark_running(handle)
             status = await session.poll(handle)
             self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
             progress = min(status.progress, 99) if status.progress is not None else 50
@@ -252,64 +270,78 @@ class Execution:
                 await self._report(progress)
 
     async def _report(self, progress: int) -> None:
-        start, lines = self._log.take()
         lease = self.assignment.lease
-        await self._write(lambda: self._tools.leases.report(lease, progress=progress, lines=lines, start_line=start))
+        with self._log.taken() as (start, lines):
+            await self._write(
+                lambda: self._tools.leases.report(lease, progress=progress, lines=lines, start_line=start)
+            )
         before = self._log.overflow()
         if before is not None:
             await self._tools.leases.trim_logs(lease, before_line=before)
         self._tools.notify()
 
     async def _mark_running(self, handle: OperationHandle) -> None:
+        if self._marked_running:
+            return
+        await self._write(lambda: self._tools.leases.mark_running(self.assignment.lease, engine_handle=handle.token))
         if not self._marked_running:
             self._marked_running = True
             self._log.add(f"Running on {self.assignment.connector}.")
-            await self._write(
-                lambda: self._tools.leases.mark_running(self.assignment.lease, engine_handle=handle.token)
-            )
             self._tools.notify()
+
+    async def _finish_somehow(self, outcome: Outcome) -> None:
+        """Record the outcome, or at least the end: whatever an engine answers, a statement does not stay running."""
+        try:
+            await self._finish(outcome)
+        except (LeaseLost, DatabaseUnavailable):
+            raise
+        except Exception:  # the outer wall of a task, as in `_work`
+            error_id = uuid4().hex
+            log.exception("outcome cannot be recorded", error_id=error_id)
+            self._log.discard()
+            message = f"The outcome could not be recorded. ({error_id})"
+            await self._finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
     async def _finish(self, outcome: Outcome) -> None:
         if self._settled:
             return
         if outcome.message:
             self._log.add_engine([outcome.message])
-        start, lines = self._log.take()
-        await self._write(
-            lambda: self._tools.leases.finish(
-                self.assignment.lease,
-                outcome,
-                retention=self._tools.settings.retention,
-                lines=lines,
-                start_line=start,
+        retention = self._tools.settings.retention
+        with self._log.taken() as (start, lines):
+            await self._write(
+                lambda: self._tools.leases.finish(
+                    self.assignment.lease, outcome, retention=retention, lines=lines, start_line=start
+                )
             )
-        )
         self._settled = True
         self._tools.notify()
 
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
+        """Write to the record. Raises LeaseLost when it is no longer ours."""
+        if not await self._written(write):
+            raise LeaseLost
+
+    async def _written(self, write: Callable[[], Awaitable[bool]]) -> bool:
         """Write to the record; an unreachable database is tried again while the lease can still be ours."""
         give_up = asyncio.get_running_loop().time() + self._tools.settings.lease.total_seconds()
         wait_s = 0.1
         while True:
             try:
-                written = await write()
+                return await write()
             except DatabaseUnavailable:
                 if asyncio.get_running_loop().time() + wait_s > give_up:
                     raise LeaseLost from None
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, 2.0)
-                continue
-            if not written:
-                raise LeaseLost
-            return
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, 2.0)
 
     def _failed(self, error: EngineError) -> Outcome:
-        if self._stopping is not None and self._sent:
+        if self._stopping is not None:
             return self._stopped()
+        message = storable(error.message)
         if isinstance(error, EngineTimeout):
-            return Outcome(StatementState.TIMED_OUT, message=error.message)
-        return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
+            return Outcome(StatementState.TIMED_OUT, message=message)
+        return Outcome(StatementState.FAILED, error_code=error.code, message=message)
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:

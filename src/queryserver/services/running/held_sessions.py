@@ -7,12 +7,12 @@ statements that use it come and go.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import structlog
 
-from queryserver.domain.errors import EngineError, SessionLost
+from queryserver.domain.errors import DatabaseUnavailable, EngineError, SessionLost
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 
@@ -22,9 +22,11 @@ log = structlog.get_logger(__name__)
 class HeldSession:
     """One open engine session with its keeper. Statements take turns in the order in which they come."""
 
-    def __init__(self, session_id: int, *, named: bool, idle: timedelta) -> None:
+    def __init__(self, session_id: int, user_id: int, *, named: bool, idle: timedelta) -> None:
         self.id = session_id
+        self.user_id = user_id
         self.named = named
+        self.is_recorded = False
         self.turn = asyncio.Lock()
         self._idle_s = idle.total_seconds()
         self._last_used = time.monotonic()
@@ -39,6 +41,7 @@ class HeldSession:
             await asyncio.shield(self._opened)
         except asyncio.CancelledError:
             self._keeper.cancel()
+            await asyncio.gather(self._keeper, self._opened, return_exceptions=True)
             raise
 
     async def close(self) -> None:
@@ -57,9 +60,14 @@ class HeldSession:
         self._last_used = time.monotonic()
 
     @property
+    def unused_s(self) -> float:
+        """How long nobody used it; 0 while a statement runs in it."""
+        return 0 if self.turn.locked() else time.monotonic() - self._last_used
+
+    @property
     def is_idle(self) -> bool:
         """Nothing runs in it and its time without use is over."""
-        return not self.turn.locked() and time.monotonic() - self._last_used >= self._idle_s
+        return not self.turn.locked() and self.unused_s >= self._idle_s
 
     async def _keep(self, engine: Engine, user: User, options: SessionOptions) -> None:
         try:
@@ -99,7 +107,7 @@ class HeldSessions:
         idle: timedelta,
     ) -> HeldSession:
         """Open and hold one. Raises what the engine raises; then nothing is held."""
-        held = HeldSession(session_id, named=named, idle=idle)
+        held = HeldSession(session_id, user.id, named=named, idle=idle)
         await held.open(engine, user, options)
         self._sessions[session_id] = held
         return held
@@ -109,7 +117,8 @@ class HeldSessions:
         """Wait for this session's turn. Raises SessionLost when it died; a dead one is dropped."""
         async with held.turn:
             if self._sessions.get(held.id) is not held or not await held.engine_session.is_alive():
-                await self.drop(held.id)
+                if self._sessions.get(held.id) is held:
+                    await self.drop(held.id)
                 raise SessionLost(f"Invalid session Id {held.id}: the session is gone.")
             held.touch()
             try:
@@ -123,21 +132,38 @@ class HeldSessions:
         if held is None:
             return False
         await held.close()
-        await self._forget(session_id)
+        try:
+            await self._forget(session_id)
+        except DatabaseUnavailable:
+            log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
 
     async def drop_idle(self) -> None:
         """Close what nobody used for its idle time."""
-        for held in [one for one in self._sessions.values() if one.is_idle]:
-            await self.drop(held.id)
+        for held in list(self._sessions.values()):
+            # Looked at one by one: while one closes, a statement may come for the next.
+            if held.is_idle and self._sessions.get(held.id) is held:
+                await self.drop(held.id)
 
-    async def keep_only(self, session_ids: Sequence[int]) -> None:
-        """Close what the records no longer count as ours."""
-        wanted = set(session_ids)
-        for session_id in [one for one in self._sessions if one not in wanted]:
+    async def make_room(self, user_id: int, *, keep: int) -> None:
+        """Close those sessions between statements of scripts that the user left longest, until `keep` are open."""
+        kept = [one for one in self._sessions.values() if one.user_id == user_id and not one.named]
+        unused = sorted((one for one in kept if one.unused_s > 0), key=lambda one: one.unused_s)
+        for held in unused[max(keep - (len(kept) - len(unused)), 0) :]:
+            if not held.turn.locked() and self._sessions.get(held.id) is held:
+                await self.drop(held.id)
+
+    def recorded(self) -> Sequence[int]:
+        """The sessions that have a record as ours."""
+        return [held.id for held in self._sessions.values() if held.is_recorded]
+
+    async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
+        """Close the sessions among `recorded` whose records were not renewed, and renewed records without a session."""
+        for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
+        for session_id in set(renewed) - set(self._sessions):
+            await self._forget(session_id)
 
     async def aclose(self) -> None:
         """Close all."""
-        with suppress(EngineError):
-            await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
+        await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))

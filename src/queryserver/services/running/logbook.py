@@ -2,16 +2,24 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# PostgreSQL stores neither NUL nor half a pair of surrogates; engines quote both in their messages.
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
 
 def clean(line: str) -> str:
     """A log line without control characters and without what looks like a secret."""
     return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", line))
+
+
+def storable(text: str) -> str:
+    """Text that a record can hold."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 class Logbook:
@@ -35,16 +43,25 @@ class Logbook:
             self.engine_lines += 1
             self._pending.extend(clean(line) for line in text.splitlines() or [""])
 
-    def take(self) -> tuple[int, list[str]]:
-        """Number of the first new line, and the lines; they are reported from now on."""
+    @contextmanager
+    def taken(self) -> Generator[tuple[int, list[str]]]:
+        """Number of the first new line, and the lines, to be written inside; after a failure they are still new."""
         start, lines = self._next_line, self._pending
         self._pending = []
+        try:
+            yield start, lines
+        except BaseException:
+            self._pending = lines + self._pending
+            raise
         self._next_line += len(lines)
         if lines:
             size = sum(len(line.encode()) + 1 for line in lines)
             self._pieces.append((self._next_line, size))
             self._kept_bytes += size
-        return start, lines
+
+    def discard(self) -> None:
+        """Forget the lines that were not reported."""
+        self._pending = []
 
     @property
     def has_news(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from uuid import UUID
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, EngineError
+from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.user import User
 from queryserver.interfaces.results import ResultStore
@@ -60,7 +61,7 @@ class Runner:
 
     def __init__(self, owner: str, parts: RunnerParts) -> None:
         self.owner = owner
-        self.held = HeldSessions(parts.sessions.close)
+        self.held = HeldSessions(partial(parts.sessions.close, owner=owner))
         self.opener = SessionOpener(
             owner=owner,
             held=self.held,
@@ -69,12 +70,14 @@ class Runner:
             connectors=parts.connectors,
             credentials=parts.credentials,
             lease=parts.execution.lease,
+            max_kept=parts.limits.per_user,
         )
         self._parts = parts
         self._runs: dict[UUID, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._engines_held: set[str] = set()
         self._draining = False
+        self._others_may_be_late_until = 0.0
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
@@ -84,10 +87,9 @@ class Runner:
         """
         await self._hold_engines(self._parts.connectors.runnable_by_holder(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
-        heartbeat = self._parts.execution.lease / 3
         keepers = [
-            asyncio.create_task(_every(heartbeat, self._renew), name="lease-heartbeat"),
-            asyncio.create_task(_every(self._parts.limits.sweep_every, self._sweep), name="orphan-sweep"),
+            asyncio.create_task(self._every(self._heartbeat, self._renew), name="lease-heartbeat"),
+            asyncio.create_task(self._every(self._parts.limits.sweep_every, self._sweep), name="orphan-sweep"),
         ]
         try:
             yield
@@ -141,6 +143,13 @@ class Runner:
         execution.stop(message)
         return True
 
+    async def close_session(self, session_id: int) -> bool:
+        """Stop what runs in a session and close it; False when this process does not hold it."""
+        for execution in list(self._runs.values()):
+            if execution.assignment.session_id == session_id:
+                execution.stop("Canceled: its session was closed.")
+        return await self.held.drop(session_id)
+
     @property
     def active(self) -> int:
         """How many statements run or wait for a place here."""
@@ -151,7 +160,8 @@ class Runner:
         try:
             await execution.run()
         finally:
-            self._runs.pop(statement_id, None)
+            if self._runs.get(statement_id) is execution:
+                del self._runs[statement_id]
             self._parts.signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
@@ -164,6 +174,9 @@ class Runner:
             )
         else:
             user = await self._parts.users.user(assignment.user_id)
+            if self._draining:
+                await self._parts.leases.release(assignment.lease)
+                return
             if user is not None:
                 self.start(assignment, user)
                 return
@@ -173,24 +186,32 @@ class Runner:
             outcome,
             retention=self._parts.execution.retention,
             lines=[outcome.message],
-            start_line=2**30,
+            start_line=None,
         )
         self._parts.signals.notify(assignment.lease.statement_id)
 
     async def _renew(self) -> None:
-        lease = self._parts.execution.lease
+        await self._renew_statements()
+        recorded = self.held.recorded()
+        renewed = await self._parts.sessions.renew(owner=self.owner, lease=self._parts.execution.lease)
+        await self.held.reconcile(recorded, renewed)
+        await self._hold_engines(list(self._engines_held))
+
+    async def _renew_statements(self) -> None:
         ours = list(self._runs)
+        lease = self._parts.execution.lease
         kept = await self._parts.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
         for statement_id in ours:
             if kept.get(statement_id, True):
                 # Asked for by another instance, or no longer ours: either way the work here ends.
                 self.cancel(statement_id)
-        sessions = await self._parts.sessions.renew(owner=self.owner, lease=lease)
-        await self.held.keep_only(sessions)
-        await self._hold_engines(list(self._engines_held))
 
     async def _sweep(self) -> None:
         await self.held.drop_idle()
+        if self._draining or time.monotonic() < self._others_may_be_late_until:
+            return
+        # What runs here is no orphan, even if an outage of the database let its lease run out.
+        await self._renew_statements()
         await self._parts.sessions.close_lost()
         missing = set(self._parts.connectors.runnable_by_holder()) - self._engines_held
         await self._hold_engines(missing)
@@ -223,11 +244,9 @@ class Runner:
         grace_s = self._parts.limits.shutdown_grace.total_seconds()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
-        for statement_id, execution in list(self._runs.items()):
-            if execution.was_sent:
-                self.cancel(statement_id, message="Canceled by the shutdown of the server.")
-            else:
-                await self._hand_over(execution)
+        for execution in list(self._runs.values()):
+            if execution.was_sent or not await self._hand_over(execution):
+                execution.stop("Canceled by the shutdown of the server.")
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=4 * self._parts.execution.cancel_wait.total_seconds())
         for task in self._tasks:
@@ -236,20 +255,34 @@ class Runner:
         await self.held.aclose()
         await _tolerantly(self._parts.sessions.release_engines(owner=self.owner))
 
-    async def _hand_over(self, execution: Execution) -> None:
-        execution.abandon()
-        await _tolerantly(self._parts.leases.release(execution.assignment.lease))
-
-
-async def _every(period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
-    """Repeat for ever; a failed round is the next one's business."""
-    while True:
-        # Servers started together must not sweep in step.
-        await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+    async def _hand_over(self, execution: Execution) -> bool:
+        """Leave an unsent statement to another server; False when it was sent meanwhile."""
         try:
-            await action()
-        except (DatabaseUnavailable, EngineError) as error:
-            log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
+            released = await self._parts.leases.release(execution.assignment.lease)
+        except DatabaseUnavailable:
+            released = not execution.was_sent
+        if released:
+            execution.abandon()
+        return released
+
+    @property
+    def _heartbeat(self) -> timedelta:
+        return self._parts.execution.lease / 3
+
+    async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
+        """Repeat for ever; a failed round is the next one's business."""
+        while True:
+            # Servers started together must not sweep in step.
+            await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+            try:
+                await action()
+            except DatabaseUnavailable:
+                log.warning("round failed: the database is out of reach", action=action.__name__)
+                # Leases ran out because nobody could renew them: their owners come first when it is back.
+                late_s = self._heartbeat.total_seconds() + self._parts.limits.sweep_every.total_seconds()
+                self._others_may_be_late_until = time.monotonic() + late_s
+            except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
+                log.exception("round failed", action=action.__name__)
 
 
 async def _tolerantly(action: Awaitable[None]) -> None:

@@ -29,6 +29,7 @@ class SessionOpener:
         connectors: Connectors,
         credentials: CredentialBook,
         lease: timedelta,
+        max_kept: int,
     ) -> None:
         self._owner = owner
         self._held = held
@@ -37,6 +38,7 @@ class SessionOpener:
         self._connectors = connectors
         self._credentials = credentials
         self._lease = lease
+        self._max_kept = max_kept
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
@@ -73,24 +75,18 @@ class SessionOpener:
         connector: Connector,
         user: User,
         options: SessionOptions,
-    ) -> HeldSession:
-        """Open the engine session of create_session. Raises what the engine raises."""
-        return await self._held.open(
-            record.id,
-            self._connectors.engine(connector),
-            user,
-            options,
-            named=True,
-            idle=connector.limits.session_idle,
-        )
+        *,
+        max_open: int,
+    ) -> bool:
+        """Open and record the session of create_session; False when the user has `max_open` already.
 
-    async def _keep(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession:
+        Raises what the engine raises, DatabaseUnavailable; then nothing is open.
+        """
+        return await self._open(record, connector, user, options, max_open=max_open)
+
+    async def _keep(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
         """A session for the statements of one script: recorded, so that the next one finds its way here."""
-        options = await self._options(assignment, connector, user)
-        engine = self._connectors.engine(connector)
-        held = await self._held.open(
-            assignment.session_id, engine, user, options, named=False, idle=connector.limits.session_idle
-        )
+        await self._held.make_room(user.id, keep=self._max_kept - 1)
         record = SessionRecord(
             id=assignment.session_id,
             guid="",
@@ -106,8 +102,20 @@ class SessionOpener:
             idle=connector.limits.session_idle,
             last_used_at=datetime.now(UTC),
         )
-        await self._records.open(record, lease=self._lease, max_open=0)
-        return held
+        await self._open(record, connector, user, await self._options(assignment, connector, user), max_open=0)
+        return self._held.get(record.id)
+
+    async def _open(
+        self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
+    ) -> bool:
+        engine = self._connectors.engine(connector)
+        held = await self._held.open(record.id, engine, user, options, named=record.named, idle=record.idle)
+        try:
+            held.is_recorded = await self._records.open(record, lease=self._lease, max_open=max_open)
+        finally:
+            if not held.is_recorded:
+                await self._held.drop(record.id)
+        return held.is_recorded
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return SessionOptions(

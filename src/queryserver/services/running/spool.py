@@ -16,8 +16,10 @@ from queryserver.interfaces.results import ResultStore
 INLINE_BYTES = 32 * 1024
 """Results up to this size live inside the record itself: no file, no second look-up."""
 
+SEGMENT_AGE_S = 1.0
+"""Rows of a slow statement can be read after this time."""
+
 _SEGMENT_BYTES = 4 * 1024 * 1024
-_SEGMENT_AGE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ class Spool:
         self._pending.append(kept)
         self._pending_bytes += kept.nbytes
         self.rows += kept.num_rows
-        if self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= _SEGMENT_AGE_S:
+        if self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
     async def flush_if_old(self) -> None:
-        """Let rows be read that have waited for a second, so that a slow statement shows what it has."""
-        if self._pending and time.monotonic() - self._pending_since >= _SEGMENT_AGE_S:
+        """Let rows be read that have waited long enough, so that a slow statement shows what it has."""
+        if self._pending and time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
     async def finish(self) -> Spooled:
