@@ -98,7 +98,7 @@ class Caller:
     async def send(self, method: str, path: str, **more: Any) -> httpx.Response:
         """Any call. `path` stands below /api/v1/ unless it begins with a slash."""
         path = path if path.startswith("/") else f"/api/v1/{path}"
-        headers = {**self.headers, **more.pop("headers", {})}
+        headers = [*self.headers.items(), *dict(more.pop("headers", {})).items()]
         response = await self.api.http.request(method, path, headers=headers, **more)
         require_contract(response)
         return response

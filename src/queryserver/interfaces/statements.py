@@ -59,8 +59,8 @@ class StatementRecords(Protocol):
         """The whole record."""
         ...
 
-    async def id_of_guid(self, guid: str) -> UUID | None:
-        """The operation that an opaque handle names."""
+    async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
+        """The operation that an opaque handle names, if it is that user's; None: whosever it is."""
         ...
 
     async def script(self, script_id: int) -> str:

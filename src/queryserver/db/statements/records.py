@@ -139,9 +139,11 @@ class Records:
         )
         return rows.record_of(row) if row else None
 
-    async def id_of_guid(self, guid: str) -> UUID | None:
+    async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
         """See the Protocol."""
-        return await self._database.value("select id from statements where guid = $1", guid)
+        return await self._database.value(
+            "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
+        )
 
     async def script(self, script_id: int) -> str:
         """See the Protocol."""

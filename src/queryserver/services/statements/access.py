@@ -18,10 +18,14 @@ class Access:
         self._records = records
         self._connectors = connectors
 
-    async def id_of(self, operation_id: str | None, guid: str | None) -> UUID:
-        """The operation that a caller names, by id or by the `guid` of its handle; not yet that it is theirs."""
+    async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
+        """The operation that a caller names, by id or by the `guid` of its handle.
+
+        An id is not yet known to be theirs. A guid is: an error must never tell the id behind a foreign one.
+        Raises OperationNotFound.
+        """
         if operation_id is None and guid is not None:
-            found = await self._records.id_of_guid(guid)
+            found = await self._records.id_of_guid(guid, user_id=None if user.is_admin else user.id)
             if found is None:
                 raise OperationNotFound(guid[:_LONGEST_ID_SHOWN])
             return found

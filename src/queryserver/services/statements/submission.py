@@ -132,9 +132,9 @@ class Submissions:
         if asked.continued is not None:
             before = await self._parts.access.own(user, asked.continued)
         elif asked.previous_guid:
-            found = await self._parts.records.id_of_guid(asked.previous_guid)
+            found = await self._parts.records.id_of_guid(asked.previous_guid, user_id=user.id)
             before = await self._parts.records.read(found) if found else None
-            if before is None or before.status.user_id != user.id:
+            if before is None:
                 return None
         else:
             return None

@@ -14,4 +14,4 @@ async def operation_of(call: Call, asked: OperationRequest) -> UUID:
     named = asked.operation_id
     if isinstance(asked, EndRequest) and asked.notebook_uuid:
         named = asked.notebook_uuid
-    return await call.services.access.id_of(named, asked.guid)
+    return await call.services.access.id_of(call.user, named, asked.guid)

@@ -1,0 +1,136 @@
+"""Idempotent submission (Contract editor 4.4)."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.driving import Caller, verdict
+
+SAME = ("history_id", "history_uuid", "handle")
+
+
+async def submit(
+    ana: Caller, key: str, *, statement: str = "rows 1", path: str = "mysql", **fields: Any
+) -> httpx.Response:
+    headers = {"Idempotency-Key": key}
+    return await ana.send("POST", f"editor/execute/{path}", data={"statement": statement, **fields}, headers=headers)
+
+
+def ids(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    return {name: answer.json()[name] for name in SAME}
+
+
+@pytest.mark.item(44)
+async def test_the_same_key_gives_the_same_operation(ana: Caller):
+    first = await submit(ana, "k")
+    assert "idempotency-replayed" not in first.headers
+    again = await submit(ana, "k", wait="30")
+    assert again.headers["idempotency-replayed"] == "true"
+    assert ids(again) | {"handle": None} == ids(first) | {"handle": None}
+    names = ("guid", "secret", "session_id", "session_guid")
+    assert [again.json()["handle"][name] for name in names] == [first.json()["handle"][name] for name in names]
+    assert again.json()["query_status"]["state"] == "available"
+    assert (await ana.history())["count"] == 1
+
+
+@pytest.mark.item(44)
+async def test_concurrent_calls_with_one_key_create_one_operation(ana: Caller):
+    statement = f"text {ana.username}"
+    answers = await asyncio.gather(*(submit(ana, "k", statement=statement, wait=30) for _ in range(12)))
+    assert len({answer.json()["history_uuid"] for answer in answers}) == 1
+    assert sum("idempotency-replayed" in answer.headers for answer in answers) == 11
+    assert ana.api.fakes["mysql"].executions.count(statement) == 1
+
+
+@pytest.mark.item(44)
+async def test_the_field_acts_as_the_header(ana: Caller):
+    first = await submit(ana, "k", wait="30")
+    by_field = await ana.post("editor/execute/mysql", statement="rows 1", client_request_id="k")
+    assert ids(by_field) == ids(first)
+    both = await submit(ana, "k", client_request_id="k")
+    assert ids(both) == ids(first)
+    differing = await submit(ana, "k", client_request_id="other")
+    assert verdict(differing) == (400, -1, "conflicting_parameters")
+
+
+@pytest.mark.item(44)
+async def test_encoding_paths_and_wait_do_not_count(ana: Caller):
+    first = await submit(ana, "k", wait="30")
+    key = {"Idempotency-Key": "k"}
+    snippet = {"type": "mysql", "statement": "rows 1"}
+    others = [
+        await ana.send("POST", "query/MYSQL", json={"statement": "rows 1", "wait": 1}, headers=key),
+        await ana.send("POST", "editor/execute", data={"snippet": json.dumps(snippet)}, headers=key),
+    ]
+    assert [ids(answer) for answer in others] == [ids(first)] * 2
+
+
+@pytest.mark.item(45)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"statement": "rows 2"},
+        {"statement": "rows 1 "},
+        {"path": "hive"},
+        {"database": "main"},
+        {"limit": "5"},
+        {"timeout": "5"},
+    ],
+)
+async def test_the_same_key_with_another_request_runs_nothing(ana: Caller, change: dict[str, str]):
+    await submit(ana, "k", wait="30")
+    assert verdict(await submit(ana, "k", **change)) == (409, -1, "idempotency_conflict")
+    assert (await ana.history())["count"] == 1
+
+
+@pytest.mark.item(45)
+async def test_keys_of_users_are_independent(ana: Caller, bob: Caller):
+    hers, his = await submit(ana, "k", statement="rows 1"), await submit(bob, "k", statement="rows 2", wait="30")
+    assert his.json()["status"] == 0
+    assert ids(hers)["history_uuid"] != ids(his)["history_uuid"]
+
+
+async def test_a_failed_call_does_not_use_up_the_key(ana: Caller):
+    assert verdict(await submit(ana, "k", path="nope"))[0] == 404
+    assert verdict(await submit(ana, "k", statement="--"))[0] == 400
+    assert "idempotency-replayed" not in (await submit(ana, "k")).headers
+
+
+async def test_a_failed_statement_is_replayed_as_it_is(ana: Caller):
+    first = await submit(ana, "k", statement="fail nicely", wait="30")
+    again = await submit(ana, "k", statement="fail nicely")
+    assert again.json() == first.json()
+    assert again.json()["code"] == "engine_error"
+
+
+async def test_replays_do_not_count_against_limits(small_api: ApiOpener):
+    async with small_api(max_statements_per_user=1) as api:
+        ana = await api.user()
+        first = await submit(ana, "k", statement="sleep 30")
+        again = await submit(ana, "k", statement="sleep 30")
+        assert again.json()["history_uuid"] == first.json()["history_uuid"]
+        assert verdict(await submit(ana, "l", statement="sleep 30")) == (429, -1, "too_many_statements")
+
+
+@pytest.mark.parametrize("key", [b"", b"a" * 256, b"a\tb", "é".encode(), b"\xff"])
+async def test_a_key_must_be_printable_ascii(ana: Caller, key: bytes):
+    fields = {"statement": "rows 1"}
+    answer = await ana.send("POST", "editor/execute/mysql", data=fields, headers={b"Idempotency-Key": key})
+    assert verdict(answer) == (400, -1, "invalid_parameter")
+    assert "Idempotency-Key" in answer.json()["message"]
+
+
+async def test_a_continued_script_is_compared_by_its_operation(ana: Caller):
+    first = (await ana.run("mysql", "rows 1; rows 2"))["history_uuid"]
+    second = await ana.send(
+        "POST", "editor/execute/mysql", data={"operationId": first, "wait": 30}, headers={"Idempotency-Key": "k"}
+    )
+    again = await ana.send(
+        "POST", "editor/execute/mysql", data={"operationId": first}, headers={"Idempotency-Key": "k"}
+    )
+    assert ids(again) == ids(second)
+    assert again.headers["idempotency-replayed"] == "true"
