@@ -1,8 +1,8 @@
 """The web server: settings in, a serving process out. Nothing happens at import time."""
 
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 import uvloop
@@ -26,6 +26,17 @@ from queryserver.settings import Settings, load_settings
 _CALLS_GRACE_S = 5
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+
+
+class _Server(uvicorn.Server):
+    """Returns when it is told to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """See uvicorn."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> ASGIApp:
@@ -132,7 +143,7 @@ async def _serve_prepared(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
-        await uvicorn.Server(server(settings, create_app(settings, services=services))).serve()
+        await _Server(server(settings, create_app(settings, services=services))).serve()
         services.readiness.draining = True
 
 
