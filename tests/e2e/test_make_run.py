@@ -18,6 +18,7 @@ from tests.e2e.harness import ServerProcess, free_port, running_server, started
 from queryserver.embedded.binaries import Binaries
 from queryserver.embedded.cluster import Cluster
 from queryserver.embedded.passwords import kept_secrets
+from queryserver.embedded.postmaster import recorded_address
 from queryserver.embedded.processes import processes_of
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -125,8 +126,16 @@ async def test_a_stopped_run_leaves_nothing_running(tmp_path: Path, number: sign
         else:
             server.process.send_signal(number)
         await asyncio.wait_for(server.process.wait(), 30)
-        assert not child.is_running()
         assert not postgres_runs(data_dir)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_stopped_server_closes_everything_itself_and_ends_with_success(tmp_path: Path):
+    """Not killed by the signal: then its statements would be left to their leases and PostgreSQL to its guard."""
+    data_dir = tmp_path / "data"
+    async with running_server(data_dir) as server:
+        assert await server.terminate() == 0
+    assert recorded_address(data_dir / "postgresql") is None
 
 
 async def test_a_second_server_on_the_same_directory_says_why_it_ends(tmp_path: Path):
