@@ -18,7 +18,7 @@ INSIDE = re.compile(
 
 
 def _pattern(operation: Operation) -> re.Pattern[str]:
-    parts = [r"[^/]*" if part.startswith("{") else re.escape(part) for part in operation.path.split("/")]
+    parts = [r"[^/]*" if part.startswith("{") else re.escape(part) for part in operation.path.rstrip("/").split("/")]
     return re.compile("/".join(parts))
 
 

@@ -1,0 +1,273 @@
+"""Paths, methods, credentials, headers: what holds for every call (Contract editor 1, platform 1)."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from scripts.check_operations import SERVED, Operation, read_operations
+from structlog.testing import capture_logs
+from tests.api.conftest import ApiOpener
+from tests.api.driving import Api, Caller, verdict
+from tests.api.transport import AppTransport
+from tests.api.walk import Walk, served_calls, steady
+
+from queryserver.domain.statement import HistoryEntry
+from queryserver.domain.user import User
+from queryserver.main import create_app
+from queryserver.services.statements.looking_back import History, HistoryQuestion
+
+CALLS = [one for one in read_operations() if one.status == SERVED]
+OF_USERS = [one for one in CALLS if one.rights == "user"]
+OTHER_METHODS = {"GET": ("POST", "PUT", "DELETE", "PATCH"), "POST": ("GET", "PUT", "DELETE", "PATCH", "HEAD")}
+
+
+def concrete(operation: Operation) -> str:
+    """The path with something plausible in place of its parameters."""
+    path = operation.path.replace("{dialect}", "mysql").replace("{operation_id}", str(uuid4()))
+    return path.replace("{asset}", "swagger-ui.css")
+
+
+def name_of(operation: Operation) -> str:
+    return f"{operation.method} {operation.path}"
+
+
+class TestPaths:
+    @pytest.mark.item(1)
+    @pytest.mark.platform(1)
+    async def test_a_last_slash_changes_nothing(self, api: Api):
+        plain = await Walk(api, await api.user()).whole()
+        slashed = await Walk(api, await api.user(), slash="/").whole()
+        assert {key: steady(answer) for key, answer in plain.items()} == {
+            key: steady(answer) for key, answer in slashed.items()
+        }
+
+    @pytest.mark.platform(16)
+    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api):
+        # Every answer of a walk was held against its model when it came.
+        assert set(await Walk(api, await api.user()).whole()) == served_calls()
+        assert set(await Walk(api, await api.user(admin=True), as_json=True).whole()) == served_calls()
+
+    @pytest.mark.item(71)
+    @pytest.mark.platform(2)
+    @pytest.mark.parametrize("as_json", [False, True])
+    async def test_unknown_fields_change_nothing(self, api: Api, as_json: bool):
+        plain = await Walk(api, await api.user()).whole()
+        more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
+        assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
+
+    @pytest.mark.platform(5)
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/",
+            "/api",
+            "/api/v1",
+            "/api/v1/",
+            "/api/v1/nope",
+            "/api/v1/editor",
+            "/api/v1/editor/execute/mysql/more",
+            "/api/v1//editor/check_status",
+            "/api/v1/editor//check_status",
+            "/api/v1/editor/check_status//",
+            "/api/v1/editor/watch/",
+            "/api/v1/editor/events",
+            "/api/v2/editor/check_status",
+            "/desktop/debug/nope",
+            "/api/v1/editor/check_status%2F",
+            "/api/v1/editor%2Fcheck_status",
+            "/api/v1/editor/execute/%FF",
+            "/api/v1/editor/execute/a%00b",
+            "/api/v1/editor/%2E%2E/editor/check_status",
+            "/docs",
+            "/openapi.json",
+        ],
+    )
+    async def test_an_unknown_path_is_404_with_and_without_credentials(self, api: Api, ana: Caller, path: str):
+        for caller in (ana, api.stranger):
+            for method in ("GET", "POST", "PUT", "DELETE"):
+                assert verdict(await self._raw(caller, method, path)) == (404, -1, "not_found")
+
+    @staticmethod
+    async def _raw(caller: Caller, method: str, path: str) -> httpx.Response:
+        # httpx would tidy some of these paths.
+        url = httpx.URL("http://test").copy_with(raw_path=path.encode())
+        response = await caller.api.http.request(method, url, headers=caller.headers)
+        assert response.request.url.raw_path == path.encode()
+        return response
+
+    async def test_segments_are_decoded_once(self, ana: Caller):
+        assert (await ana.told("editor/execute/%6dysql", statement="rows 1"))["status"] == 0
+        for encoded, name in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("%C3%A9", "é")):
+            answer = await ana.post(f"editor/execute/{encoded}", statement="rows 1")
+            assert verdict(answer) == (404, -1, "dialect_not_found")
+            assert answer.json()["message"] == f"Snippet type {name} is not configured."
+
+    async def test_fixed_words_win_over_dialects(self, ana: Caller):
+        assert "notebook" in await ana.told("query/create_notebook")
+
+
+class TestMethods:
+    @pytest.mark.item(2)
+    @pytest.mark.platform(7)
+    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
+    async def test_a_wrong_method_is_405_with_allow(self, ana: Caller, operation: Operation):
+        for method in OTHER_METHODS[operation.method]:
+            answer = await ana.send(method, concrete(operation))
+            assert answer.status_code == 405
+            assert operation.method in answer.headers["allow"].split(", ")
+            if method != "HEAD":
+                assert verdict(answer) == (405, -1, "method_not_allowed")
+
+    @pytest.mark.platform(4)
+    async def test_head_is_get_without_a_body(self, ana: Caller):
+        operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
+        for path in ("editor/get_history", f"editor/download/{operation}", "/desktop/debug/is_alive", "openapi.json"):
+            got, head = await ana.get(path), await ana.send("HEAD", path)
+            assert head.status_code == got.status_code == 200
+            unlike = {"x-request-id", "date"}
+            assert {k: v for k, v in head.headers.items() if k not in unlike} == {
+                k: v for k, v in got.headers.items() if k not in unlike
+            }
+            assert head.content == b""
+            assert got.content or path.endswith("is_alive")
+
+    async def test_events_have_no_head(self, ana: Caller):
+        operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
+        answer = await ana.send("HEAD", f"editor/events/{operation}")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+    @pytest.mark.parametrize("operation", CALLS, ids=name_of)
+    async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):
+        answer = await api.stranger.send("OPTIONS", concrete(operation))
+        assert answer.status_code == 204
+        assert operation.method in answer.headers["allow"].split(", ")
+
+
+class TestCredentials:
+    @pytest.mark.item(7)
+    @pytest.mark.platform(6)
+    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
+    async def test_without_credentials_it_is_401_whatever_the_method(self, api: Api, operation: Operation):
+        for method in (operation.method, "GET", "POST", "DELETE"):
+            answer = await api.stranger.send(method, concrete(operation))
+            assert answer.status_code == 401
+            assert answer.json() == {"detail": "Authentication credentials were not provided."}
+
+    @pytest.mark.item(7)
+    @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "x" * 10_000])
+    async def test_a_bad_token_is_told_word_for_word(self, api: Api, token: str):
+        caller = Caller(api, "", {})
+        answer = await caller.send(
+            "POST", "editor/check_status", headers={b"Authorization": f"Bearer {token}".encode()}
+        )
+        assert answer.status_code == 401
+        assert answer.json() == {
+            "detail": "Given token not valid for any token type",
+            "code": "token_not_valid",
+            "messages": [
+                {"token_class": "AccessToken", "token_type": "access", "message": "Token is invalid or expired"}
+            ],
+        }
+
+    @pytest.mark.platform(15)
+    async def test_a_cookie_is_no_credential(self, api: Api, ana: Caller):
+        token = ana.headers["Authorization"].removeprefix("Bearer ")
+        cookie = {"Cookie": f"sessionid={token}; Authorization={token}; access={token}"}
+        answer = await api.stranger.send("GET", "editor/get_history", headers=cookie)
+        assert answer.status_code == 401
+        query = await api.stranger.get("editor/get_history", access_token=token, token=token)
+        assert query.status_code == 401
+
+    async def test_a_public_path_ignores_a_bad_header(self, api: Api):
+        answer = await api.stranger.send("GET", "/desktop/debug/is_alive", headers={"Authorization": "Bearer x"})
+        assert answer.status_code == 200
+
+
+class TestOrderOfChecks:
+    """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
+
+    @pytest.mark.parametrize(
+        ("kind", "body", "expected"),
+        [
+            ("text/plain", b"x" * 3000, (415, "unsupported_media_type")),
+            ("application/json", b"{" * 3000, (413, "payload_too_large")),
+            ("application/json", b"{", (400, "invalid_json")),
+            ("application/json", b"[]", (400, "invalid_body")),
+            ("application/json", b'{"limit": 0, "snippet": "{"}', (400, "invalid_json")),
+            ("application/json", b'{"statement": "rows 1", "limit": 0}', (400, "invalid_parameter")),
+            ("application/json", b'{"statement": "rows 1"}', (404, "dialect_not_found")),
+        ],
+    )
+    async def test_the_first_failing_check_decides(
+        self, small_api: ApiOpener, kind: str, body: bytes, expected: tuple[int, str]
+    ):
+        async with small_api(request_body_max_bytes=2000, max_statements_per_user=1) as api:
+            ana = await api.user()
+            await ana.execute("mysql", "sleep 30")
+            answer = await ana.send("POST", "editor/execute/nope", content=body, headers={"Content-Type": kind})
+            assert (answer.status_code, answer.json()["code"]) == expected
+            stranger = await api.stranger.send(
+                "POST", "editor/execute/nope", content=body, headers={"Content-Type": kind}
+            )
+            assert stranger.status_code == 401
+
+
+class TestHeaders:
+    @pytest.mark.platform(13)
+    @pytest.mark.parametrize("legal", ["a", "A.b_c-1", "x" * 64])
+    async def test_a_legal_request_id_is_echoed(self, ana: Caller, legal: str):
+        for path in ("editor/get_history", "nope", "/desktop/debug/is_alive"):
+            answer = await ana.send("GET", path, headers={"X-Request-Id": legal})
+            assert answer.headers["x-request-id"] == legal
+
+    @pytest.mark.platform(13)
+    @pytest.mark.parametrize("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
+    async def test_an_illegal_request_id_is_replaced(self, ana: Caller, illegal: bytes):
+        answer = await ana.send("GET", "editor/get_history", headers={b"X-Request-Id": illegal})
+        assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
+
+    @pytest.mark.platform(14)
+    async def test_no_origin_is_let_in_when_cors_is_off(self, api: Api, ana: Caller):
+        origin = {"Origin": "https://bi.example.com"}
+        preflight = {**origin, "Access-Control-Request-Method": "POST"}
+        # That no answer has such headers is looked at in every test; here somebody asks for them.
+        assert (await ana.send("GET", "editor/get_history", headers=origin)).status_code == 200
+        assert (await api.stranger.send("OPTIONS", "editor/execute/mysql", headers=preflight)).status_code == 204
+
+    async def test_a_running_statement_hints_when_to_come_back(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+        answer = await ana.post("editor/check_status", operationId=operation)
+        assert int(answer.headers["retry-after"]) >= 1
+        await ana.on(operation, "cancel_statement")
+        assert "retry-after" not in (await ana.post("editor/check_status", operationId=operation)).headers
+
+
+class BrokenHistory(History):
+    """Fails in a way that nobody foresaw."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def page(self, user: User, asked: HistoryQuestion) -> tuple[int, list[HistoryEntry]]:
+        message = "SELECT secret FROM /var/lib/queryserver at postgresql://u:planted-secret@10.0.0.1"
+        raise RuntimeError(message)
+
+
+@pytest.mark.platform(11)
+async def test_an_unforeseen_fault_shows_an_id_and_nothing_else(api: Api, ana: Caller):
+    broken = replace(api.services, history=BrokenHistory(), registry=CollectorRegistry())
+    app = create_app(api.services.settings, services=broken)
+    async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test") as http:
+        caller = Caller(replace(api, app=app, http=http), ana.username, ana.headers)
+        with capture_logs() as logs:
+            answer = await caller.get("editor/get_history")
+    body: dict[str, Any] = answer.json()
+    assert verdict(answer) == (500, -1, "internal_error")
+    assert body["message"] == "Internal error."
+    assert body["error_id"] == answer.headers["x-request-id"]
+    assert body["error_id"] in json.dumps(logs, default=str)

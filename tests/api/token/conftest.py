@@ -1,0 +1,32 @@
+"""Applications whose logins are tested, each on a database of its test's own."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import make_settings
+from tests.api.driving import Api, open_api
+from tests.api.token.logins import PASSWORD, Opener, accounts
+
+
+@pytest.fixture
+def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
+    """Opens an application on this test's own database, with other settings of `desktop` and `desktop.auth`."""
+
+    def opened(desktop: dict[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
+        settings = make_settings(tmp_path, database_dsn, users_url)
+        changed = settings.desktop.auth.model_validate({**settings.desktop.auth.model_dump(), **auth})
+        whole = settings.desktop.model_copy(update={"auth": changed, **(desktop or {})})
+        return open_api(settings.model_copy(update={"desktop": whole}))
+
+    return opened
+
+
+@pytest.fixture
+async def tokens(opener: Opener) -> AsyncIterator[Api]:
+    """An application with default settings and the user ana."""
+    async with opener() as api:
+        await accounts(api).create("ana", PASSWORD)
+        yield api

@@ -1,0 +1,49 @@
+"""Logging in, and the answers to bad tokens."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+from tests.api.driving import Api, Caller
+
+from queryserver.services.accounts import Accounts
+
+PASSWORD = "correct horse battery"
+
+Opener = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+def accounts(api: Api) -> Accounts:
+    return api.services.accounts.accounts
+
+
+async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> dict[str, str]:
+    response = await api.stranger.post("token/auth", username=username, password=password)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def call(api: Api, *headers: tuple[str, str]) -> httpx.Response:
+    """Some call that wants credentials."""
+    return await api.http.get(
+        "/api/v1/editor/get_history", headers=[(name, value.encode("latin-1")) for name, value in headers]
+    )
+
+
+async def bearer(api: Api, token: str) -> httpx.Response:
+    return await Caller(api, "", {"Authorization": f"Bearer {token}"}).get("editor/get_history")
+
+
+def not_valid(message: str = "Token is invalid or expired", kind: str = "access", detail: str | None = None) -> Any:
+    return {
+        "detail": detail or "Given token not valid for any token type",
+        "code": "token_not_valid",
+        "messages": [{"token_class": f"{kind.capitalize()}Token", "token_type": kind, "message": message}],
+    }
+
+
+def tampered(token: str) -> str:
+    """Another first character of the signature; the last one has bits that do not count."""
+    head, _, signature = token.rpartition(".")
+    return f"{head}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"

@@ -1,0 +1,118 @@
+"""From name and password to tokens (Contract platform 3.2, 3.7, 3.10)."""
+
+import asyncio
+import statistics
+import time
+from typing import Any
+
+import pytest
+from tests.api.driving import Api
+from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
+
+
+@pytest.mark.platform(17)
+@pytest.mark.parametrize("path", ["token/auth", "token/auth/"])
+@pytest.mark.parametrize("encoding", ["data", "json"])
+async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, path: str, encoding: str) -> None:
+    response = await tokens.stranger.send("POST", path, **{encoding: {"username": "ana", "password": PASSWORD}})
+    assert list(response.json()) == ["refresh", "access"]
+
+
+REQUIRED, BLANK, NULL = "This field is required.", "This field may not be blank.", "This field may not be null."
+NO_STRING = "Not a valid string."
+
+
+@pytest.mark.platform(18)
+@pytest.mark.parametrize(
+    ("fields", "problems"),
+    [
+        ({}, {"username": [REQUIRED], "password": [REQUIRED]}),
+        ({"username": "ana"}, {"password": [REQUIRED]}),
+        ({"username": "  ", "password": ""}, {"username": [BLANK], "password": [BLANK]}),
+        ({"username": None, "password": "x"}, {"username": [NULL]}),
+        ({"username": ["ana"], "password": True}, {"username": [NO_STRING], "password": [NO_STRING]}),
+        (
+            {"username": "x" * 151, "password": "x"},
+            {"username": ["Ensure this field has no more than 150 characters."]},
+        ),
+        (
+            {"username": "x", "password": "é" * 513},
+            {"password": ["Ensure this field has no more than 1024 characters."]},
+        ),
+    ],
+)
+async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, fields: Any, problems: Any) -> None:
+    response = await tokens.stranger.send("POST", "token/auth", json=fields)
+    assert (response.status_code, response.json()) == (400, problems)
+
+
+@pytest.mark.platform(18)
+@pytest.mark.parametrize(
+    ("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")]
+)
+async def test_a_missing_token_is_named(tokens: Api, path: str, name: str) -> None:
+    response = await tokens.stranger.post(path)
+    assert (response.status_code, response.json()) == (400, {name: [REQUIRED]})
+
+
+async def test_a_number_counts_as_its_text(tokens: Api) -> None:
+    await accounts(tokens).create("4711", "1234567890")
+    response = await tokens.stranger.send("POST", "token/auth", json={"username": 4711, "password": 1234567890})
+    assert response.status_code == 200
+
+
+@pytest.mark.platform(19)
+@pytest.mark.security("T15")
+async def test_every_reason_of_a_refused_login_looks_the_same(opener: Opener) -> None:
+    async with opener(
+        login_failures_per_user_and_address=0, login_failures_per_user=0, login_failures_per_address=0
+    ) as api:
+        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create("gone", PASSWORD)
+        await accounts(api).disable("gone")
+        await api.user("nopassword")
+        answers: set[tuple[int, str, frozenset[str]]] = set()
+        times: dict[str, list[float]] = {}
+        for _ in range(12):
+            for name in ("ana", "gone", "nobody", "nopassword1", "x y"):
+                began = time.perf_counter()
+                response = await api.stranger.post("token/auth", username=name, password="wrong password")
+                times.setdefault(name, []).append(time.perf_counter() - began)
+                answers.add((response.status_code, response.text, frozenset(response.headers)))
+        assert {(status, text) for status, text, _ in answers} == {
+            (401, '{"detail":"No active account found with the given credentials"}')
+        }
+        assert len(answers) == 1
+        typical = [statistics.median(times[name]) for name in times]
+        assert max(typical) < 1.5 * min(typical)
+
+
+@pytest.mark.platform(36)
+@pytest.mark.parametrize("name", ["ANA", "ana", " ana "])
+async def test_names_have_no_case(tokens: Api, name: str) -> None:
+    assert await log_in(tokens, name)
+
+
+@pytest.mark.platform(37)
+async def test_an_empty_database_lets_nobody_in(opener: Opener) -> None:
+    async with opener() as api:
+        assert (await api.stranger.post("token/auth", username="ana", password=PASSWORD)).status_code == 401
+        await accounts(api).create("ana", PASSWORD, is_admin=True)
+        assert await log_in(api)
+
+
+@pytest.mark.platform(37)
+async def test_the_first_login_makes_exactly_one_administrator(opener: Opener) -> None:
+    async with opener(first_login_becomes_admin=True, login_failures_per_address=0) as api:
+        logins = [api.stranger.post("token/auth", username=f"user{n}", password=PASSWORD) for n in range(10)]
+        statuses = sorted(response.status_code for response in await asyncio.gather(*logins))
+        assert statuses == [200] + [401] * 9
+        everybody = await accounts(api).all()
+        assert [account.is_admin for account in everybody] == [True]
+
+
+async def test_the_first_login_obeys_the_rules_of_new_users(opener: Opener) -> None:
+    async with opener(first_login_becomes_admin=True) as api:
+        assert (await api.stranger.post("token/auth", username="ana", password="short")).status_code == 401
+        assert (await api.stranger.post("token/auth", username="a b", password=PASSWORD)).status_code == 401
+        assert await accounts(api).all() == []

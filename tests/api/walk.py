@@ -1,0 +1,123 @@
+"""Every served call once, in one order, so that whole walks can be compared."""
+
+import json
+from itertools import count
+from typing import Any
+
+import httpx
+from scripts.check_operations import SERVED, read_operations
+from tests.api.answers import operation_of
+from tests.api.driving import Api, Caller
+
+Answers = dict[tuple[str, str], httpx.Response]
+
+# What differs between two equal calls.
+_VOLATILE = {
+    "access", "refresh", "history_id", "history_uuid", "guid", "secret", "session_id", "session_guid", "id", "uuid",
+    "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
+    "log", "logs", "next_from",
+}  # fmt: skip
+_PASSWORD = "a long enough word"
+_numbers = count(1)
+
+
+class Walk:
+    """The calls of one user. `slash` ends each path, `extra` fields come with each call, natively in JSON if so."""
+
+    def __init__(self, api: Api, caller: Caller, *, slash: str = "", as_json: bool = False, **extra: Any) -> None:
+        self._api = api
+        self._caller = caller
+        self._slash = slash
+        self._as_json = as_json
+        self._extra = extra
+        self.answers: Answers = {}
+
+    async def whole(self) -> Answers:
+        """The answers by call; each of them a success."""
+        await self._tokens()
+        await self._statements()
+        await self._sessions()
+        await self._around()
+        return self.answers
+
+    async def whole_of(self, plain: Answers) -> dict[tuple[str, str], Any]:
+        """What a whole walk answers to the calls of another one, apart from what differs anyway."""
+        answers = await self.whole()
+        return {key: steady(answers[key]) for key in plain}
+
+    async def _tokens(self) -> None:
+        name = f"walker{next(_numbers)}"
+        await self._api.services.accounts.accounts.create(name, _PASSWORD)
+        pair = await self._post("token/auth", username=name, password=_PASSWORD)
+        await self._post("token/verify", token=pair["access"])
+        await self._post("token/refresh", refresh=pair["refresh"])
+        await self._post("token/revoke", token=pair["refresh"])
+
+    async def _statements(self) -> None:
+        statement = {"statement": "rows 3", "wait": 30}
+        operation = (await self._post("editor/execute/mysql", **statement))["history_uuid"]
+        await self._post("editor/execute", **statement, snippet={"type": "mysql"})
+        await self._post("query/mysql", **statement)
+        for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size", "get_logs"):
+            await self._post(f"editor/{call}", operationId=operation)
+        await self._post(f"editor/watch/{operation}")
+        await self._get(f"editor/events/{operation}")
+        await self._get(f"editor/download/{operation}")
+        await self._get("editor/get_history")
+        await self._post("editor/cancel_statement", operationId=operation)
+        await self._post("editor/close_statement", operationId=operation)
+
+    async def _sessions(self) -> None:
+        opened = (await self._post("editor/create_session", session={"type": "mysql"}))["session"]
+        await self._post("editor/close_session", session={"type": "mysql", "id": opened["id"]})
+        await self._post("editor/create_notebook")
+        await self._post("query/create_notebook")
+
+    async def _around(self) -> None:
+        for path in ("/desktop/debug/is_alive", "/desktop/debug/is_ready", "/api/schema", "/api/docs", "/api/swagger"):
+            await self._get(path)
+        await self._get("openapi.json")
+
+    async def _post(self, path: str, **fields: Any) -> dict[str, Any]:
+        fields = {**fields, **self._extra}
+        if self._as_json:
+            answer = await self._caller.send("POST", path + self._slash, json=fields)
+        else:
+            text = {
+                name: value if isinstance(value, str | int) else json.dumps(value) for name, value in fields.items()
+            }
+            answer = await self._caller.send("POST", path + self._slash, data=text)
+        return self._kept(answer).json()
+
+    async def _get(self, path: str) -> None:
+        self._kept(await self._caller.send("GET", path + self._slash, params=self._extra))
+
+    def _kept(self, answer: httpx.Response) -> httpx.Response:
+        assert answer.status_code == 200, answer.text
+        operation = operation_of(answer.request.method, answer.request.url.path)
+        assert operation is not None
+        self.answers[operation.key] = answer
+        return answer
+
+
+def served_calls() -> set[tuple[str, str]]:
+    """The calls of the table that a walk must make; /metrics depends on the address, assets on the package."""
+    return {
+        one.key
+        for one in read_operations()
+        if one.status == SERVED and one.rights != "network" and not one.path.endswith("{asset}")
+    }
+
+
+def steady(answer: httpx.Response) -> Any:
+    """What two equal calls answer equally."""
+    kind = answer.headers["content-type"]
+    return kind, _steady(answer.json()) if kind == "application/json" else None
+
+
+def _steady(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "…" if key in _VOLATILE else _steady(element) for key, element in value.items()}
+    if isinstance(value, list):
+        return [_steady(element) for element in value]
+    return value
