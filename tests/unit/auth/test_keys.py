@@ -1,0 +1,106 @@
+"""The secret key, and secrets at rest (Contract platform 3.3, security T9, T13)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from queryserver.auth.keys import Keyring, SecretKey, load_keyring, require_known_key
+from queryserver.auth.sealing import AesSealer
+from queryserver.domain.errors import ConfigurationError
+from queryserver.settings.desktop import DesktopSettings
+
+FIRST = SecretKey.derive(SecretStr("the first secret of this deployment, long"))
+SECOND = SecretKey.derive(SecretStr("the second secret of this deployment, long"))
+
+
+class MemoryFacts:
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    async def keep(self, name: str, value: str) -> str:
+        return self.kept.setdefault(name, value)
+
+
+def test_each_purpose_has_a_key_of_its_own() -> None:
+    assert len({FIRST.signing, FIRST.sealing, SECOND.signing, SECOND.sealing}) == 4
+    assert FIRST.id not in FIRST.signing.hex() + FIRST.sealing.hex()
+    assert "secret" not in repr(FIRST)
+    assert FIRST.signing.hex() not in repr(FIRST)
+
+
+@pytest.mark.platform(27)
+@pytest.mark.security("T13")
+def test_a_missing_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    desktop = DesktopSettings(data_dir=tmp_path / "state" / "data")
+    first = load_keyring(desktop)
+    assert load_keyring(desktop) == first
+    file = desktop.data_dir / "secret_key"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert desktop.data_dir.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in desktop.data_dir.iterdir()] == ["secret_key"]
+
+
+@pytest.mark.platform(25)
+def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from queryserver.auth.keys import load_keyring\n"
+        "from queryserver.settings.desktop import DesktopSettings\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(load_keyring(DesktopSettings(data_dir=pathlib.Path(sys.argv[1]))).present.fingerprint)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    fingerprints = {process.communicate("go\n", timeout=60)[0] for process in started}
+    assert len(fingerprints) == 1
+
+
+@pytest.mark.platform(27)
+@pytest.mark.security("T13")
+@pytest.mark.parametrize("content", ["", "short", "changeme" * 8, "a" * 64])
+def test_a_bad_key_file_stops_the_start(tmp_path: Path, content: str) -> None:
+    (tmp_path / "secret_key").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"desktop\.secret_key"):
+        load_keyring(DesktopSettings(data_dir=tmp_path))
+
+
+@pytest.mark.platform(26)
+async def test_a_database_keeps_to_the_key_it_was_first_used_with() -> None:
+    facts = MemoryFacts()
+    await require_known_key(Keyring(FIRST), facts)
+    await require_known_key(Keyring(FIRST), facts)
+    await require_known_key(Keyring(SECOND, (FIRST,)), facts)
+    with pytest.raises(ConfigurationError, match=r"secret_key_fallbacks"):
+        await require_known_key(Keyring(SECOND), facts)
+    assert FIRST.signing.hex() not in str(facts.kept)
+
+
+@pytest.mark.security("T9")
+def test_what_is_sealed_opens_and_never_looks_the_same() -> None:
+    sealer = AesSealer(Keyring(FIRST))
+    one, other = sealer.seal(b"password"), sealer.seal(b"password")
+    assert one != other
+    assert b"password" not in one
+    assert sealer.unseal(one) == sealer.unseal(other) == b"password"
+
+
+@pytest.mark.security("T9")
+def test_a_changed_or_foreign_seal_is_refused() -> None:
+    sealer = AesSealer(Keyring(FIRST))
+    sealed = sealer.seal(b"password")
+    changed = [sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :] for place in range(len(sealed))]
+    for broken in (*changed, sealed[:10], sealed[:20], b"", AesSealer(Keyring(SECOND)).seal(b"password")):
+        with pytest.raises(ValueError, match="seal"):
+            sealer.unseal(broken)
+
+
+@pytest.mark.security("T9")
+def test_a_former_key_still_opens_its_seals() -> None:
+    sealed = AesSealer(Keyring(FIRST)).seal(b"password")
+    assert AesSealer(Keyring(SECOND, (FIRST,))).unseal(sealed) == b"password"

@@ -1,0 +1,49 @@
+"""Hashes of passwords."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from argon2 import PasswordHasher
+
+from queryserver.auth.passwords import Argon2Passwords
+from queryserver.domain.errors import LoginBackendUnavailable
+
+QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+
+
+@pytest.fixture
+def passwords() -> Iterator[Argon2Passwords]:
+    with Argon2Passwords.open(QUICK) as opened:
+        yield opened
+
+
+async def test_a_password_fits_its_hash_only(passwords: Argon2Passwords) -> None:
+    made = await passwords.hash("geheim")
+    assert made.startswith("$argon2id$")
+    assert made != await passwords.hash("geheim")
+    assert await passwords.verify(made, "geheim")
+    assert not await passwords.verify(made, "Geheim")
+    assert not await passwords.verify("no hash", "geheim")
+
+
+async def test_without_a_hash_the_work_is_done_and_nothing_fits(passwords: Argon2Passwords) -> None:
+    assert not await passwords.verify(None, "nobody's password")
+
+
+async def test_a_hash_of_other_parameters_is_outdated(passwords: Argon2Passwords) -> None:
+    assert not passwords.is_outdated(await passwords.hash("geheim"))
+    assert passwords.is_outdated(PasswordHasher(time_cost=2, memory_cost=64, parallelism=1).hash("geheim"))
+
+
+async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
+    with Argon2Passwords.open(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1)) as passwords:
+        flood = [asyncio.create_task(passwords.verify(None, "x")) for _ in range(600)]
+        began = time.perf_counter()
+        await asyncio.sleep(0.01)
+        assert time.perf_counter() - began < 1
+        results = await asyncio.gather(*flood, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, LoginBackendUnavailable)]
+    assert len(refused) == 100
+    assert results.count(False) == 500
