@@ -330,9 +330,10 @@ class Execution:
             try:
                 return await write()
             except DatabaseUnavailable:
-                if asyncio.get_running_loop().time() + wait_s > give_up:
+                left_s = give_up - asyncio.get_running_loop().time()
+                if left_s <= 0:
                     raise LeaseLost from None
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(min(wait_s, left_s))
             wait_s = min(wait_s * 2, 2.0)
 
     def _failed(self, error: EngineError) -> Outcome:

@@ -191,13 +191,6 @@ class Runner:
         self._parts.signals.notify(assignment.lease.statement_id)
 
     async def _renew(self) -> None:
-        await self._renew_statements()
-        recorded = self.held.recorded()
-        renewed = await self._parts.sessions.renew(owner=self.owner, lease=self._parts.execution.lease)
-        await self.held.reconcile(recorded, renewed)
-        await self._hold_engines(list(self._engines_held))
-
-    async def _renew_statements(self) -> None:
         ours = list(self._runs)
         lease = self._parts.execution.lease
         kept = await self._parts.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
@@ -205,13 +198,17 @@ class Runner:
             if kept.get(statement_id, True):
                 # Asked for by another instance, or no longer ours: either way the work here ends.
                 self.cancel(statement_id)
+        recorded = self.held.recorded()
+        renewed = await self._parts.sessions.renew(owner=self.owner, lease=lease)
+        await self.held.reconcile(recorded, renewed)
+        await self._hold_engines(list(self._engines_held))
 
     async def _sweep(self) -> None:
         await self.held.drop_idle()
         if self._draining or time.monotonic() < self._others_may_be_late_until:
             return
-        # What runs here is no orphan, even if an outage of the database let its lease run out.
-        await self._renew_statements()
+        # What is here is not lost, even if an outage of the database let its lease run out.
+        await self._renew()
         await self._parts.sessions.close_lost()
         missing = set(self._parts.connectors.runnable_by_holder()) - self._engines_held
         await self._hold_engines(missing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queryserver.domain.errors import ResultStoreFailed, StorageError
+from queryserver.domain.errors import QueryServerError, ResultStoreFailed
 from queryserver.domain.result import Segment, TruncationReason
 from queryserver.domain.statement import Lease
 from queryserver.formats import arrow_stream
@@ -138,7 +138,7 @@ class Spool:
             segment = await self._store.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
-        except StorageError as error:
+        except QueryServerError as error:
             raise ResultStoreFailed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self._make_visible(segment)

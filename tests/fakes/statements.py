@@ -1,0 +1,306 @@
+"""Statements and sessions as runners see them, in memory. `down` makes every call raise DatabaseUnavailable."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.result import Column, Segment
+from queryserver.domain.statement import Assignment, Lease, Outcome, StatementState
+from queryserver.domain.user import User
+from queryserver.interfaces.sessions import SessionRecord
+
+OWNER = "this-process"
+_numbers = count(1)
+
+
+@dataclass
+class Entry:
+    """One statement."""
+
+    assignment: Assignment
+    owner: str | None
+    fence: int
+    lease_until: float
+    state: StatementState = StatementState.WAITING
+    sent: bool = False
+    cancel_requested: bool = False
+    outcome: Outcome | None = None
+    log: dict[int, list[str]] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for start in sorted(self.log) for line in self.log[start]]
+
+
+class MemoryLeases:
+    """`interfaces.statements.StatementLeases`. `before` holds actions done once before the named call."""
+
+    def __init__(self) -> None:
+        self.entries: dict[UUID, Entry] = {}
+        self.before: dict[str, Callable[[], None]] = {}
+        self.lose_answer_of: set[str] = set()
+        self.refuse: Callable[[Outcome], None] = lambda _: None
+        self.down = False
+
+    def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
+        """A waiting statement; `more` are fields of its assignment."""
+        statement_id = uuid4()
+        assignment = Assignment(
+            **{
+                "lease": Lease(statement_id, owner or "", 1),
+                "user_id": 1,
+                "connector": "fake",
+                "dialect": "fake",
+                "statement": statement,
+                "database": None,
+                "settings": {},
+                "session_id": next(_numbers),
+                "in_named_session": False,
+                "keeps_session": False,
+                "row_limit": 5000,
+                "deadline_at": datetime.now(UTC) + timedelta(seconds=60),
+                "sent": False,
+                "engine_handle": None,
+                "cancel_requested": False,
+                "history_id": next(_numbers),
+                **more,
+            }
+        )
+        self.entries[statement_id] = Entry(assignment, owner, 1, time.monotonic() + lease_s, sent=assignment.sent)
+        return assignment
+
+    def of(self, assignment: Assignment) -> Entry:
+        """The record behind an assignment."""
+        return self.entries[assignment.lease.statement_id]
+
+    async def claim(
+        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
+    ) -> Assignment | None:
+        await self._reached("claim")
+        entry = self.entries[statement_id]
+        if entry.state is not StatementState.WAITING or not _is_free(entry):
+            return None
+        return _taken(entry, owner, lease) if entry.assignment.connector in connectors else None
+
+    async def claim_orphans(
+        self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
+    ) -> Sequence[Assignment]:
+        await self._reached("claim_orphans")
+        found = [
+            entry
+            for entry in self.entries.values()
+            if not entry.state.is_terminal
+            and (entry.assignment.connector in connectors or entry.sent)
+            and (everything or _is_free(entry))
+        ]
+        return [_taken(entry, owner, lease) for entry in found]
+
+    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
+        await self._reached("renew")
+        kept = {}
+        for statement_id in statement_ids:
+            entry = self.entries[statement_id]
+            if entry.owner == owner and not entry.state.is_terminal:
+                entry.lease_until = time.monotonic() + lease.total_seconds()
+                kept[statement_id] = entry.cancel_requested
+        return kept
+
+    async def release(self, lease: Lease) -> bool:
+        entry = await self._mine("release", lease)
+        if entry is None or entry.sent:
+            return False
+        entry.owner = None
+        return True
+
+    async def mark_sent(self, lease: Lease) -> bool:
+        entry = await self._mine("mark_sent", lease)
+        if entry is None or entry.cancel_requested:
+            return False
+        entry.sent = True
+        return self._answered("mark_sent")
+
+    async def mark_running(self, lease: Lease, *, engine_handle: str) -> bool:
+        entry = await self._mine("mark_running", lease)
+        if entry is None:
+            return False
+        entry.state = StatementState.RUNNING
+        return self._answered("mark_running")
+
+    async def report(
+        self,
+        lease: Lease,
+        *,
+        progress: int | None,
+        lines: Sequence[str],
+        start_line: int,
+        jobs: Sequence[Mapping[str, Any]] = (),
+    ) -> bool:
+        entry = await self._mine("report", lease)
+        if entry is None:
+            return False
+        _write_lines(entry, start_line, lines)
+        return self._answered("report")
+
+    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
+        entry = await self._mine("trim_logs", lease)
+        if entry is not None:
+            entry.log = {start: lines for start, lines in entry.log.items() if start + len(lines) > before_line}
+
+    async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
+        entry = await self._mine("add_segment", lease)
+        if entry is None or entry.state is not StatementState.RUNNING:
+            return False
+        if segment.number not in {one.number for one in entry.segments}:
+            entry.segments.append(segment)
+        return self._answered("add_segment")
+
+    async def finish(
+        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
+    ) -> bool:
+        entry = await self._mine("finish", lease)
+        if entry is None:
+            return False
+        self.refuse(outcome)
+        entry.state, entry.outcome = outcome.state, outcome
+        _write_lines(entry, len(entry.lines) if start_line is None else start_line, lines)
+        return self._answered("finish")
+
+    async def _mine(self, call: str, lease: Lease) -> Entry | None:
+        await self._reached(call)
+        entry = self.entries[lease.statement_id]
+        if entry.state.is_terminal or (entry.owner, entry.fence) != (lease.owner, lease.fence):
+            return None
+        entry.writes.append(call)
+        return entry
+
+    async def _reached(self, call: str) -> None:
+        await asyncio.sleep(0)
+        self.before.pop(call, lambda: None)()
+        if self.down:
+            raise DatabaseUnavailable
+
+    def _answered(self, call: str) -> bool:
+        if call in self.lose_answer_of:
+            self.lose_answer_of.discard(call)
+            raise DatabaseUnavailable
+        return True
+
+
+class MemorySessions:
+    """`interfaces.sessions.SessionRecords`, for one owner or several."""
+
+    def __init__(self) -> None:
+        self.open_records: dict[int, SessionRecord] = {}
+        self.engines: dict[str, str] = {}
+        self.before: dict[str, Callable[[], None]] = {}
+        self.down = False
+
+    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        await self._reached("open")
+        mine = [one for one in self.open_records.values() if one.named and one.user_id == session.user_id]
+        if session.named and len(mine) >= max_open:
+            return False
+        self.open_records[session.id] = session
+        return True
+
+    async def read(self, session_id: int) -> SessionRecord | None:
+        await self._reached("read")
+        return self.open_records.get(session_id)
+
+    async def owner_of(self, session_id: int) -> int | None:
+        await self._reached("owner_of")
+        found = self.open_records.get(session_id)
+        return found.user_id if found else None
+
+    async def open_sessions(
+        self,
+        *,
+        user_id: int | None = None,
+        connectors: Sequence[str] | None = None,
+        unused_since: timedelta | None = None,
+    ) -> Sequence[SessionRecord]:
+        await self._reached("open_sessions")
+        return [one for one in self.open_records.values() if user_id in (None, one.user_id)]
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        await self._reached("credentials")
+        return None
+
+    async def touch(self, session_id: int) -> None:
+        await self._reached("touch")
+
+    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
+        await self._reached("close")
+        found = self.open_records.get(session_id)
+        if found is None or owner not in (None, found.owner):
+            return False
+        del self.open_records[session_id]
+        return True
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        await self._reached("renew")
+        return [one.id for one in self.open_records.values() if one.owner == owner]
+
+    async def close_lost(self) -> int:
+        await self._reached("close_lost")
+        return 0
+
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        await self._reached("hold_engine")
+        if everything or self.engines.get(connector, owner) == owner:
+            self.engines[connector] = owner
+        return self.engines[connector] == owner
+
+    async def release_engines(self, *, owner: str) -> None:
+        await self._reached("release_engines")
+        self.engines = {key: holder for key, holder in self.engines.items() if holder != owner}
+
+    async def _reached(self, call: str) -> None:
+        await asyncio.sleep(0)
+        self.before.pop(call, lambda: None)()
+        if self.down:
+            raise DatabaseUnavailable
+
+
+class MemoryUsers:
+    """`interfaces.users.UserDirectory`: everybody is active but the disabled."""
+
+    def __init__(self) -> None:
+        self.disabled: set[int] = set()
+
+    async def user(self, user_id: int) -> User | None:
+        return None if user_id in self.disabled else User(user_id, f"user{user_id}")
+
+
+class PlainSealer:
+    """`interfaces.sealing.Sealer` that hides nothing."""
+
+    def seal(self, secret: bytes) -> bytes:
+        return secret
+
+    def unseal(self, sealed: bytes) -> bytes:
+        return sealed
+
+
+def _is_free(entry: Entry) -> bool:
+    return entry.owner is None or entry.lease_until < time.monotonic()
+
+
+def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:
+    entry.owner, entry.fence = owner, entry.fence + 1
+    entry.lease_until = time.monotonic() + lease.total_seconds()
+    held = Lease(entry.assignment.lease.statement_id, owner, entry.fence)
+    return replace(entry.assignment, lease=held, sent=entry.sent)
+
+
+def _write_lines(entry: Entry, start: int, lines: Sequence[str]) -> None:
+    if lines and len(entry.log.get(start, ())) < len(lines):
+        entry.log[start] = list(lines)

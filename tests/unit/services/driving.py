@@ -1,0 +1,153 @@
+"""What tests of services put together: a run, or a runner, over fakes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pyarrow as pa
+from tests.fakes.engine import FakeEngine, FakeSession
+from tests.fakes.results import MemoryResults
+from tests.fakes.statements import OWNER, Entry, MemoryLeases, MemorySessions, MemoryUsers, PlainSealer
+
+from queryserver.domain.connector import Connector, ConnectorLimits
+from queryserver.domain.statement import Assignment, StatementState
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.running.execution import Execution, ExecutionSettings, ExecutionTools
+from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
+from queryserver.services.signals import StateSignals
+
+ANA = User(1, "ana")
+FAST = ExecutionSettings(
+    result_max_bytes=1 << 30,
+    log_max_bytes=1 << 20,
+    retention=timedelta(hours=24),
+    cancel_wait=timedelta(seconds=0.5),
+    lease=timedelta(seconds=1.5),
+)
+
+QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelta(seconds=0.2))
+
+
+@dataclass
+class Run:
+    """One execution over fakes."""
+
+    leases: MemoryLeases = field(default_factory=MemoryLeases)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    results: MemoryResults = field(default_factory=MemoryResults)
+    settings: ExecutionSettings = FAST
+
+    def execution(self, assignment: Assignment) -> Execution:
+        """An execution that opens a session of its own."""
+
+        @asynccontextmanager
+        async def session(_: Assignment) -> AsyncIterator[EngineSession]:
+            async with self.engine.session(ANA, SessionOptions()) as opened:
+                yield opened
+
+        return Execution(assignment, ExecutionTools(self.leases, self.results, self.settings, session, lambda: None))
+
+    async def to_end(self, statement: str, **more: object) -> Entry:
+        """The record after the statement ran."""
+        assignment = self.leases.add(statement, **more)
+        await asyncio.wait_for(self.execution(assignment).run(), 20)
+        return self.leases.of(assignment)
+
+
+@dataclass
+class Fleet:
+    """Runners over the same records, each a process of its own."""
+
+    leases: MemoryLeases = field(default_factory=MemoryLeases)
+    sessions: MemorySessions = field(default_factory=MemorySessions)
+    users: MemoryUsers = field(default_factory=MemoryUsers)
+    results: MemoryResults = field(default_factory=MemoryResults)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    limits: RunnerLimits = QUICK
+
+    def runner(self, owner: str = OWNER, **limits: object) -> Runner:
+        """A runner; use its `running()`."""
+        connectors = Connectors([CONNECTOR], build=lambda _: self.engine)
+        parts = RunnerParts(
+            leases=self.leases,
+            sessions=self.sessions,
+            results=self.results,
+            users=self.users,
+            connectors=connectors,
+            credentials=CredentialBook(self.sessions, connectors, PlainSealer()),
+            signals=StateSignals(),
+            execution=FAST,
+            limits=replace(self.limits, **limits),
+        )
+        return Runner(owner, parts)
+
+
+CONNECTOR = Connector(
+    key="fake",
+    dialect="fake",
+    interface="fake",
+    nice_name="Fake",
+    limits=ConnectorLimits(
+        statement_timeout=timedelta(seconds=60),
+        session_idle=timedelta(seconds=60),
+        metadata_timeout=timedelta(seconds=5),
+        sample_timeout=timedelta(seconds=5),
+    ),
+)
+
+
+class PausingEngine(FakeEngine):
+    """Its batches come with pauses: the first at once, the others when `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+        self.sessions_opened += 1
+        session = _PausingSession(self)
+        try:
+            yield session
+        finally:
+            await session.end()
+
+
+class _PausingSession(FakeSession):
+    def __init__(self, engine: PausingEngine) -> None:
+        super().__init__(engine)
+        self._go_on = engine.go_on
+
+    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        async for batch in super().batches(handle):
+            yield batch
+            await self._go_on.wait()
+
+
+async def until(holds: Callable[[], bool], within_s: float = 10) -> None:
+    """Return once it holds; fail after `within_s`."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event
+            await asyncio.sleep(0.01)
+
+
+async def stopped(task: "asyncio.Task[None]") -> None:
+    """Cancel a task of a test and wait for it."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def terminal(entry: Entry) -> bool:
+    """Whether a record has its end."""
+    return entry.state.is_terminal
+
+
+def state_of(entry: Entry) -> tuple[StatementState, str | None]:
+    """State and code."""
+    return entry.state, entry.outcome.error_code if entry.outcome else None

@@ -1,0 +1,281 @@
+"""One statement from its claim to its end, whatever goes wrong on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from tests.fakes.engine import FakeEngine, FakeSession
+from tests.unit.services.driving import PausingEngine, Run, state_of, until
+
+from queryserver.domain.errors import EngineUnavailable, QueryServerError, SessionLost, StatementRejected, StorageFull
+from queryserver.domain.result import TruncationReason
+from queryserver.domain.statement import Outcome, StatementState
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
+
+pytestmark = pytest.mark.timeout(30)
+
+FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED
+AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.TIMED_OUT
+
+
+class OddEngine(FakeEngine):
+    """Refuses the first submits, or fails when a session is left."""
+
+    def __init__(self, *, refuse: type[QueryServerError] | None = None, times: int = 0, leave_fails: bool = False):
+        super().__init__()
+        self.refuse, self.times, self.leave_fails = refuse, times, leave_fails
+        self.ignores_cancel = False
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+        session = _OddSession(self)
+        try:
+            yield session
+        finally:
+            await session.end()
+        if self.leave_fails:
+            raise EngineUnavailable("The engine is closed.")
+
+
+class _OddSession(FakeSession):
+    def __init__(self, engine: OddEngine) -> None:
+        super().__init__(engine)
+        self._odd = engine
+
+    async def submit(self, statement: str) -> OperationHandle:
+        if self._odd.refuse is not None and self._odd.times > 0:
+            self._odd.times -= 1
+            raise self._odd.refuse("refused before it began")
+        return await super().submit(statement)
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        if not self._odd.ignores_cancel:
+            await super().cancel(handle)
+
+
+async def test_a_small_result_lives_in_the_record() -> None:
+    run = Run()
+    entry = await run.to_end("rows 10")
+    assert entry.state is AVAILABLE
+    assert entry.outcome is not None
+    assert entry.outcome.rows == 10
+    assert entry.outcome.inline_result
+    assert entry.segments == []
+
+
+async def test_a_large_result_is_visible_segment_by_segment_before_it_is_available() -> None:
+    entry = await Run().to_end("rows 30000 wide 1000", row_limit=30_000)
+    assert entry.state is AVAILABLE
+    assert [one.start_row for one in entry.segments] == sorted({one.start_row for one in entry.segments})
+    assert sum(one.rows for one in entry.segments) == 30_000
+    assert len(entry.segments) > 3
+    assert entry.writes.index("mark_running") < entry.writes.index("add_segment")
+
+
+@pytest.mark.item(32)
+@pytest.mark.parametrize(("rows", "kept", "reason"), [(10, 10, None), (11, 10, TruncationReason.ROW_LIMIT)])
+async def test_exactly_the_cap_is_not_cut(rows: int, kept: int, reason: TruncationReason | None) -> None:
+    entry = await Run().to_end(f"rows {rows}", row_limit=10)
+    assert entry.outcome is not None
+    assert (entry.outcome.rows, entry.outcome.truncated_reason) == (kept, reason)
+
+
+async def test_rows_of_a_slow_statement_can_be_read_while_it_runs() -> None:
+    run = Run(engine=PausingEngine())
+    assignment = run.leases.add("rows 2000")
+    task = asyncio.create_task(run.execution(assignment).run())
+    entry = run.leases.of(assignment)
+    await until(lambda: sum(one.rows for one in entry.segments) == 1000, 5)
+    assert entry.state is StatementState.RUNNING
+    run.engine.go_on.set()
+    await asyncio.wait_for(task, 10)
+    assert entry.state is AVAILABLE
+    assert sum(one.rows for one in entry.segments) == 2000
+
+
+async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
+    run = Run(engine=PausingEngine())
+    assignment = run.leases.add("rows 2")
+    task = asyncio.create_task(run.execution(assignment).run())
+    await until(lambda: run.leases.of(assignment).state is StatementState.RUNNING, 5)
+    run.engine.go_on.set()
+    await asyncio.wait_for(task, 10)
+
+
+@pytest.mark.parametrize("refusal", [EngineUnavailable, SessionLost])
+async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: type[QueryServerError]) -> None:
+    run = Run(engine=OddEngine(refuse=refusal, times=1))
+    entry = await run.to_end("ddl")
+    assert entry.state is SUCCESS
+    assert run.engine.executions == ["ddl"]
+
+
+async def test_a_second_refusal_is_the_end() -> None:
+    entry = await Run(engine=OddEngine(refuse=EngineUnavailable, times=2)).to_end("ddl")
+    assert state_of(entry) == (FAILED, "engine_unavailable")
+
+
+async def test_a_named_session_is_never_replaced() -> None:
+    entry = await Run(engine=OddEngine(refuse=SessionLost, times=1)).to_end("ddl", in_named_session=True)
+    assert state_of(entry) == (FAILED, "session_lost")
+
+
+@pytest.mark.item(25)
+async def test_a_statement_that_the_engine_accepted_is_never_sent_again() -> None:
+    run = Run(engine=OddEngine(leave_fails=True))
+    entry = await run.to_end("change 1")
+    assert entry.state.is_terminal
+    assert run.engine.executions == ["change 1"]
+
+
+async def test_a_cancel_between_two_tries_ends_as_canceled() -> None:
+    run = Run(engine=OddEngine(refuse=EngineUnavailable, times=1))
+    assignment = run.leases.add("ddl")
+    run.engine.refuse = EngineUnavailable
+    task = asyncio.create_task(run.execution(assignment).run())
+    await until(lambda: run.engine.times == 0)
+    run.leases.of(assignment).cancel_requested = True
+    await asyncio.wait_for(task, 10)
+    assert run.leases.of(assignment).state is CANCELED
+    assert run.engine.executions == []
+
+
+@pytest.mark.item(37)
+async def test_a_cancel_before_it_was_sent_never_reaches_the_engine() -> None:
+    run = Run()
+    assignment = run.leases.add("sleep 30")
+    execution = run.execution(assignment)
+    run.leases.before["mark_sent"] = lambda: execution.stop("Canceled by ana.")
+    await asyncio.wait_for(execution.run(), 10)
+    entry = run.leases.of(assignment)
+    assert entry.state is CANCELED
+    assert run.engine.executions == []
+
+
+@pytest.mark.item(36)
+async def test_a_cancel_reaches_the_engine() -> None:
+    run = Run()
+    assignment = run.leases.add("sleep 30")
+    execution = run.execution(assignment)
+    task = asyncio.create_task(execution.run())
+    await until(lambda: run.engine.running == 1)
+    execution.stop("Canceled by ana.")
+    await asyncio.wait_for(task, 5)
+    entry = run.leases.of(assignment)
+    assert (entry.state, entry.outcome and entry.outcome.message) == (CANCELED, "Canceled by ana.")
+    assert (run.engine.cancels, run.engine.running) == (1, 0)
+    assert "Canceled by ana." in entry.lines
+
+
+async def test_a_cancel_that_comes_too_late_does_not_rewrite_history() -> None:
+    run = Run()
+    assignment = run.leases.add("ddl")
+    execution = run.execution(assignment)
+    run.leases.before["finish"] = lambda: execution.stop("Canceled.")
+    await asyncio.wait_for(execution.run(), 5)
+    assert run.leases.of(assignment).state is SUCCESS
+
+
+@pytest.mark.item(35)
+async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None:
+    run = Run(engine=OddEngine())
+    run.engine.ignores_cancel = True
+    assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    task = asyncio.create_task(run.execution(assignment).run())
+    await until(lambda: run.leases.of(assignment).state is TIMED_OUT, 2)
+    await asyncio.wait_for(task, 10)
+    assert run.engine.running == 0, "leaving the session ends what no cancel could end"
+
+
+async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -> None:
+    run = Run()
+    entry = await run.to_end("ddl", deadline_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert entry.state is TIMED_OUT
+    assert run.engine.sessions_opened == 0
+
+
+@pytest.mark.parametrize("call", ["mark_sent", "mark_running", "finish"])
+async def test_a_lost_answer_of_the_database_is_asked_for_again(call: str) -> None:
+    run = Run()
+    run.leases.lose_answer_of.add(call)
+    entry = await run.to_end("sleep 0.2 then rows 3")
+    assert entry.state is AVAILABLE
+    assert run.engine.executions == ["sleep 0.2 then rows 3"]
+
+
+async def test_a_short_outage_of_the_database_changes_nothing() -> None:
+    run = Run()
+    assignment = run.leases.add("sleep 0.3 then rows 3")
+    task = asyncio.create_task(run.execution(assignment).run())
+    await until(lambda: run.engine.running == 1)
+    run.leases.down = True
+    await asyncio.sleep(0.8)
+    run.leases.down = False
+    await asyncio.wait_for(task, 10)
+    assert run.leases.of(assignment).state is AVAILABLE
+
+
+async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
+    run = Run()
+    run.leases.lose_answer_of.add("report")
+    entry = await run.to_end("sleep 1.2 then rows 3")
+    assert entry.lines == ["Running on fake.", "statement fake-1", "Finished: 3 rows stored."]
+    starts = sorted(entry.log)
+    assert all(start + len(entry.log[start]) == following for start, following in pairwise(starts))
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "half \ud83d of a pair"])
+async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: str) -> None:
+    class Rejecting(OddEngine):
+        @asynccontextmanager
+        async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+            raise StatementRejected(text)
+            yield
+
+    entry = await Run(engine=Rejecting()).to_end("ddl")
+    assert state_of(entry) == (FAILED, "engine_error")
+    assert entry.outcome is not None
+    stored = [entry.outcome.message, *entry.lines]
+    assert "\x00" not in "".join(stored)
+    "".join(stored).encode()
+
+
+async def test_an_outcome_that_cannot_be_recorded_ends_as_failed() -> None:
+    run = Run()
+
+    def refuse(outcome: Outcome) -> None:
+        if outcome.state is AVAILABLE:
+            message = "unsupported Unicode escape sequence"
+            raise ValueError(message)
+
+    run.leases.refuse = refuse
+    entry = await run.to_end("rows 3")
+    assert state_of(entry) == (FAILED, "result_store_failed")
+    assert entry.outcome is not None
+    assert "Unicode" not in entry.outcome.message
+
+
+async def test_a_full_store_fails_the_statement_and_frees_the_engine() -> None:
+    run = Run()
+    run.results.failure = StorageFull("no room")
+    entry = await run.to_end("rows 30000 wide 1000", row_limit=30_000)
+    assert state_of(entry) == (FAILED, "result_store_failed")
+    assert run.engine.running == 0
+
+
+async def test_a_mistake_of_ours_ends_the_statement_with_an_id_and_no_text() -> None:
+    class Broken(FakeEngine):
+        @asynccontextmanager
+        async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+            message = "secret detail"
+            raise RuntimeError(message)
+            yield
+
+    entry = await Run(engine=Broken()).to_end("ddl")
+    assert entry.state is FAILED
+    assert entry.outcome is not None
+    assert "secret detail" not in entry.outcome.message

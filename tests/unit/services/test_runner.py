@@ -1,0 +1,318 @@
+"""Leases, take-over, heartbeat, shutdown (Contract platform 10.2)."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from tests.fakes.statements import OWNER
+from tests.unit.services.driving import ANA, Fleet, state_of, terminal, until
+
+from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.statement import Assignment, StatementState
+
+pytestmark = pytest.mark.timeout(30)
+
+OTHER = "another-process"
+FAILED, CANCELED, SUCCESS = StatementState.FAILED, StatementState.CANCELED, StatementState.SUCCESS
+WAITING = StatementState.WAITING
+
+
+async def test_an_unsent_statement_of_a_dead_process_is_run_once() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert fleet.leases.of(assignment).state is SUCCESS
+    assert fleet.engine.executions == ["ddl"]
+
+
+@pytest.mark.item(25)
+async def test_a_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("change 1", owner=OTHER, lease_s=0.3, sent=True)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
+    assert fleet.engine.executions == []
+
+
+async def test_a_statement_under_a_lease_of_another_is_left_alone() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=30)
+    async with fleet.runner().running():
+        await asyncio.sleep(0.6)
+    assert fleet.leases.of(assignment).owner == OTHER
+
+
+async def test_who_is_alone_waits_for_no_lease() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=3600)
+    async with fleet.runner().running(take_over_all=True):
+        await until(lambda: terminal(fleet.leases.of(assignment)), 2)
+
+
+async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
+    fleet = Fleet()
+    fleet.users.disabled.add(1)
+    assignment = fleet.leases.add("ddl", owner=None)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == (FAILED, "rejected")
+    assert fleet.engine.executions == []
+
+
+async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("sleep 30")
+    runner = fleet.runner()
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        fleet.leases.of(assignment).cancel_requested = True
+        await until(lambda: fleet.leases.of(assignment).state is CANCELED, 3)
+    assert fleet.engine.cancels == 1
+
+
+async def test_work_whose_lease_is_lost_ends_and_writes_nothing() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("sleep 30")
+    runner = fleet.runner()
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        entry = fleet.leases.of(assignment)
+        entry.owner, entry.fence = OTHER, entry.fence + 1
+        await until(lambda: runner.active == 0, 4)
+    assert fleet.engine.running == 0
+    assert entry.outcome is None
+    assert entry.owner == OTHER
+
+
+async def test_a_statement_that_runs_here_is_no_orphan_after_an_outage_of_the_database() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("sleep 3 then rows 1", lease_s=1.5)
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
+        fleet.leases.of(assignment).lease_until = 0  # as long an outage as it takes
+        await until(lambda: terminal(fleet.leases.of(assignment)), 6)
+    assert state_of(fleet.leases.of(assignment)) == (StatementState.AVAILABLE, None)
+
+
+async def test_after_an_outage_the_owners_of_statements_come_before_those_who_would_take_them_over() -> None:
+    fleet = Fleet()
+    async with fleet.runner().running():
+        assignment = fleet.leases.add("sleep 30", owner=OTHER, sent=True, lease_s=0)
+        fleet.leases.down = fleet.sessions.down = True
+        await asyncio.sleep(0.6)
+        fleet.leases.down = fleet.sessions.down = False
+        await asyncio.sleep(0.4)  # several sweeps: the owner has had no time for its heartbeat yet
+        assert fleet.leases.of(assignment).owner == OTHER
+        await until(lambda: terminal(fleet.leases.of(assignment)), 5)
+    assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
+
+
+async def test_the_heartbeat_survives_what_nobody_expected() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("sleep 2.5", lease_s=1.5)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async with runner.running():
+        runner.start(assignment, ANA)
+        fleet.leases.before["renew"] = fail
+        await until(lambda: terminal(fleet.leases.of(assignment)), 6)
+    assert fleet.leases.of(assignment).state is SUCCESS
+
+
+async def test_shutdown_lets_a_short_statement_finish() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=3))
+    assignment = fleet.leases.add("sleep 0.4 then rows 2")
+    async with runner.running():
+        runner.start(assignment, ANA)
+    assert fleet.leases.of(assignment).state is StatementState.AVAILABLE
+
+
+async def test_shutdown_ends_a_long_statement_with_a_plain_reason() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("sleep 30")
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.engine.running == 1)
+    entry = fleet.leases.of(assignment)
+    assert (entry.state, entry.outcome and entry.outcome.message) == (
+        CANCELED,
+        "Canceled by the shutdown of the server.",
+    )
+    assert fleet.engine.running == 0
+
+
+async def test_shutdown_hands_over_what_was_not_sent() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(per_user=1)
+    running, queued = fleet.leases.add("sleep 30"), fleet.leases.add("ddl")
+    async with runner.running():
+        runner.start(running, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        runner.start(queued, ANA)
+    entry = fleet.leases.of(queued)
+    assert (entry.state, entry.owner) == (WAITING, None)
+    async with fleet.runner(OTHER).running():
+        await until(lambda: fleet.leases.of(queued).state is SUCCESS)
+    assert fleet.engine.executions == ["sleep 30", "ddl"]
+
+
+async def test_a_process_that_shuts_down_takes_nothing_over() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=1.5))
+    lasting = fleet.leases.add("sleep 30")
+    async with runner.running():
+        runner.start(lasting, ANA)
+        orphan = fleet.leases.add("ddl", owner=None)
+        runner._draining = True
+        await asyncio.sleep(0.6)
+        await runner.claim(orphan.lease.statement_id)
+    assert fleet.leases.of(orphan).owner is None
+    assert fleet.engine.executions == ["sleep 30"]
+
+
+async def test_a_statement_sent_at_the_moment_of_shutdown_ends_with_a_reason() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
+    assignment = fleet.leases.add("sleep 30")
+    async with runner.running():
+        runner.start(assignment, ANA)
+        # Recorded as sent between the look of the shutdown and its attempt to give the statement back.
+        fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
+    assert fleet.leases.of(assignment).state is CANCELED
+
+
+async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    async with asyncio.timeout(10):
+        async with runner.running():
+            runner.start(fleet.leases.add("sleep 30"), ANA)
+            await until(lambda: fleet.engine.running == 1)
+            fleet.leases.down = fleet.sessions.down = True
+    assert fleet.engine.running == 0
+
+
+@pytest.mark.parametrize("per_user", [1, 3])
+async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
+    fleet = Fleet()
+    runner = fleet.runner(per_user=per_user, shutdown_grace=timedelta(seconds=10))
+    seen = []
+    async with runner.running():
+        for _ in range(6):
+            runner.start(fleet.leases.add("sleep 0.1"), ANA)
+        while runner.active:
+            seen.append(fleet.engine.running)
+            await asyncio.sleep(0.01)
+    assert max(seen) == per_user
+    assert len(fleet.engine.executions) == 6
+
+
+async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=10))
+    shared = fleet.leases.add("set x 0", keeps_session=True).session_id
+    texts = [f"set x {number}" for number in range(1, 8)]
+    async with runner.running():
+        first: Assignment = next(iter(fleet.leases.entries.values())).assignment
+        runner.start(first, ANA)
+        await until(lambda: terminal(fleet.leases.of(first)))
+        for text in texts:
+            runner.start(fleet.leases.add(text, session_id=shared, keeps_session=True), ANA)
+    assert fleet.engine.executions == ["set x 0", *texts]
+    assert fleet.engine.sessions_opened == 1
+
+
+async def test_the_last_statement_of_a_script_lets_its_session_go_although_the_database_is_away() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=10))
+    first = fleet.leases.add("set x 1", keeps_session=True)
+    async with runner.running():
+        runner.start(first, ANA)
+        await until(lambda: terminal(fleet.leases.of(first)))
+        last = fleet.leases.add("get x", session_id=first.session_id)
+        fleet.sessions.before["close"] = _database_away
+        runner.start(last, ANA)
+        await until(lambda: terminal(fleet.leases.of(last)), 5)
+        assert fleet.leases.of(last).state is StatementState.AVAILABLE
+        await until(lambda: not fleet.sessions.open_records, 5)
+
+
+async def test_scripts_that_nobody_goes_on_with_hold_few_engine_sessions() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(per_user=4, shutdown_grace=timedelta(seconds=10))
+    async with runner.running():
+        for _ in range(20):
+            one = fleet.leases.add("ddl", keeps_session=True)
+            runner.start(one, ANA)
+            await until(lambda one=one: terminal(fleet.leases.of(one)))
+        assert len(fleet.engine._sessions) <= 4
+        assert len(fleet.sessions.open_records) <= 4
+    assert len(fleet.engine._sessions) == 0
+
+
+async def test_closing_a_session_stops_what_runs_and_what_waits_in_it() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    first = fleet.leases.add("ddl", keeps_session=True)
+    async with runner.running():
+        runner.start(first, ANA)
+        await until(lambda: terminal(fleet.leases.of(first)))
+        inside = [fleet.leases.add("sleep 30", session_id=first.session_id, keeps_session=True) for _ in range(2)]
+        for one in inside:
+            runner.start(one, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        assert await runner.close_session(first.session_id)
+        await until(lambda: all(terminal(fleet.leases.of(one)) for one in inside), 5)
+    outcomes = [fleet.leases.of(one).outcome for one in inside]
+    assert [(one.state, one.message) for one in outcomes if one] == [
+        (CANCELED, "Canceled: its session was closed.")
+    ] * 2
+    assert fleet.engine.executions == ["ddl", "sleep 30"]
+
+
+async def test_a_record_of_a_session_that_is_gone_is_closed_by_the_heartbeat() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("ddl", keeps_session=True)
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+        fleet.sessions.before["close"] = _database_away
+        await runner.held.drop(assignment.session_id)
+        assert assignment.session_id in fleet.sessions.open_records
+        await until(lambda: assignment.session_id not in fleet.sessions.open_records, 4)
+
+
+async def test_a_session_that_another_process_opened_again_is_left_to_it() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("ddl", keeps_session=True)
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+        fleet.sessions.open_records[assignment.session_id] = _of_another(fleet, assignment)
+        await until(lambda: runner.held.get(assignment.session_id) is None, 4)
+        assert assignment.session_id in fleet.sessions.open_records
+
+
+def _of_another(fleet: Fleet, assignment: Assignment) -> object:
+    from dataclasses import replace
+
+    mine = fleet.sessions.open_records[assignment.session_id]
+    assert mine.owner == OWNER
+    return replace(mine, owner=OTHER)
+
+
+def _database_away() -> None:
+    raise DatabaseUnavailable

@@ -1,0 +1,130 @@
+"""Rows on their way into the store: caps, segments, order, failures."""
+
+import asyncio
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from tests.fakes.results import MemoryResults
+
+from queryserver.domain.errors import PathNotFound, ResultStoreFailed, StorageFull
+from queryserver.domain.result import Segment, TruncationReason
+from queryserver.domain.statement import Lease
+from queryserver.services.running import spool as spooling
+from queryserver.services.running.spool import Caps, Spool
+
+LEASE = Lease(uuid4(), "me", 1)
+
+
+class Shown:
+    """What became visible."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+
+    async def __call__(self, segment: Segment) -> None:
+        self.segments.append(segment)
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.segments)
+
+
+def batch(rows: int, width: int = 8) -> pa.RecordBatch:
+    return pa.record_batch({"text": ["x" * width] * rows})
+
+
+def spool(store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12) -> Spool:
+    return Spool(store, LEASE, Caps(rows, size_bytes), shown)
+
+
+async def test_no_row_gives_an_empty_result_without_bytes() -> None:
+    shown = Shown()
+    kept = await spool(MemoryResults(), shown).finish()
+    assert (kept.rows, kept.size_bytes, kept.inline, shown.segments) == (0, 0, None, [])
+
+
+async def test_segments_follow_each_other_without_a_gap() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    for _ in range(40):
+        await filling.add(batch(1000, 1000))
+    kept = await filling.finish()
+    assert [one.number for one in shown.segments] == list(range(len(shown.segments)))
+    assert [one.start_row for one in shown.segments] == [
+        sum(one.rows for one in shown.segments[:place]) for place in range(len(shown.segments))
+    ]
+    assert shown.rows == kept.rows == 40_000
+    assert len(shown.segments) >= 8
+
+
+@pytest.mark.item(34)
+async def test_the_byte_cap_keeps_what_fits_and_says_so() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown, size_bytes=2_000_000)
+    while filling.truncated_reason is None:
+        await filling.add(batch(1000, 1000))
+    kept = await filling.finish()
+    assert kept.truncated_reason is TruncationReason.BYTE_LIMIT
+    assert 1_900 <= kept.rows <= 2_000
+    assert shown.rows == kept.rows
+
+
+async def test_rows_after_a_cap_are_dropped() -> None:
+    filling = spool(MemoryResults(), Shown(), rows=5)
+    await filling.add(batch(4))
+    await filling.add(batch(4))
+    await filling.add(batch(4))
+    kept = await filling.finish()
+    assert (kept.rows, kept.truncated_reason) == (5, TruncationReason.ROW_LIMIT)
+
+
+async def test_batches_of_another_schema_begin_a_segment() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(pa.record_batch({"n": pa.array([1, 2])}))
+    await filling.add(pa.record_batch({"n": pa.array(["x" * 40_000])}))
+    await filling.finish()
+    assert [one.rows for one in shown.segments] == [2, 1]
+
+
+async def test_rows_wait_no_longer_than_a_second() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(batch(10))
+    await filling.flush_if_old()
+    assert shown.rows == 0
+    await asyncio.sleep(spooling.SEGMENT_AGE_S)
+    await filling.flush_if_old()
+    await asyncio.sleep(0.01)
+    assert shown.rows == 10
+    await filling.aclose()
+
+
+async def test_a_failing_store_is_told_at_the_next_step() -> None:
+    store = MemoryResults()
+    store.failure = StorageFull("no room")
+    filling = spool(store, Shown())
+    with pytest.raises(ResultStoreFailed):
+        for _ in range(40):
+            await filling.add(batch(1000, 1000))
+    await filling.aclose()
+
+
+async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
+    store = MemoryResults()
+    store.failure = PathNotFound("gone")
+    filling = spool(store, Shown())
+    with pytest.raises(ResultStoreFailed):
+        for _ in range(40):
+            await filling.add(batch(1000, 1000))
+    await filling.aclose()
+
+
+async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(batch(10_000, 1000))
+    await filling.aclose()
+    await asyncio.sleep(0.05)
+    assert shown.segments == []
