@@ -1,0 +1,205 @@
+"""Bodies and query strings that nobody should send (Contract editor 1.2, platform 1.2). Nothing of it is a 5xx."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.driving import Api, Caller, verdict
+
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
+MIB = 1024 * 1024
+
+PATHS = ("editor/execute/mysql", "editor/check_status", "editor/create_session", "query/create_notebook")
+
+
+def part(name: str, value: bytes, *, more: str = "") -> bytes:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + value + b"\r\n"
+
+
+@dataclass
+class Pieces:
+    """A body sent bit by bit, which knows how much of it was taken."""
+
+    count: int
+    piece: bytes = b"x" * 65_536
+    taken: int = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(self.count):
+            self.taken += 1
+            yield self.piece
+
+
+@pytest.mark.parametrize("path", PATHS)
+class TestJson:
+    @pytest.mark.platform(8)
+    @pytest.mark.platform(10)
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"{",
+            b"nope",
+            b'{"a": 1,}',
+            b'{"a": 1} {}',
+            b"{'a': 1}",
+            b'{"a": NaN}',
+            b'{"a": -Infinity}',
+            b'{"a": 1e999}',
+            b'{"a": 1, "a": 2}',
+            b'{"b": {"a": 1, "a": 2}}',
+            b'{"a": "\\u0000"}',
+            b'{"a\\u0000": 1}',
+            b'{"a": "\x00"}',
+            b'{"a": "\xff"}',
+            b'{"a": "\xed\xa0\x80"}',
+            b'{"a": "\\ud800"}',
+            b'{"a": "\\udc00\\ud800"}',
+            b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}",
+            b'{"a":' * 65 + b"1" + b"}" * 65,
+            b"[" * 100_000,
+            b'{"a": ' + b"9" * 5000 + b"}",
+            b"\xef\xbb\xbf{}",
+        ],
+        ids=lambda body: repr(body[:24]),
+    )
+    async def test_what_is_no_strict_json_is_refused(self, ana: Caller, path: str, body: bytes):
+        answer = await ana.send("POST", path, content=body, headers=JSON)
+        assert verdict(answer) == (400, -1, "invalid_json")
+
+    @pytest.mark.platform(8)
+    @pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"a"', b"true", b'["statement", "rows 1"]'])
+    async def test_what_is_no_object_is_refused(self, ana: Caller, path: str, body: bytes):
+        assert verdict(await ana.send("POST", path, content=body, headers=JSON)) == (400, -1, "invalid_body")
+
+    @pytest.mark.platform(10)
+    async def test_nesting_of_64_is_read(self, ana: Caller, path: str):
+        body = (
+            b'{"statement": "rows 1", "operationId": "x", "session": {"type": "nope"}, "a": '
+            + b"[" * 63
+            + b"]" * 63
+            + b"}"
+        )
+        answer = await ana.send("POST", path, content=body, headers=JSON)
+        assert answer.status_code in {200, 404}
+
+
+class TestForms:
+    @pytest.mark.platform(10)
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("body", [b"a=%00", b"a%00=1", b"a=%FF", b"%FF=1", b"a=\xff", b"a=%ED%A0%80", b"a=\x00"])
+    async def test_text_that_is_none_is_refused(self, ana: Caller, path: str, body: bytes):
+        assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
+
+    async def test_the_last_of_repeated_fields_counts(self, ana: Caller):
+        form = b"statement=rows+1&statement=rows+2&wait=30"
+        assert (await ana.send("POST", "editor/execute/mysql", content=form)).json()["query_status"]["rows"] == 2
+        parts = part("statement", b"rows 1") + part("statement", b"rows 3") + part("wait", b"30") + b"--b--\r\n"
+        answer = await ana.send("POST", "editor/execute/mysql", content=parts, headers=MULTIPART)
+        assert answer.json()["query_status"]["rows"] == 3
+
+    @pytest.mark.parametrize("path", PATHS)
+    async def test_a_thousand_fields_are_enough(self, ana: Caller, path: str):
+        body = b"&".join(b"a%d=1" % number for number in range(1001))
+        assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
+
+    @pytest.mark.parametrize(
+        ("content_type", "body"),
+        [
+            ("multipart/form-data", part("a", b"1") + b"--b--\r\n"),
+            ("multipart/form-data; boundary=", part("a", b"1") + b"--b--\r\n"),
+            ("multipart/form-data; boundary=c", part("a", b"1") + b"--b--\r\n"),
+            ("multipart/form-data; boundary=b", part("a", b"1")),
+            ("multipart/form-data; boundary=b", part("a", b"1")[:20]),
+            ("multipart/form-data; boundary=b", b"--b\r\n\r\nno name\r\n--b--\r\n"),
+            ("multipart/form-data; boundary=b", b"nothing of the kind"),
+            ("multipart/form-data; boundary=b", part("statement", b"rows 1", more='; filename="x"') + b"--b--\r\n"),
+            ("multipart/form-data; boundary=b", part("a", b"\xff") + b"--b--\r\n"),
+            ("multipart/form-data; boundary=b", part("a", b"\x00") + b"--b--\r\n"),
+            ("multipart/form-data; boundary=b", part("a", b"1") * 1001 + b"--b--\r\n"),
+            ("multipart/form-data; boundary=" + "b" * 5000, part("a", b"1") + b"--b--\r\n"),
+        ],
+    )
+    async def test_a_broken_multipart_body_is_refused(self, ana: Caller, content_type: str, body: bytes):
+        for path in PATHS:
+            answer = await ana.send("POST", path, content=body, headers={"Content-Type": content_type})
+            assert verdict(answer) == (400, -1, "invalid_parameter")
+
+    async def test_headers_of_a_part_have_a_limit(self, ana: Caller):
+        body = b'--b\r\nContent-Disposition: form-data; name="a"\r\nX: ' + b"x" * 20_000 + b"\r\n\r\n1\r\n--b--\r\n"
+        assert verdict(await ana.send("POST", PATHS[0], content=body, headers=MULTIPART))[0] == 413
+
+
+class TestEmpty:
+    @pytest.mark.platform(3)
+    @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data", "x", ""])
+    async def test_an_empty_body_has_no_fields_whatever_its_type(self, ana: Caller, kind: str):
+        answer = await ana.send("POST", "editor/create_notebook", content=b"", headers={"Content-Type": kind})
+        assert answer.status_code == 200
+        answer = await ana.send("POST", "editor/create_notebook", content=Pieces(0), headers={"Content-Type": kind})
+        assert answer.status_code == 200
+
+
+class TestQueryStrings:
+    @pytest.mark.platform(10)
+    @pytest.mark.parametrize(
+        "query", ["doc_text=%00", "doc_type=a%00b", "doc_text=%FF", "page=%FF", "doc_connector=%ED%A0%80"]
+    )
+    async def test_text_that_is_none_is_refused(self, ana: Caller, query: str):
+        assert verdict(await ana.send("GET", f"editor/get_history?{query}")) == (400, -1, "invalid_parameter")
+
+    async def test_get_reads_no_body_and_post_no_query(self, ana: Caller):
+        await ana.run("mysql", "rows 1")
+        answer = await ana.send("GET", "editor/get_history", content=b"page=x", headers=FORM)
+        assert answer.json()["count"] == 1
+        assert await ana.refused("editor/execute/mysql?statement=rows+1") == (400, -1, "missing_parameter")
+
+    async def test_the_last_of_repeated_parameters_counts(self, ana: Caller):
+        await ana.run("mysql", "rows 1")
+        assert (await ana.send("GET", "editor/get_history?doc_text=nothing&doc_text=rows")).json()["count"] == 1
+
+
+class TestSize:
+    @pytest.mark.item(69)
+    @pytest.mark.platform(9)
+    @pytest.mark.parametrize("kind", [JSON, FORM, MULTIPART])
+    async def test_a_large_body_is_refused_before_it_is_read_to_its_end(self, ana: Caller, kind: dict[str, str]):
+        for path in PATHS:
+            told = Pieces(1000)
+            length = {"Content-Length": str(1000 * 65_536)}
+            answer = await ana.send("POST", path, content=told, headers={**kind, **length})
+            assert (verdict(answer), told.taken) == ((413, -1, "payload_too_large"), 0)
+            untold = Pieces(1000)
+            answer = await ana.send("POST", path, content=untold, headers=kind)
+            assert verdict(answer) == (413, -1, "payload_too_large")
+            assert untold.taken <= 16 * MIB // 65_536 + 2
+
+    @pytest.mark.platform(9)
+    async def test_public_calls_have_the_general_limit(self, api: Api):
+        pieces = Pieces(1000)
+        answer = await api.stranger.send("POST", "token/auth", content=pieces, headers=JSON)
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+        assert pieces.taken <= 10 * MIB // 65_536 + 2
+
+    @pytest.mark.item(69)
+    async def test_ten_mebibytes_of_sql_run_and_a_byte_more_does_not(self, ana: Caller):
+        text = "text " + "é" * (5 * MIB - 3) + "x"
+        assert len(text.encode()) == 10 * MIB
+        began = time.monotonic()
+        answer = await ana.post_json("editor/execute/mysql", statement=text, wait=30)
+        assert answer.json()["status"] == 0
+        assert time.monotonic() - began < 5
+        page = await ana.page(answer.json()["history_uuid"])
+        assert page["data"] == [[text.removeprefix("text ")]]
+        assert (await ana.history())["history"][0]["data"]["statement"] == text[:1001]
+        too_large = await ana.post_json("editor/execute/mysql", statement=text + "x")
+        assert verdict(too_large) == (413, -1, "payload_too_large")
+
+    async def test_many_values_of_json_are_refused(self, small_api: ApiOpener):
+        async with small_api() as api:
+            ana = await api.user()
+            body = b'{"a": [' + b"1," * 1_100_000 + b"1]}"
+            assert verdict(await ana.send("POST", PATHS[0], content=body, headers=JSON)) == (400, -1, "invalid_json")
