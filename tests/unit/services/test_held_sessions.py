@@ -24,6 +24,7 @@ class Setting:
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     forgotten: list[int] = field(default_factory=list)
+    forgetting_s: float = 0
     database_down: bool = False
 
     def __post_init__(self) -> None:
@@ -43,6 +44,7 @@ class Setting:
     async def _forget(self, session_id: int) -> None:
         if self.database_down:
             raise DatabaseUnavailable
+        await asyncio.sleep(self.forgetting_s)
         self.forgotten.append(session_id)
 
 
@@ -66,7 +68,7 @@ async def test_a_dead_session_is_dropped_and_said_to_be_gone() -> None:
     setting = Setting()
     held = await setting.open()
     next(iter(setting.engine._sessions)).is_lost = True
-    with pytest.raises(SessionLost, match="^Invalid session Id 1"):
+    with pytest.raises(SessionLost, match=r"^Invalid session Id 1"):
         async with setting.held.turn(held):
             pass
     assert setting.held.get(1) is None
@@ -99,7 +101,7 @@ async def test_a_session_in_use_is_never_idle() -> None:
 
 
 async def test_a_session_that_is_taken_while_others_close_stays_open() -> None:
-    setting = Setting()
+    setting = Setting(forgetting_s=0.1)
     slow = await setting.open(1, idle_s=0)
     taken = await setting.open(2, idle_s=0)
 

@@ -34,6 +34,11 @@ def batch(rows: int, width: int = 8) -> pa.RecordBatch:
     return pa.record_batch({"text": ["x" * width] * rows})
 
 
+async def fill(filling: Spool) -> None:
+    for _ in range(40):
+        await filling.add(batch(1000, 1000))
+
+
 def spool(store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12) -> Spool:
     return Spool(store, LEASE, Caps(rows, size_bytes), shown)
 
@@ -106,8 +111,7 @@ async def test_a_failing_store_is_told_at_the_next_step() -> None:
     store.failure = StorageFull("no room")
     filling = spool(store, Shown())
     with pytest.raises(ResultStoreFailed):
-        for _ in range(40):
-            await filling.add(batch(1000, 1000))
+        await fill(filling)
     await filling.aclose()
 
 
@@ -116,8 +120,7 @@ async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
     store.failure = PathNotFound("gone")
     filling = spool(store, Shown())
     with pytest.raises(ResultStoreFailed):
-        for _ in range(40):
-            await filling.add(batch(1000, 1000))
+        await fill(filling)
     await filling.aclose()
 
 
