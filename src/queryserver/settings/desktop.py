@@ -1,5 +1,6 @@
 """The server itself: table `desktop` and most tables below it."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -41,6 +42,16 @@ def _zone(name: str) -> str:
     return name
 
 
+def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            message = f"holds a bad regular expression: {error}."
+            raise ValueError(message) from None
+    return patterns
+
+
 class CustomSettings(Section):
     """What this installation shows of its own."""
 
@@ -72,7 +83,7 @@ class LoggingSettings(Section):
     """Size at which the file is put aside; 0: never."""
     backup_count: Count = 5
     """How many files put aside are kept."""
-    redact: Names = ()
+    redact: Annotated[Names, AfterValidator(_patterns)] = ()
     """Further regular expressions whose matches are masked."""
     audit_file: OptionalPlace = None
     """File of the audit events; empty: the log."""
