@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 import httpx
@@ -73,10 +74,16 @@ def _require_headers(response: httpx.Response, path: str) -> None:
         assert headers["allow"]
 
 
+def require_shape(models: Collection[type[BaseModel]], body: Any) -> None:
+    """Fails unless the body is one of the models, with exactly its keys and types."""
+    names = " or ".join(model.__name__ for model in models)
+    assert any(_fits(model, body) for model in models), f"no {names}: {body}"
+
+
 def _require_shape(response: httpx.Response, names: list[str]) -> None:
     assert response.headers["content-type"] == "application/json"
     body = json.loads(response.content)
-    assert any(_fits(getattr(generated, name), body) for name in names), f"no {' or '.join(names)}: {body}"
+    require_shape([getattr(generated, name) for name in names], body)
     if isinstance(body, dict) and response.status_code != 401 and not response.url.path.startswith("/api/v1/token/"):
         assert type(body["status"]) is int
 

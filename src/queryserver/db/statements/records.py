@@ -198,7 +198,7 @@ class Records:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
             pieces = await connection.fetch(
                 """select start_line, lines from statement_logs
-                where statement_id = $1 and start_line + cardinality(lines) > $2 order by start_line""",
+                where statement_id = $1 and start_line + cardinality(lines) > $2::bigint order by start_line""",
                 statement_id,
                 start,
             )

@@ -1,0 +1,230 @@
+"""get_logs, events, watch (Contract editor 7.1, 8.1, 10.5)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.api.answers import require_shape
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import Dialect
+from tests.api.driving import Caller, verdict
+
+from queryserver.schemas import generated as wire
+
+SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
+    "status": (wire.StatusResponse, wire.StatementFailure),
+    "end": (wire.StatusResponse, wire.StatementFailure),
+    "progress": (wire.ProgressEvent,),
+    "log": (wire.LogEvent,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    id: int
+    name: str
+    body: dict[str, Any]
+
+
+async def events(
+    ana: Caller, operation: str, *, headers: dict[str, str] | None = None, **query: Any
+) -> AsyncIterator[Event]:
+    """The events as they come, each held against its model."""
+    http = ana.api.http
+    sent = {**ana.headers, **(headers or {})}
+    async with http.stream("GET", f"/api/v1/editor/events/{operation}", headers=sent, params=query) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        lines = answer.aiter_lines()
+        assert [await anext(lines), await anext(lines)] == ["retry: 2000", ""]
+        async for line in lines:
+            if line.startswith(":"):
+                assert await anext(lines) == ""
+                continue
+            name, data, end = await anext(lines), await anext(lines), await anext(lines)
+            assert end == ""
+            event = Event(
+                int(line.removeprefix("id: ")), name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+            )
+            require_shape(SHAPES[event.name], event.body)
+            yield event
+
+
+async def all_events(ana: Caller, operation: str, **more: Any) -> list[Event]:
+    return [event async for event in events(ana, operation, **more)]
+
+
+def logs_of(seen: list[Event]) -> str:
+    return "\n".join(event.body["logs"] for event in seen if event.name == "log")
+
+
+class TestLogs:
+    @pytest.mark.item(51)
+    async def test_the_whole_log_comes_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
+        operation = (await ana.run(dialect, "SELECT 1"))["history_uuid"]
+        body = await ana.on(operation, "get_logs")
+        assert (body["isFullLogs"], body["progress"], body["jobs"]) == (True, 100, [])
+        assert body["logs"]
+        assert body["next_from"] == len(body["logs"].split("\n"))
+        assert not body["logs"].endswith("\n")
+        assert (await ana.on(operation, "get_logs", full_log="old text")) == body
+
+    @pytest.mark.item(51)
+    async def test_only_later_lines_come_from_a_number_on(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 1.3"))["history_uuid"]
+        await ana.running(operation)
+        first = await ana.on(operation, "get_logs")
+        await ana.ended(operation)
+        later = await ana.on(operation, "get_logs", **{"from": first["next_from"]})
+        assert later["isFullLogs"] is False
+        whole = await ana.on(operation, "get_logs")
+        assert [line for line in (*first["logs"].split("\n"), *later["logs"].split("\n")) if line] == whole[
+            "logs"
+        ].split("\n")
+        end = await ana.on(operation, "get_logs", **{"from": whole["next_from"]})
+        assert (end["logs"], end["isFullLogs"], end["next_from"]) == ("", False, whole["next_from"])
+
+    @pytest.mark.item(51)
+    async def test_size_limits_the_lines(self, ana: Caller):
+        operation = (await ana.run("mysql", "sleep 0.2 then rows 3"))["history_uuid"]
+        whole = (await ana.on(operation, "get_logs"))["logs"].split("\n")
+        assert len(whole) >= 2
+        lines: list[str] = []
+        while len(lines) < len(whole):
+            page = await ana.on(operation, "get_logs", **{"from": len(lines), "size": 1})
+            assert page["next_from"] == len(lines) + 1
+            lines.append(page["logs"])
+        assert lines == whole
+
+    @pytest.mark.item(51)
+    async def test_a_failed_operation_has_a_log(self, ana: Caller, dialect: Dialect):
+        operation = (await ana.run(dialect, "SELECT * FROM no_such_table"))["history_uuid"]
+        body = await ana.on(operation, "get_logs")
+        assert body["status"] == 0
+        assert dialect.bad_table in body["logs"]
+
+    async def test_progress_follows_the_state(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
+        await ana.running(first)
+        assert 0 < (await ana.on(first, "get_logs"))["progress"] < 100
+        assert (await ana.on(second, "get_logs"))["progress"] == 0
+        for operation in (second, first):
+            await ana.on(operation, "cancel_statement")
+            assert (await ana.on(operation, "get_logs"))["progress"] < 100
+
+    @pytest.mark.parametrize(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
+    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+        operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
+        answer = await ana.post("editor/get_logs", operationId=operation, **{field: value})
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert field in answer.json()["message"]
+
+    @pytest.mark.parametrize("start", [2**31 - 1, 2**31, 2**63 - 1])
+    async def test_far_beyond_the_end_there_are_no_lines(self, ana: Caller, start: int):
+        operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+        body = await ana.on(operation, "get_logs", **{"from": start, "size": 2**63 - 1})
+        assert (body["logs"], body["next_from"]) == ("", start)
+        seen = await all_events(ana, operation, log_from=start)
+        assert [event.name for event in seen] == ["status", "end"]
+
+
+class TestEvents:
+    @pytest.mark.item(53)
+    async def test_status_comes_first_and_end_last(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 1.2 then rows 3"))["history_uuid"]
+        seen = await all_events(ana, operation)
+        assert (seen[0].name, seen[-1].name) == ("status", "end")
+        states = [event.body["query_status"]["state"] for event in seen if event.name == "status"]
+        assert states[-1] == "available"
+        assert states == sorted(set(states), key=["waiting", "running", "available"].index)
+        assert seen[-1].body == await ana.ended(operation)
+        assert [event.id for event in seen] == sorted({event.id for event in seen})
+        assert logs_of(seen) == (await ana.on(operation, "get_logs"))["logs"]
+
+    @pytest.mark.item(53)
+    async def test_a_terminal_operation_gives_status_log_and_end_at_once(self, ana: Caller, dialect: Dialect):
+        for statement in ("SELECT 1", "SELECT * FROM no_such_table"):
+            operation = (await ana.run(dialect, statement))["history_uuid"]
+            seen = await all_events(ana, operation)
+            assert [event.name for event in seen] == ["status", "log", "end"]
+            assert seen[0].body == seen[2].body == await ana.ended(operation)
+
+    @pytest.mark.item(53)
+    async def test_a_reconnection_repeats_no_log_line(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 1.3 then rows 3"))["history_uuid"]
+        await ana.running(operation)
+        seen: list[Event] = []
+        async with aclosing(events(ana, operation)) as stream:
+            async for event in stream:
+                seen.append(event)
+                if event.name == "log":
+                    break
+        rest = await all_events(ana, operation, headers={"Last-Event-ID": str(seen[-1].id)})
+        assert (rest[0].name, rest[-1].name) == ("status", "end")
+        assert rest[0].id > seen[-1].id
+        assert logs_of([*seen, *rest]) == (await ana.on(operation, "get_logs"))["logs"]
+
+    @pytest.mark.item(53)
+    async def test_log_from_leaves_out_what_the_client_has(self, ana: Caller):
+        operation = (await ana.run("mysql", "sleep 0.2 then rows 3"))["history_uuid"]
+        lines = (await ana.on(operation, "get_logs"))["logs"].split("\n")
+        seen = await all_events(ana, operation, log_from=1)
+        assert logs_of(seen) == "\n".join(lines[1:])
+        assert next(event.body["from"] for event in seen if event.name == "log") == 1
+
+    async def test_a_client_that_leaves_gives_its_place_back(self, small_api: ApiOpener):
+        async with small_api(max_streams_per_user=1) as api:
+            ana = await api.user()
+            operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+            for _ in range(3):
+                async with aclosing(events(ana, operation)) as stream:
+                    assert (await anext(stream)).name == "status"
+
+    async def test_a_stream_ends_after_its_longest_time(self, small_api: ApiOpener):
+        async with small_api(stream_max_s=1) as api:
+            ana = await api.user()
+            operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+            async with asyncio.timeout(4):
+                assert "end" not in [event.name for event in await all_events(ana, operation)]
+
+    @pytest.mark.parametrize("value", ["-1", "x"])
+    async def test_errors_before_the_stream_are_json(self, ana: Caller, value: str):
+        operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+        assert verdict(await ana.get(f"editor/events/{operation}", log_from=value)) == (400, -1, "invalid_parameter")
+
+    @pytest.mark.parametrize("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
+    async def test_an_odd_last_event_id_is_no_fault(self, ana: Caller, last: str):
+        operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+        seen = await all_events(ana, operation, headers={"Last-Event-ID": last})
+        assert (seen[0].name, seen[-1].name) == ("status", "end")
+
+
+class TestWatch:
+    async def test_it_is_check_status_with_the_log(self, ana: Caller, dialect: Dialect):
+        body = await ana.run(dialect, "SELECT 1 AS a")
+        operation = body["history_uuid"]
+        watched = await ana.told(f"editor/watch/{operation}")
+        assert watched["query_status"] == (await ana.ended(operation))["query_status"]
+        assert watched["log"] == (await ana.on(operation, "get_logs"))["logs"]
+        assert (watched["id"], watched["operationId"]) == (body["history_id"], operation)
+        assert (watched["statement"], watched["isSuccess"], watched["isFailure"]) == ("SELECT 1 AS a", True, False)
+        assert (await ana.told(watched["watch_url"]))["operationId"] == operation
+
+    @pytest.mark.parametrize(
+        ("statement", "success", "failure"), [("ddl", True, False), ("fail x", False, True), ("sleep 30", False, False)]
+    )
+    async def test_it_tells_success_from_failure(self, ana: Caller, statement: str, success: bool, failure: bool):
+        operation = (await ana.execute("mysql", statement, wait=0.5))["history_uuid"]
+        watched = await ana.told(f"editor/watch/{operation}")
+        assert (watched["isSuccess"], watched["isFailure"]) == (success, failure)
+        assert watched["status"] == (1 if failure else 0)
+        await ana.on(operation, "close_statement")
