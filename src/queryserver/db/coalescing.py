@@ -5,7 +5,7 @@ that ask at once cost sixty-four round trips, or one. No question is answered wi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from queryserver.domain.errors import QueryServerError
@@ -26,18 +26,17 @@ class CoalescingReader(Generic[K, V]):
     def __init__(self, read_many: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]], *, side_by_side: int = 2) -> None:
         self._read_many = read_many
         self._side_by_side = side_by_side
-        self._waiting: dict[K, asyncio.Future[V | None]] = {}
+        self._waiting: dict[K, list[asyncio.Future[V | None]]] = {}
+        self._reading = 0
         self._readers: set[asyncio.Task[None]] = set()
 
     async def get(self, key: K) -> V | None:
         """The value of `key` or None. Raises what `read_many` raised."""
-        future = self._waiting.get(key)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting[key] = future
-            if len(self._readers) < self._side_by_side:
-                self._start_reader()
-        return await asyncio.shield(future)
+        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        if self._reading < self._side_by_side:
+            self._start_reader()
+        return await future
 
     async def aclose(self) -> None:
         """Stop the queries on their way; their callers are canceled."""
@@ -46,31 +45,37 @@ class CoalescingReader(Generic[K, V]):
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     def _start_reader(self) -> None:
+        self._reading += 1
         reader = asyncio.create_task(self._drain(), name="coalescing-reader")
         self._readers.add(reader)
         reader.add_done_callback(self._readers.discard)
 
     async def _drain(self) -> None:
-        while self._waiting:
-            keys = list(self._waiting)[:_LARGEST_QUERY]
-            futures = {key: self._waiting.pop(key) for key in keys}
-            try:
-                found = await self._read_many(keys)
-            except QueryServerError as error:
-                for future in futures.values():
-                    _settle(future, error)
-            except BaseException:
-                for future in futures.values():
-                    future.cancel()
-                raise
-            else:
-                for key, future in futures.items():
-                    if not future.done():
-                        future.set_result(found.get(key))
+        try:
+            while self._waiting:
+                keys = list(self._waiting)[:_LARGEST_QUERY]
+                await self._answer({key: self._waiting.pop(key) for key in keys})
+        finally:
+            # Counted down in the step that saw nobody waiting. The end of the task is noticed a turn later, and
+            # whoever asked in between would wait for a reader that is no more.
+            self._reading -= 1
+
+    async def _answer(self, asked: "Mapping[K, Sequence[asyncio.Future[V | None]]]") -> None:
+        try:
+            found = await self._read_many(list(asked))
+        except QueryServerError as error:
+            for future in _unsettled(asked.values()):
+                future.set_exception(error)
+        except BaseException:
+            for future in _unsettled(asked.values()):
+                future.cancel()
+            raise
+        else:
+            for key, futures in asked.items():
+                for future in _unsettled([futures]):
+                    future.set_result(found.get(key))
 
 
-def _settle(future: "asyncio.Future[V | None]", error: QueryServerError) -> None:
-    if not future.done():
-        future.set_exception(error)
-        # Its caller may have gone; then nobody is left to read the error, and that is no news.
-        future.exception()
+def _unsettled(groups: "Iterable[Sequence[asyncio.Future[V | None]]]") -> "list[asyncio.Future[V | None]]":
+    """Those whose callers still wait: a caller that went away has canceled its own."""
+    return [future for futures in groups for future in futures if not future.done()]
