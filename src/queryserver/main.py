@@ -1,5 +1,6 @@
 """The web server: settings in, a serving process out. Nothing happens at import time."""
 
+import gc
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +27,8 @@ from queryserver.settings import Settings, load_settings
 _CALLS_GRACE_S = 5
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+# Calls make little that only the search for cycles can free: by default it would run at every tenth call.
+_GARBAGE_THRESHOLDS = (20_000, 10, 10)
 
 
 class _Server(uvicorn.Server):
@@ -47,6 +50,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> ASGIA
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with open_services(settings, registry=registry) as own:
             app.state.services = own
+            _settle_memory()
             yield
             own.readiness.draining = True
 
@@ -143,8 +147,16 @@ async def _serve_prepared(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
+        _settle_memory()
         await _Server(server(settings, create_app(settings, services=services))).serve()
         services.readiness.draining = True
+
+
+def _settle_memory() -> None:
+    """Leave what lives as long as the process out of every later search for garbage: those searches stop the loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def _serve_in_workers(settings: Settings) -> None:

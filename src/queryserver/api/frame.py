@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api.errors import failure, internal_error
@@ -46,6 +46,8 @@ class Frame:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         try:
             await self._serve(scope, receive, answer)
+        except ClientDisconnect:
+            log.debug("client left before the call was read")
         except Exception:  # the outer wall of a request: the client learns an id, the log the rest
             log.exception("call failed", error_id=request_id)
             if not answer.started:
@@ -74,7 +76,6 @@ class Frame:
                 )
                 return
             scope["method"] = "GET"
-            answer.has_body = False
         await self._app(scope, receive, answer)
 
     def _knows_host(self, scope: Scope, path: str) -> bool:
@@ -92,7 +93,7 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self._uncached = scope["path"].startswith("/api/v1/") or "/api/v1/" in scope["path"]
-        self.has_body = True
+        self._has_body = scope["method"] != "HEAD"
         self.started = False
         self.ended = False
         self.status = 0
@@ -108,7 +109,7 @@ class _Answer:
                 headers["Cache-Control"] = "no-store"
         elif message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)
-            if not self.has_body:
+            if not self._has_body:
                 message = _without_body(message)
         await self._send(message)
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from queryserver.api.answers import failures
-from queryserver.api.dependencies import Call, QueryCall
+from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.streaming import stream
 from queryserver.domain.statement import StatementStatus
 from queryserver.formats.download import DownloadFormat
@@ -16,7 +16,7 @@ from queryserver.schemas.requests import DownloadParameters, query_parameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.downloading import StoredRows
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _FILE = {
     200: {
@@ -33,7 +33,7 @@ _FILE = {
     openapi_extra={"parameters": query_parameters(DownloadParameters)},
     summary="A finished result as a file",
 )
-async def download(call: QueryCall, operation_id: str) -> Response:
+async def download(call: AuthenticatedCall, operation_id: str) -> Response:
     """The stored rows in one of six formats, streamed from the spool. Contract editor 8.2."""
     asked = call.read(DownloadParameters)
     kind = DownloadFormat(asked.format)

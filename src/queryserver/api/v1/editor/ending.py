@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import EditorCall
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.naming import operation_of
 from queryserver.domain.statement import ACTIVE, StatementState
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import EndRequest
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _FAILURES = failures(400, 403, 404, 413, 415)
 
@@ -22,7 +22,7 @@ _FAILURES = failures(400, 403, 404, 413, 415)
     openapi_extra=accepts(EndRequest),
     summary="Stop a statement",
 )
-async def cancel_statement(call: EditorCall) -> Response:
+async def cancel_statement(call: AuthenticatedCall) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
     operation_id = await operation_of(call, call.read(EndRequest))
     status = await call.services.ending.cancel(call.user, operation_id)
@@ -38,7 +38,7 @@ async def cancel_statement(call: EditorCall) -> Response:
     openapi_extra=accepts(EndRequest),
     summary="Delete a result now",
 )
-async def close_statement(call: EditorCall) -> Response:
+async def close_statement(call: AuthenticatedCall) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
     operation_id = await operation_of(call, call.read(EndRequest))
     before = await call.services.ending.close(call.user, operation_id)

@@ -1,6 +1,7 @@
 """events: one operation as server-sent events."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -9,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from queryserver.api.answers import failures
-from queryserver.api.dependencies import Call, QueryCall
+from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.streaming import stream
 from queryserver.api.v1.editor import shapes
 from queryserver.domain.statement import StatementRecord, StatementStatus
@@ -18,11 +19,12 @@ from queryserver.schemas.requests import EventsParameters, query_parameters
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.following import Progress
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _COMMENT_EVERY_S = 15.0
 # An event id carries the log position it stands for, so that any instance can go on from it.
 _IDS_PER_LINE = 1_000_000
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 _DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Events."}}
 
@@ -34,12 +36,12 @@ _DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": {"type": "stri
     openapi_extra={"parameters": query_parameters(EventsParameters)},
     summary="Follow a statement by events",
 )
-async def events(call: QueryCall, operation_id: str) -> Response:
+async def events(call: AuthenticatedCall, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
     asked = call.read(EventsParameters)
     status = await call.services.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
-    sender = _Sender(int(resumed) if resumed.isascii() and resumed.isdecimal() else asked.log_from * _IDS_PER_LINE)
+    sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
     return await stream(
         _events(call, status, sender), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )

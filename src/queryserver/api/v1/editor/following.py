@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import EditorCall
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.naming import operation_of
 from queryserver.domain.statement import ACTIVE, StatementState
@@ -13,7 +13,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CheckStatusRequest, LogsRequest
 from queryserver.services.statements.access import parse_operation_id
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
@@ -26,7 +26,7 @@ _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_
     openapi_extra=accepts(CheckStatusRequest),
     summary="Where a statement stands",
 )
-async def check_status(call: EditorCall) -> Response:
+async def check_status(call: AuthenticatedCall) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
     asked = call.read(CheckStatusRequest)
     operation_id = await operation_of(call, asked)
@@ -44,7 +44,7 @@ async def check_status(call: EditorCall) -> Response:
     openapi_extra=accepts(LogsRequest),
     summary="The log of a statement",
 )
-async def get_logs(call: EditorCall) -> Response:
+async def get_logs(call: AuthenticatedCall) -> Response:
     """Log lines and progress, in every state. Spec §4, Contract editor 7.1."""
     asked = call.read(LogsRequest)
     operation_id = await operation_of(call, asked)
@@ -67,7 +67,7 @@ async def get_logs(call: EditorCall) -> Response:
     responses=failures(403, 404, 413, 415),
     summary="Status and log of a statement in one",
 )
-async def watch(call: EditorCall, operation_id: str) -> Response:
+async def watch(call: AuthenticatedCall, operation_id: str) -> Response:
     """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
     following = call.services.following
     record = await following.record(call.user, parse_operation_id(operation_id))

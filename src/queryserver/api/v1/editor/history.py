@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, failures, milliseconds
-from queryserver.api.dependencies import QueryCall
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
 from queryserver.domain.statement import HistoryEntry
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import HistoryParameters, query_parameters
 from queryserver.services.statements.looking_back import HistoryQuestion
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 
 @router.get(
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"])
     openapi_extra={"parameters": query_parameters(HistoryParameters)},
     summary="Statements of the caller",
 )
-async def get_history(call: QueryCall) -> Response:
+async def get_history(call: AuthenticatedCall) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
     asked = call.read(HistoryParameters)
     count, entries = 0, []

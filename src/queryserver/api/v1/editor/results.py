@@ -4,7 +4,7 @@ import orjson
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures, moment
-from queryserver.api.dependencies import EditorCall
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.naming import operation_of
 from queryserver.domain.statement import ACTIVE, StatementState
@@ -12,7 +12,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import FetchRequest, OperationRequest
 from queryserver.services.statements.reading import PageRequest, ResultPage
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _FAILURES = failures(400, 403, 404, 413, 415)
 
@@ -24,7 +24,7 @@ _FAILURES = failures(400, 403, 404, 413, 415)
     openapi_extra=accepts(FetchRequest),
     summary="A batch of rows",
 )
-async def fetch_result_data(call: EditorCall) -> Response:
+async def fetch_result_data(call: AuthenticatedCall) -> Response:
     """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1."""
     asked = call.read(FetchRequest)
     operation_id = await operation_of(call, asked)
@@ -44,7 +44,7 @@ async def fetch_result_data(call: EditorCall) -> Response:
     openapi_extra=accepts(OperationRequest),
     summary="Columns of a result",
 )
-async def fetch_result_metadata(call: EditorCall) -> Response:
+async def fetch_result_metadata(call: AuthenticatedCall) -> Response:
     """The columns. Contract editor 6.2."""
     operation_id = await operation_of(call, call.read(OperationRequest))
     status, columns, _ = await call.services.reading.overview(call.user, operation_id)
@@ -60,7 +60,7 @@ async def fetch_result_metadata(call: EditorCall) -> Response:
     openapi_extra=accepts(OperationRequest),
     summary="Size of a result",
 )
-async def fetch_result_size(call: EditorCall) -> Response:
+async def fetch_result_size(call: AuthenticatedCall) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
     operation_id = await operation_of(call, call.read(OperationRequest))
     status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)

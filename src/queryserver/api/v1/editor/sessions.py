@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures, moment
-from queryserver.api.dependencies import EditorCall
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
 from queryserver.interfaces.engine import Credentials
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CloseSessionRequest, SessionRequest
 from queryserver.services import sessions
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 
 @router.post(
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"])
     openapi_extra=accepts(SessionRequest),
     summary="Open a session",
 )
-async def create_session(call: EditorCall) -> Response:
+async def create_session(call: AuthenticatedCall) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
     asked = call.read(SessionRequest).session
     opened = await call.services.sessions.create(
@@ -51,7 +51,7 @@ async def create_session(call: EditorCall) -> Response:
     openapi_extra=accepts(CloseSessionRequest),
     summary="Close a session",
 )
-async def close_session(call: EditorCall) -> Response:
+async def close_session(call: AuthenticatedCall) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
     asked = call.read(CloseSessionRequest).session
     if asked.id is None:

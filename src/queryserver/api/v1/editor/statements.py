@@ -5,7 +5,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import Call, EditorCall
+from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.v1.editor import shapes
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import StatementRecord
@@ -14,7 +14,7 @@ from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.submission import Submission
 
-router = APIRouter(prefix="/api/v1", tags=["editor"])
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
 _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 
@@ -33,7 +33,7 @@ _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
     openapi_extra=accepts(CreateNotebookRequest),
     summary="An empty notebook",
 )
-async def create_notebook(call: EditorCall) -> Response:
+async def create_notebook(call: AuthenticatedCall) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
     asked = call.read(CreateNotebookRequest)
     kind, name = "notebook", "My Notebook"
@@ -62,7 +62,7 @@ async def create_notebook(call: EditorCall) -> Response:
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on the default or a named connector",
 )
-async def execute(call: EditorCall) -> Response:
+async def execute(call: AuthenticatedCall) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
     return await _execute(call, None)
 
@@ -74,7 +74,7 @@ async def execute(call: EditorCall) -> Response:
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on a connector",
 )
-async def execute_on(call: EditorCall, dialect: str) -> Response:
+async def execute_on(call: AuthenticatedCall, dialect: str) -> Response:
     """The same on a dialect or connector id. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
@@ -86,7 +86,7 @@ async def execute_on(call: EditorCall, dialect: str) -> Response:
     openapi_extra=accepts(ExecuteRequest),
     summary="Run a statement on a connector",
 )
-async def query(call: EditorCall, dialect: str) -> Response:
+async def query(call: AuthenticatedCall, dialect: str) -> Response:
     """The same under another path. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
