@@ -53,17 +53,18 @@ async def test_a_question_is_never_answered_from_before_it_was_asked():
     assert store.queries == [[1], [1]]
 
 
-async def test_nobody_waits_for_a_reader_that_has_just_ended():
-    """Asked from the very turn in which the reader saw that nobody waits."""
-    store = Store()
-    reader = CoalescingReader(store.read, side_by_side=1)
+@pytest.mark.parametrize("turns", range(12))
+async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
+    """Whatever the turn of the loop in which the second caller asks, that of the reader's last step included."""
+    reader = CoalescingReader(Store().read, side_by_side=1)
 
-    async def ask_again_and_again(number: int) -> None:
-        for _ in range(200):
-            assert await reader.get(number) == number * number
+    async def ask_later() -> int | None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await reader.get(4)
 
     async with asyncio.timeout(5):
-        await asyncio.gather(*(ask_again_and_again(number) for number in range(5)))
+        assert await asyncio.gather(reader.get(3), ask_later()) == [9, 16]
 
 
 async def test_a_caller_that_goes_away_takes_nobody_with_it():
