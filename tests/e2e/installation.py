@@ -1,0 +1,242 @@
+"""One service database, one results directory, some data sources; servers on it, and what their users call."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+from tests.e2e.harness import ServerProcess, running_server
+from tests.fixtures.database import _database, execute
+
+from queryserver.container.accounts import open_accounts
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.database import PoolLimits, open_database
+from queryserver.domain.usernames import Username
+from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.interfaces.accounts import NewAccount, StoredLogin
+from queryserver.settings import Settings
+
+SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+USERS = ("ana", "bob", "eve")
+LEASE_S = 3
+TAKEN_OVER_WITHIN_S = LEASE_S + 15
+TERMINAL = {"available", "success", "failed", "canceled", "timed_out", "expired", "closed"}
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One server, called by its users."""
+
+    process: ServerProcess
+    http: httpx.AsyncClient
+    tokens: Mapping[str, str]
+
+    def headers(self, user: str = "ana") -> dict[str, str]:
+        """What the calls of a user carry."""
+        return {"Authorization": f"Bearer {self.tokens[user]}"}
+
+    async def post(self, path: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
+        """A call with form fields."""
+        return await self.http.post(f"/api/v1/{path}", data=fields, headers=self.headers(user))
+
+    async def told(self, path: str, *, user: str = "ana", **fields: Any) -> dict[str, Any]:
+        """The body of a call that was carried out."""
+        response = await self.post(path, user=user, **fields)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def submit(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
+        """Id of a new operation."""
+        body = await self.told(f"editor/execute/{dialect}", user=user, statement=statement, **fields)
+        return body["history_uuid"]
+
+    async def status(self, operation: str, *, user: str = "ana", wait: float = 0) -> dict[str, Any]:
+        """The body of check_status."""
+        return await self.told("editor/check_status", user=user, operationId=operation, wait=wait)
+
+    async def state(self, operation: str, *, user: str = "ana", wait: float = 0) -> str:
+        """The exact state."""
+        return (await self.status(operation, user=user, wait=wait))["query_status"]["state"]
+
+    async def finished(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
+        """Id of a new operation that has its result."""
+        operation = await self.submit(dialect, statement, user=user, **fields)
+        body = await self.status(operation, user=user, wait=60)
+        assert body["query_status"]["state"] in {"available", "success"}, body
+        return operation
+
+    async def value(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> Any:
+        """The first cell of a statement."""
+        operation = await self.finished(dialect, statement, user=user, **fields)
+        return (await self.page(operation, user=user))["data"][0][0]
+
+    async def page(self, operation: str, *, user: str = "ana", start_row: int = 0, rows: int = 100) -> dict[str, Any]:
+        """One page of a result."""
+        answer = await self.told(
+            "editor/fetch_result_data", user=user, operationId=operation, start_row=start_row, rows=rows
+        )
+        return answer["result"]
+
+    async def file(self, operation: str, *, user: str = "ana", kind: str = "csv") -> bytes:
+        """The whole result as a file."""
+        path = f"/api/v1/editor/download/{operation}"
+        response = await self.http.get(path, params={"format": kind}, headers=self.headers(user))
+        assert response.status_code == 200, response.text
+        return response.content
+
+    async def until(
+        self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 15
+    ) -> dict[str, Any]:
+        """The first query_status of which it holds."""
+        give_up = time.monotonic() + within_s
+        while True:
+            body = await self.status(operation, user=user)
+            if holds(body["query_status"]):
+                return body
+            assert time.monotonic() < give_up, body
+            await asyncio.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What servers share. `environment` holds settings of all of them."""
+
+    directory: Path
+    database_dsn: str
+    users_dsn: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def server(self, **environment: str) -> AsyncIterator[Node]:
+        """A server on it, alive. Keywords are environment variables without their common beginning."""
+        settings = self.settings(**environment)
+        arguments = ["--config", str(self.directory / "queryserver.toml")]
+        async with AsyncExitStack() as stack:
+            process = await stack.enter_async_context(
+                running_server(
+                    self.directory / "data", database_dsn=self.database_dsn, settings=settings, arguments=arguments
+                )
+            )
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=process.base_url, timeout=90))
+            yield Node(process, http, self.tokens)
+
+    def settings(self, **environment: str) -> dict[str, str]:
+        """Environment of a server."""
+        given = {**self.environment, **environment}
+        return {f"QUERYSERVER__{name.upper()}": value for name, value in given.items()}
+
+    @property
+    def results(self) -> Path:
+        """Where results are kept."""
+        return self.directory / "data" / "results"
+
+    def spooled(self) -> list[Path]:
+        """The files of all results."""
+        return list(self.results.rglob("*.arrow")) if self.results.is_dir() else []
+
+    def through(self, database_dsn: str) -> "Installation":
+        """The same, with the service database reached in another way."""
+        return replace(self, database_dsn=database_dsn)
+
+
+@asynccontextmanager
+async def installed(
+    postgres: EmbeddedPostgres, template: str, directory: Path, interpreters: Mapping[str, Any] | None = None
+) -> AsyncIterator[Installation]:
+    """An installation of the test's own with three users, and duckdb, sqlite and postgresql to query."""
+    name = f"e2e_{next(_numbers)}"
+    admin = postgres.admin_dsn()
+    await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
+    await execute(admin, f"CREATE DATABASE {name} TEMPLATE template0 OWNER {name}")
+    users_dsn = f"postgresql://{name}:{name}@127.0.0.1:{postgres.port}/{name}"
+    databases = directory / "databases"
+    databases.mkdir()
+    (databases / "e2e.sqlite").touch()
+    _write_settings(directory / "queryserver.toml", databases, users_dsn, interpreters or {})
+    environment = {
+        "desktop__secret_key": SECRET_KEY,
+        "desktop__shutdown_grace_s": "1",
+        "desktop__database__pool_max": "5",
+        "editor__lease_timeout_s": str(LEASE_S),
+        "editor__cancel_wait_s": "3",
+    }
+    try:
+        async for database_dsn in _database(postgres, template=template):
+            tokens = await _signed_in(database_dsn, directory)
+            yield Installation(directory, database_dsn, users_dsn, tokens, environment)
+    finally:
+        await execute(admin, f"DROP DATABASE {name} WITH (FORCE)")
+        await execute(admin, f"DROP ROLE {name}")
+
+
+async def query(dsn: str, sql: str, *arguments: object) -> Any:
+    """The first value, asked of the database itself."""
+    connection = await asyncpg.connect(dsn, timeout=10, command_timeout=30)
+    try:
+        return await connection.fetchval(sql, *arguments)
+    finally:
+        await connection.close(timeout=10)
+
+
+async def at_work(admin_dsn: str, marker: str) -> int:
+    """How many statements with this text PostgreSQL is working on."""
+    return await query(
+        admin_dsn,
+        """select count(*) from pg_stat_activity
+        where query like '%' || $1 || '%' and state <> 'idle' and pid <> pg_backend_pid()""",
+        marker,
+    )
+
+
+async def eventually(holds: Callable[[], Any], *, within_s: float = 15) -> None:
+    """Return once the awaited answer is true."""
+    give_up = time.monotonic() + within_s
+    while not await holds():
+        assert time.monotonic() < give_up, "it never came true"
+        await asyncio.sleep(0.1)
+
+
+def _write_settings(file: Path, databases: Path, users_dsn: str, more: Mapping[str, Any]) -> None:
+    interpreters: dict[str, Mapping[str, Any]] = {
+        "duckdb": {"interface": "duckdb", "options": {"path": "e2e.duckdb"}},
+        "sqlite": {"interface": "sqlite", "options": {"path": "e2e.sqlite"}},
+        "postgresql": {"interface": "sqlalchemy", "options": {"url": users_dsn}},
+        **more,
+    }
+    lines = ["[desktop.connector_policy]", f"local_database_dir = {json.dumps(str(databases))}"]
+    for key, table in interpreters.items():
+        lines.append(f"[notebook.interpreters.{key}]")
+        lines += [f"{name} = {_toml(value)}" for name, value in table.items()]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + "}"
+    return json.dumps(value)
+
+
+async def _signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
+    """Users and their tokens. Without passwords: hashing them would take most of a test."""
+    settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
+    tokens = {}
+    async with (
+        open_database(database_dsn, PoolLimits(max_size=2)) as database,
+        open_accounts(settings, database) as accounts,
+    ):
+        for name in users:
+            account = NewAccount(Username(name, name), is_admin=False, groups=())
+            user_id = await AccountRepository(database).create(account, default_group="default")
+            login = StoredLogin(user_id, name, password_hash=None, is_active=True, token_epoch=0)
+            tokens[name] = accounts.tokens.issue(login).access
+    return tokens

@@ -1,0 +1,287 @@
+"""Several servers on one database and one results directory (Contract editor 1, 3.3)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import cycle
+
+import pytest
+from tests.e2e.installation import (
+    TAKEN_OVER_WITHIN_S,
+    TERMINAL,
+    Installation,
+    Node,
+    at_work,
+    eventually,
+    installed,
+    query,
+)
+from tests.fixtures.database import execute
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+
+@pytest.fixture(scope="module")
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
+) -> AsyncIterator[Installation]:
+    """One installation for the servers of this file."""
+    async with installed(postgres, migrated_template, tmp_path_factory.mktemp("instances")) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+async def pair(place: Installation) -> AsyncIterator[tuple[Node, Node]]:
+    """Two servers; the first one holds the duckdb file."""
+    async with place.server() as first, place.server() as second:
+        yield first, second
+
+
+@pytest.mark.item(23)
+@pytest.mark.parametrize("dialect", ["postgresql", "sqlite", "duckdb"])
+async def test_calls_may_alternate_between_instances(pair: tuple[Node, Node], dialect: str) -> None:
+    nodes = cycle(pair)
+    for number in range(4):
+        operation = await next(nodes).submit(dialect, f"SELECT {number} AS n")
+        next(nodes)
+        assert (await next(nodes).status(operation, wait=10))["query_status"]["state"] == "available"
+        assert [await next(nodes).page(operation) for _ in range(2)][1]["data"] == [[number]]
+        for call in ("get_logs", "fetch_result_size", "fetch_result_metadata", "cancel_statement"):
+            assert (await next(nodes).told(f"editor/{call}", operationId=operation))["status"] == 0
+        assert (await next(nodes).told("editor/close_statement", operationId=operation))["result"]["status"] == 0
+        assert (await next(nodes).told("editor/close_statement", operationId=operation))["result"]["status"] == -1
+        assert await next(nodes).state(operation) == "closed"
+
+
+@pytest.mark.item(23)
+async def test_a_large_result_is_read_from_both(pair: tuple[Node, Node]) -> None:
+    sql = "SELECT n, md5(n::text) FROM generate_series(1, 50000) AS n"
+    operation = await pair[0].finished("postgresql", sql, limit=60_000)
+    pages = [await node.page(operation, start_row=30_000, rows=1000) for node in pair]
+    assert pages[0] == pages[1]
+    assert pages[0]["data"][0][0] == 30_001
+    assert await pair[0].file(operation) == await pair[1].file(operation)
+
+
+@pytest.mark.item(13)
+@pytest.mark.item(23)
+async def test_a_wait_on_the_other_instance_ends_with_the_statement(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    operation = await first.submit("postgresql", "SELECT pg_sleep(1.5)")
+    started = time.monotonic()
+    assert await second.state(operation, wait=30) == "available"
+    assert time.monotonic() - started < 1.5 + 1
+
+
+@pytest.mark.item(23)
+@pytest.mark.item(36)
+@pytest.mark.parametrize("call", ["cancel_statement", "close_statement"])
+async def test_stopping_on_the_other_instance_reaches_the_engine(
+    pair: tuple[Node, Node], postgres: EmbeddedPostgres, call: str
+) -> None:
+    first, second = pair
+    operation = await first.submit("postgresql", f"SELECT pg_sleep(60), 'stop by {call}'")
+    await first.until(operation, lambda status: status["state"] == "running")
+    assert await at_work(postgres.admin_dsn(), f"stop by {call}") == 1
+    started = time.monotonic()
+    assert (await second.told(f"editor/{call}", operationId=operation))["status"] == 0
+    assert await first.state(operation, wait=5) == "canceled"
+    assert time.monotonic() - started < 3
+    assert await at_work(postgres.admin_dsn(), f"stop by {call}") == 0
+
+
+@pytest.mark.item(23)
+async def test_a_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    await first.finished("duckdb", "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
+    await second.finished("duckdb", "INSERT INTO t SELECT 2")
+    started = time.monotonic()
+    assert await second.value("duckdb", "SELECT sum(n)::INTEGER FROM t") == 3
+    assert time.monotonic() - started < 2, "no sweep is needed for it"
+    assert await first.value("duckdb", "SELECT count(*)::INTEGER FROM t") == 2
+
+
+@pytest.mark.item(57)
+async def test_statements_of_a_session_run_where_it_is(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    created = await first.told("editor/create_session", session='{"type": "postgresql"}')
+    session = created["session"]["id"]
+    await second.finished("postgresql", "CREATE TEMP TABLE here AS SELECT 7 AS n", session_id=session)
+    for node in (first, second, first, second):
+        assert await node.value("postgresql", "SELECT n FROM here", session_id=session) == 7
+    foreign = await second.post(
+        "editor/execute/postgresql", user="bob", statement="SELECT n FROM here", session_id=session
+    )
+    assert (foreign.status_code, foreign.json()["code"]) == (404, "session_not_found")
+
+
+async def test_a_session_is_closed_from_any_instance_with_what_runs_in_it(
+    pair: tuple[Node, Node], postgres: EmbeddedPostgres
+) -> None:
+    first, second = pair
+    created = await first.told("editor/create_session", session='{"type": "postgresql"}')
+    session = created["session"]["id"]
+    operation = await first.submit("postgresql", "SELECT pg_sleep(60), 'in a session'", session_id=session)
+    await first.until(operation, lambda status: status["state"] == "running")
+    started = time.monotonic()
+    await second.told("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
+    assert await second.state(operation, wait=10) == "canceled"
+    assert time.monotonic() - started < 2
+    assert await at_work(postgres.admin_dsn(), "in a session") == 0
+    gone = await second.post("editor/execute/postgresql", statement="SELECT 1", session_id=session)
+    assert gone.json()["code"] == "session_not_found"
+
+
+@pytest.mark.item(44)
+async def test_one_key_gives_one_operation_across_instances(pair: tuple[Node, Node]) -> None:
+    calls = [
+        node.told("editor/execute/postgresql", statement="SELECT 1", client_request_id="across instances")
+        for node in (*pair, *pair)
+    ]
+    assert len({body["history_uuid"] for body in await asyncio.gather(*calls)}) == 1
+
+
+@pytest.mark.item(50)
+async def test_a_script_keeps_its_session_across_instances(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    operation = await first.finished(
+        "postgresql", "CREATE TEMP TABLE s AS SELECT 5 AS n; SELECT n FROM s; SELECT n+1 FROM s"
+    )
+    seen = []
+    for node in (second, first):
+        operation = (await node.told("editor/execute/postgresql", operationId=operation, wait=10))["history_uuid"]
+        seen.append((await node.page(operation))["data"])
+    assert seen == [[[5]], [[6]]]
+    unrelated = await first.submit("postgresql", "SELECT n FROM s")
+    assert (await first.status(unrelated, wait=10))["code"] == "engine_error"
+
+
+@dataclass
+class Survival:
+    """What became of the statements of an instance that was killed, as the other instance shows it."""
+
+    survivor: Node
+    operations: dict[str, str]
+    ended_after_s: dict[str, float]
+    files: dict[str, bytes]
+    session: int
+
+
+@pytest.fixture(scope="module")
+async def survival(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
+) -> AsyncIterator[Survival]:
+    """Two instances; the one that runs everything is killed with power off."""
+    async with installed(postgres, migrated_template, tmp_path_factory.mktemp("survival")) as place:
+        await execute(place.users_dsn, "CREATE SEQUENCE sent; CREATE SEQUENCE unsent")
+        async with place.server() as victim, place.server() as survivor:
+            sql = "SELECT n, md5(n::text) FROM generate_series(1, 200000) AS n"
+            operations = {
+                "inline": await victim.finished("postgresql", "SELECT 1 AS one"),
+                "segments": await victim.finished("postgresql", sql, limit=200_000),
+                "table": await victim.finished("duckdb", "CREATE TABLE kept AS SELECT 42 AS n"),
+            }
+            files = {name: await victim.file(operations[name]) for name in ("inline", "segments")}
+            session = (await victim.told("editor/create_session", session='{"type": "postgresql"}'))["session"]["id"]
+            operations["sent"] = await victim.submit("postgresql", "SELECT nextval('sent'), pg_sleep(60)", user="bob")
+            operations["duckdb sent"] = await victim.submit(
+                "duckdb", "SELECT count(*) FROM range(100000) a, range(10000000) b WHERE a.range % 7 = b.range % 11"
+            )
+            for number in range(7):
+                await victim.submit("postgresql", f"SELECT pg_sleep(60), {number}", user="bob")
+            await victim.until(operations["sent"], lambda status: status["state"] == "running", user="bob")
+            await victim.until(operations["duckdb sent"], lambda status: status["state"] == "running")
+            operations["unsent"] = await victim.submit("postgresql", "SELECT nextval('unsent')", user="bob")
+            assert await victim.state(operations["unsent"], user="bob") == "waiting"
+            await victim.process.kill9()
+            operations["submitted after"] = await survivor.submit("duckdb", "SELECT n FROM kept")
+            killed = time.monotonic()
+            ended = {}
+            for name, user in (("sent", "bob"), ("duckdb sent", "ana"), ("unsent", "bob"), ("submitted after", "ana")):
+                await survivor.state(operations[name], user=user, wait=30)
+                ended[name] = time.monotonic() - killed
+            yield Survival(survivor, operations, ended, files, session)
+
+
+@pytest.mark.item(25)
+@pytest.mark.parametrize(("name", "user"), [("sent", "bob"), ("duckdb sent", "ana")])
+async def test_a_sent_statement_of_a_killed_instance_ends_as_unknown(survival: Survival, name: str, user: str) -> None:
+    body = await survival.survivor.status(survival.operations[name], user=user)
+    assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
+    assert survival.ended_after_s[name] < TAKEN_OVER_WITHIN_S
+
+
+@pytest.mark.item(25)
+async def test_an_unsent_statement_of_a_killed_instance_is_run_once(survival: Survival) -> None:
+    operation = survival.operations["unsent"]
+    assert await survival.survivor.state(operation, user="bob") == "available"
+    assert (await survival.survivor.page(operation, user="bob"))["data"] == [[1]]
+    assert survival.ended_after_s["unsent"] < TAKEN_OVER_WITHIN_S
+
+
+@pytest.mark.item(25)
+async def test_the_engine_saw_each_statement_at_most_once(survival: Survival) -> None:
+    seen = [
+        await survival.survivor.value("postgresql", f"SELECT last_value FROM {name} WHERE is_called")
+        for name in ("sent", "unsent")
+    ]
+    assert seen == [1, 1]
+
+
+async def test_the_survivor_takes_the_duckdb_file_over(survival: Survival) -> None:
+    operation = survival.operations["submitted after"]
+    assert await survival.survivor.state(operation) == "available"
+    assert (await survival.survivor.page(operation))["data"] == [[42]]
+    assert survival.ended_after_s["submitted after"] < TAKEN_OVER_WITHIN_S
+
+
+@pytest.mark.item(23)
+async def test_results_of_a_killed_instance_read_the_same(survival: Survival) -> None:
+    for name, bytes_before in survival.files.items():
+        assert await survival.survivor.file(survival.operations[name]) == bytes_before
+
+
+async def test_the_log_of_a_taken_over_statement_goes_on_without_a_repetition(survival: Survival) -> None:
+    operation, lines, start = survival.operations["sent"], [], 0
+    for _ in range(3):
+        answer = await survival.survivor.told(
+            "editor/get_logs", user="bob", operationId=operation, **{"from": start, "size": 2}
+        )
+        lines += answer["logs"].split("\n") if answer["logs"] else []
+        start = answer["next_from"]
+    whole = await survival.survivor.told("editor/get_logs", user="bob", operationId=operation)
+    assert "\n".join(lines) == whole["logs"]
+    assert "is gone" in lines[-1]
+
+
+async def test_the_session_of_a_killed_instance_is_lost_and_not_replaced(survival: Survival) -> None:
+    answer = await survival.survivor.post(
+        "editor/execute/postgresql", statement="SELECT 1", session_id=survival.session, wait=10
+    )
+    assert answer.json()["code"] in {"session_lost", "session_not_found"}
+
+
+async def test_nothing_stays_waiting_or_running_after_a_kill(survival: Survival) -> None:
+    async def all_ended() -> bool:
+        history = await survival.survivor.http.get(
+            "/api/v1/editor/get_history", headers=survival.survivor.headers("bob")
+        )
+        return all(entry["data"]["state"] in TERMINAL for entry in history.json()["history"])
+
+    await eventually(all_ended)
+
+
+@pytest.mark.item(24)
+async def test_results_survive_a_restart_of_all(place: Installation) -> None:
+    sql = "SELECT n, md5(n::text), n / 7.0 FROM generate_series(1, 200000) AS n"
+    async with place.server() as before:
+        small = await before.finished("sqlite", "SELECT 'kept', 1.5, NULL")
+        large = await before.finished("postgresql", sql, limit=200_000)
+        pages = [await before.page(small), await before.page(large, start_row=123_456, rows=500)]
+        files = [await before.file(one, kind=kind) for one in (small, large) for kind in ("csv", "arrow")]
+    async with place.server() as after:
+        assert [await after.page(small), await after.page(large, start_row=123_456, rows=500)] == pages
+        assert [await after.file(one, kind=kind) for one in (small, large) for kind in ("csv", "arrow")] == files
+        assert (await after.told("editor/get_logs", operationId=large))["logs"]
+    assert await query(place.database_dsn, "SELECT count(*) FROM engine_owners WHERE lease_until > now()") is not None
