@@ -1,11 +1,12 @@
 """close_queries, close_sessions and cleanup beside a running server (Contract platform 12.1, 12.2)."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.driving import Api
+from tests.api.driving import Api, Caller
 from tests.unit.test_cli import Ended, command_in
 
 Command = Callable[..., Awaitable[Ended]]
@@ -20,12 +21,12 @@ async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The program on the same database and data directory; it knows the dialects hive and postgresql."""
+    """The program on the same database and data directory; it knows the dialect hive."""
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
         QUERYSERVER_DATA_DIR=str(tmp_path / "data"),
-        QUERYSERVER__NOTEBOOK__INTERPRETERS='{"hive2": {"interface": "x", "dialect": "hive"}, "warehouse": {"interface": "x"}}',
+        QUERYSERVER__NOTEBOOK__INTERPRETERS__HIVE2='{"interface": "x", "dialect": "hive"}',
     )
 
 
@@ -50,17 +51,22 @@ async def test_close_queries_closes_finished_ones_and_no_running_one(served: Api
 
 
 @pytest.mark.platform(58)
-async def test_close_sessions_leaves_other_dialects(served: Api, command: Command) -> None:
+async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, command: Command) -> None:
     ana = await served.user("ana")
-    for dialect in ("hive2", "sqlite"):
-        await ana.told("editor/create_session", type=dialect)
+    sessions = [await _session(ana, connector) for connector in ("hive2", "sqlite", "postgresql")]
+    running = await ana.execute("postgresql", "select pg_sleep(30)", session_id=sessions[2])
     ended = await command("close_sessions", "0", "hive")
     assert ended.out.splitlines() == [
         "Closing hive sessions older than 0 days...",
         "Found 1 open sessions to close",
         "1 sessions closed. 0 sessions skipped because already closed. 0 sessions skipped because in use.",
     ]
-    assert (await command("close_sessions", "0", "all")).out.splitlines()[1] == "Found 1 open sessions to close"
+    everything = (await command("close_sessions", "0", "all")).out.splitlines()
+    assert everything[1:] == [
+        "Found 2 open sessions to close",
+        "1 sessions closed. 0 sessions skipped because already closed. 1 sessions skipped because in use.",
+    ]
+    await ana.on(running["history_uuid"], "cancel_statement")
     unknown = await command("close_sessions", "0", "nope")
     assert (unknown.code, unknown.err) == (1, "Unknown dialect: nope\n")
     assert (await command("close_sessions", "0")).code == 2
@@ -81,3 +87,8 @@ async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, c
     done = await command("desktop_document_cleanup")
     assert done.out == announced.replace("would be deleted", "deleted")
     assert await served.database.value("select count(*) from statements") == 0
+
+
+async def _session(caller: Caller, connector: str) -> int:
+    told = await caller.told("editor/create_session", session=json.dumps({"type": connector}))
+    return told["session"]["id"]

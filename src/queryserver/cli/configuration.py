@@ -1,6 +1,7 @@
 """`config check` and `config init`."""
 
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ def check(
 ) -> None:
     """Print all effective values with their origin, then all problems and warnings."""
     reading = read_settings(config, os.environ)
-    problems = list(reading.problems)
+    problems = [*reading.problems, *_missing_database(reading.settings)]
     typer.echo(as_toml(reading.settings))
     if not problems and not offline:
         problems = run(lambda: _tried(reading.settings))
@@ -47,15 +48,23 @@ def init(config: ConfigFile = None) -> None:
     typer.echo(f"{file} written.")
 
 
+def _missing_database(settings: Settings) -> Iterator[str]:
+    """The embedded mode needs no address; that it is meant shows by the setting or by what it left in the directory."""
+    database = settings.desktop.database
+    is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
+    if database.dsn is None and not is_embedded:
+        yield "desktop.database.url: must be given, unless the server runs with `serve --embedded`."
+
+
 async def _tried(settings: Settings) -> list[str]:
     """What does not work although it is well written."""
     from queryserver.container.connectors import configured_connectors  # noqa: PLC0415 slow to import
     from queryserver.container.records import open_records  # noqa: PLC0415 as above
 
-    configured_connectors(settings)
     if settings.desktop.database.dsn is None:
         return []
     try:
+        configured_connectors(settings)
         async with open_records(settings) as kept:
             await kept.results.ping()
     except ConfigurationError as error:

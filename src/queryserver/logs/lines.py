@@ -25,7 +25,9 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
-        fields: Mapping[str, Any] = {**structlog.contextvars.get_contextvars(), **getattr(record, FIELDS, {})}
+        # A context has no order of its own.
+        ids = dict(sorted(structlog.contextvars.get_contextvars().items()))
+        fields: Mapping[str, Any] = {**ids, **getattr(record, FIELDS, {})}
         return self._redact(self._write(record, fields, _trace(record)))
 
 

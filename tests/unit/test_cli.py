@@ -1,0 +1,174 @@
+"""The command line (Contract platform 12): what it does, says and ends with."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("queryserver")
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Awaitable[Ended]]
+
+
+def command_in(directory: Path, **environ: str) -> Command:
+    """Runs the program in a directory of its own, with nothing in its environment but what is given."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "COLUMNS": "200", **environ}
+
+    async def run(*arguments: str, stdin: str = "") -> Ended:
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM,
+            *arguments,
+            cwd=directory,
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path: Path, database_dsn: str) -> Command:
+    """The program on a migrated database."""
+    return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Command:
+    """The program with nothing configured."""
+    return command_in(tmp_path)
+
+
+async def test_version_and_openapi_need_no_settings(bare: Command) -> None:
+    from queryserver import __version__
+
+    assert await bare("version") == Ended(0, f"{__version__}\n", "")
+    assert json.loads((await bare("openapi")).out)["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["nonsense", "create-user", "set-admin ana maybe", "revoke-tokens", "close_queries x", "close_sessions 0"],
+)
+async def test_wrong_usage_ends_with_2(bare: Command, arguments: str) -> None:
+    assert (await bare(*arguments.split())).code == 2
+
+
+async def test_without_a_database_commands_end_with_3(bare: Command, tmp_path: Path) -> None:
+    missing = await bare("list-users")
+    assert (missing.code, missing.err) == (
+        3,
+        "error desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`.\n",
+    )
+    refusing = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://u:planted@127.0.0.1:1/x")
+    ended = await refusing("list-users")
+    assert (ended.code, ended.err) == (3, "The service database cannot be reached.\n")
+    assert (await refusing("is_db_alive")).code == 1
+
+
+@pytest.mark.platform(51)
+async def test_sqlite_is_refused_with_a_word_about_postgresql(tmp_path: Path) -> None:
+    ended = await command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="sqlite:///x.db")("serve")
+    assert ended.code == 3
+    assert "PostgreSQL" in ended.err
+
+
+@pytest.mark.platform(49)
+async def test_config_check_lists_every_problem_and_no_secret(bare: Command, tmp_path: Path) -> None:
+    (tmp_path / "queryserver.toml").write_text(
+        "[desktop]\nsecret_key = 'planted'\nhttp_port = 'planted'\n[desktop.smtp]\npassword = 'planted'\n"
+        "[desktop.database]\nurl = 'postgresql://u:planted@h/d'\n[editor]\ncolour = 1\n"
+    )
+    ended = await bare("config", "check")
+    assert ended.code == 3
+    assert re.findall(r"^error ([\w.]+): ", ended.out, re.MULTILINE) == [
+        "editor.colour",
+        "desktop.http_port",
+        "desktop.secret_key",
+    ]
+    assert "planted" not in ended.out + ended.err
+    assert 'password = "********"  # file' in ended.out
+
+
+async def test_config_check_tries_the_database(command: Command, tmp_path: Path) -> None:
+    assert (await command("config", "check")).code == 0
+    refusing = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://127.0.0.1:1/x")
+    ended = await refusing("config", "check")
+    assert (ended.code, ended.out.splitlines()[-1]) == (
+        3,
+        "error desktop.database: The service database cannot be reached.",
+    )
+    assert (await refusing("config", "check", "--offline")).code == 0
+
+
+async def test_config_init_never_overwrites(bare: Command, tmp_path: Path) -> None:
+    assert (await bare("config", "init")).code == 0
+    written = (tmp_path / "queryserver.toml").read_text()
+    assert (await bare("config", "init")).code == 1
+    assert (tmp_path / "queryserver.toml").read_text() == written
+
+
+@pytest.mark.platform(52)
+async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_dsn: str) -> None:
+    command = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=unmigrated_dsn)
+    assert (await command("migrate", "--check")).code == 1
+    assert (await command("serve", "--port", "0")).code == 3
+    assert (await command("list-users")).code == 3
+    both = await asyncio.gather(command("migrate"), command("migrate"))
+    assert [ended.code for ended in both] == [0, 0], both
+    assert (await command("migrate", "--check")).code == 0
+
+
+async def test_the_life_of_a_user(command: Command) -> None:
+    made = await command("create-user", "Ana", "--password-stdin", "--email", "a@b.example", stdin=f"{PASSWORD}\n")
+    assert (made.code, made.out) == (0, "User ana created.\n")
+    assert (await command("create-user", "ANA", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 1
+    assert (await command("create-user", "bob", "--password-stdin", stdin="short\n")).code == 2
+    assert (await command("create-user", "a b", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 2
+    assert (await command("create-user", "cy", "--group", "no", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 1
+    assert (await command("disable-user", "ana")).code == 0
+    [listed] = json.loads((await command("list-users", "--json")).out)
+    assert (listed["username"], listed["email"], listed["is_active"]) == ("ana", "a@b.example", False)
+    assert "password_hash" not in listed
+    assert (await command("enable-user", "ana")).code == 0
+    assert (await command("set-password", "ana", "--password-stdin", stdin="another password\n")).code == 0
+    assert (await command("unlock", "ana")).code == 0
+    assert (await command("revoke-tokens", "ana")).code == 0
+    assert (await command("revoke-tokens", "--all")).out == "Tokens of 1 users ended.\n"
+    assert (await command("disable-user", "nobody")).code == 1
+    assert (await command("list-users")).out == "ana\tuser\tactive\tdefault\ta@b.example\n"
+
+
+@pytest.mark.platform(55)
+async def test_the_last_administrator_stays(command: Command) -> None:
+    for name in ("ana", "bob"):
+        await command("create-user", name, "--admin", "--password-stdin", stdin=f"{PASSWORD}\n")
+    both = await asyncio.gather(command("disable-user", "ana"), command("set-admin", "bob", "off"))
+    assert sorted(ended.code for ended in both) == [0, 1]
+    refused = next(ended for ended in both if ended.code)
+    assert "last active administrator" in refused.err
+
+
+async def test_a_password_is_never_an_argument(command: Command) -> None:
+    assert (await command("create-user", "ana", "--password", PASSWORD)).code == 2
+    assert (await command("set-password", "ana", PASSWORD)).code == 2

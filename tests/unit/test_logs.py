@@ -1,0 +1,170 @@
+"""The log: one line per event, no secret, no forged line, no wait (security T29)."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from queryserver.logs import configure_logging
+from queryserver.logs.cleaning import MOST_CHARACTERS, Redactor
+from queryserver.logs.files import SharedLogFile
+from queryserver.logs.setup import stop_logging
+from queryserver.settings.desktop import LoggingSettings
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
+
+
+class Log:
+    """A configured log and the lines that it has written."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def configure(self, **settings: object) -> None:
+        configure_logging(LoggingSettings.model_validate({"file": self.file, **settings}))
+
+    @property
+    def lines(self) -> list[str]:
+        stop_logging()
+        return self.file.read_text().splitlines()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield Log(tmp_path / "log" / "server.log")
+    stop_logging()
+    structlog.reset_defaults()
+    logging.captureWarnings(capture=False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_events_of_both_libraries_carry_the_ids_of_their_call(log: Log) -> None:
+    log.configure()
+    with structlog.contextvars.bound_contextvars(request_id="r-1", operation_id="o-1"):
+        structlog.get_logger("queryserver.x").info("statement 100% done", rows=3, engine="duck db")
+        logging.getLogger("uvicorn.error").warning("port %d", 80)
+    logging.getLogger("uvicorn.error").debug("never seen")
+    first, second = log.lines
+    assert first.endswith(
+        'Z INFO     queryserver.x: statement 100% done operation_id=o-1 request_id=r-1 rows=3 engine="duck db"'
+    )
+    assert second.endswith("Z WARNING  uvicorn.error: port 80 operation_id=o-1 request_id=r-1")
+
+
+def test_json_lines_are_json(log: Log) -> None:
+    log.configure(format="json")
+    structlog.get_logger("x").error("a\nb", password='q"uote', path=Path("/p"), lone="\ud800")
+    [line] = log.lines
+    value = json.loads(line)
+    assert (value["event"], value["password"], value["path"], value["level"]) == ("a\nb", "********", "/p", "error")
+
+
+@pytest.mark.platform(13)
+@pytest.mark.security("T29")
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
+def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) -> None:
+    log.configure(format=form)
+    structlog.get_logger("x").info(f"a{sign}b", value=f"c{sign}d")
+    logging.getLogger("y").warning("%s", f"e{sign}f")
+    lines = log.lines
+    assert len(lines) == 2
+    assert sign not in "".join(lines)
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.security("T29")
+def test_a_trace_is_told_apart_from_lines(log: Log) -> None:
+    log.configure()
+    try:
+        int("bad\r2026-01-01T00:00:00Z INFO forged: line token=abc")
+    except ValueError:
+        structlog.get_logger("x").exception("failed")
+    first, *trace = log.lines
+    assert first.endswith("x: failed")
+    assert all(line.startswith("    | ") for line in trace)
+    assert "abc" not in "\n".join(trace).rpartition("forged")[2]
+
+
+@pytest.mark.security("T29")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer planted.secret-1",
+        "authorization='bearer planted_secret'",
+        "Basic cGxhbnRlZDpzZWNyZXQ=planted",
+        "password=planted",
+        "password: 'planted secret'",
+        '{"password": "plan\\"ted", "api_key":"planted"}',
+        '{\\"client_secret\\": \\"planted\\"}',
+        "postgresql://user:planted@host/db",
+        "https://b.s3.amazonaws.com/k?X-Amz-Credential=planted&X-Amz-Signature=planted&X-Amz-Expires=60",
+        "https://a.blob.core.windows.net/c/b?sv=1&sig=planted%3D&se=planted",
+        "refresh_token=planted&secret_key=planted",
+        "token: Bearer planted-secret",
+        f"token {JWT} was refused",
+    ],
+)
+def test_secrets_are_masked(text: str) -> None:
+    line = Redactor()(text)
+    assert "plan" not in line
+    assert JWT[-8:] not in line
+
+
+def test_what_is_no_secret_stays() -> None:
+    line = "Expires=60 tokens 5 secretly https://host/path?x=1 a@b.example monkey=1 the password was wrong"
+    assert Redactor()(line) == line
+    assert Redactor(["b[0-9]+"])("a1 b22") == "a1 ********"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ", 'token="\\', "sig="],
+)
+def test_masking_takes_linear_time(piece: str) -> None:
+    line = piece * (MOST_CHARACTERS // len(piece))
+    began = time.perf_counter()
+    Redactor()(line)
+    assert time.perf_counter() - began < 0.2
+
+
+def test_a_long_line_is_cut() -> None:
+    assert len(Redactor()("x" * 10_000_000)) < MOST_CHARACTERS + 100
+
+
+def test_a_full_file_is_put_aside(log: Log) -> None:
+    log.configure(max_bytes=1000, backup_count=2)
+    for number in range(40):
+        structlog.get_logger("x").info("event", number=number)
+    assert log.lines[-1].endswith("number=39")
+    files = sorted(path.name for path in log.file.parent.iterdir())
+    assert files == ["server.log", "server.log.1", "server.log.2", "server.log.lock"]
+    assert all(path.stat().st_size <= 1000 for path in log.file.parent.iterdir())
+    assert log.file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_another_process_put_aside_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    one, other = (SharedLogFile(file, max_bytes=100, backup_count=3) for _ in range(2))
+    record = logging.LogRecord("x", logging.INFO, "", 0, "z" * 60, None, None)
+    for handler in (one, other, one, other):
+        handler.handle(record)
+    one.close()
+    other.close()
+    files = [file, *(tmp_path / f"server.log.{number}" for number in (1, 2, 3))]
+    assert [len(path.read_text().splitlines()) for path in files] == [1, 1, 1, 1]
+
+
+def test_logging_does_not_wait_for_a_reader_that_is_stuck(log: Log) -> None:
+    log.configure(max_bytes=0)
+    began = time.perf_counter()
+    for _ in range(1000):
+        structlog.get_logger("x").info("event", rows=1)
+    assert time.perf_counter() - began < 1
