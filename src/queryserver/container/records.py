@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 from queryserver.db.database import Database, PoolLimits, open_database
@@ -81,7 +80,7 @@ def results_location(settings: Settings) -> Path:
 def _retention(settings: Settings) -> RetentionSettings:
     editor = settings.editor
     return RetentionSettings(
-        logs=timedelta(days=editor.log_retention_days),
-        history=timedelta(days=editor.history_retention_days),
-        run_every=timedelta(seconds=settings.retention.run_every_s),
+        logs=editor.log_retention,
+        history=editor.history_retention,
+        run_every=settings.retention.run_every,
     )

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -144,11 +143,11 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         execution=ExecutionSettings(
             result_max_bytes=editor.result_max_bytes,
             log_max_bytes=editor.log_max_bytes,
-            retention=timedelta(hours=editor.result_retention_h),
-            cancel_wait=timedelta(seconds=editor.cancel_wait_s),
-            lease=timedelta(seconds=editor.lease_timeout_s),
+            retention=editor.result_retention,
+            cancel_wait=editor.cancel_wait,
+            lease=editor.lease_timeout,
         ),
-        limits=RunnerLimits(shutdown_grace=timedelta(seconds=base.settings.desktop.shutdown_grace_s)),
+        limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
     )
 
 
@@ -168,7 +167,7 @@ def _services(
         following=following,
         queue=queue,
         signals=base.signals,
-        cancel_wait=timedelta(seconds=editor.cancel_wait_s),
+        cancel_wait=editor.cancel_wait,
     )
     return Services(
         settings=settings,
@@ -199,7 +198,7 @@ def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submi
         statement_max_bytes=editor.statement_max_bytes,
         max_statements_per_user=editor.max_statements_per_user,
         spool_max_bytes_per_user=editor.spool_max_bytes_per_user,
-        lease=timedelta(seconds=editor.lease_timeout_s),
+        lease=editor.lease_timeout,
         allowed_settings=_allowed_settings(base.settings),
     )
     return Submissions(
@@ -219,7 +218,7 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
         notices=notices,
         limits=SessionLimits(
             max_per_user=base.settings.editor.max_sessions_per_user,
-            lease=timedelta(seconds=base.settings.editor.lease_timeout_s),
+            lease=base.settings.editor.lease_timeout,
             allowed_settings=_allowed_settings(base.settings),
         ),
     )

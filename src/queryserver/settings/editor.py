@@ -88,21 +88,6 @@ class EditorSettings(Section):
         return timedelta(days=self.history_retention_days)
 
     @property
-    def statement_timeout(self) -> timedelta:
-        """How long a statement may run when nobody says otherwise."""
-        return timedelta(seconds=self.statement_timeout_s)
-
-    @property
-    def metadata_timeout(self) -> timedelta:
-        """Time for metadata and explain."""
-        return timedelta(seconds=self.metadata_timeout_s)
-
-    @property
-    def sample_timeout(self) -> timedelta:
-        """Time for sample rows."""
-        return timedelta(seconds=self.sample_timeout_s)
-
-    @property
     def cancel_wait(self) -> timedelta:
         """How long a cancellation waits for the engine."""
         return timedelta(seconds=self.cancel_wait_s)
@@ -111,16 +96,6 @@ class EditorSettings(Section):
     def lease_timeout(self) -> timedelta:
         """How long a silent server keeps its statements."""
         return timedelta(seconds=self.lease_timeout_s)
-
-    @property
-    def session_idle(self) -> timedelta:
-        """How long an unused engine session stays open."""
-        return timedelta(seconds=self.session_idle_s)
-
-    @property
-    def stream_max(self) -> timedelta:
-        """Longest event stream."""
-        return timedelta(seconds=self.stream_max_s)
 
 
 class NotebookSettings(Section):

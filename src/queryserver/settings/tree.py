@@ -79,11 +79,6 @@ class Settings(Section):
         """Directory of local results while no other result store is configured."""
         return self.desktop.data_dir / "results"
 
-    @property
-    def upload_dir(self) -> Path:
-        """Directory of uploads."""
-        return self.importer.upload_dir or self.desktop.data_dir / "uploads"
-
     def read_from(self, sources: Sources) -> Self:
         """These settings, knowing where they come from."""
         settings = self.model_copy()
