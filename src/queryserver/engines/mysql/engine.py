@@ -38,7 +38,7 @@ class MysqlEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(explain_prefix="EXPLAIN ")
+        return EngineCapabilities(explain_prefix="EXPLAIN ", wants_credentials=self._address.user is None)
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 MySQL knows the login only

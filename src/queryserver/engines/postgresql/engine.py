@@ -35,7 +35,7 @@ class PostgresqlEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(explain_prefix="EXPLAIN ")
+        return EngineCapabilities(explain_prefix="EXPLAIN ", wants_credentials=self._address.user is None)
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 PostgreSQL knows the login only

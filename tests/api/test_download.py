@@ -1,0 +1,287 @@
+"""Results as files (Contract editor 8.2)."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uvicorn
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.driving import Api, Caller, verdict
+
+from queryserver.main import server
+
+FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "ndjson")
+CONTENT_TYPES = {
+    "csv": "text/csv; charset=utf-8; header=present",
+    "tsv": "text/tab-separated-values; charset=utf-8",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "parquet": "application/vnd.apache.parquet",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "ndjson": "application/x-ndjson",
+}
+
+
+async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:
+    body = await ana.run(dialect, statement, **fields)
+    assert (body["status"], body["query_status"]["state"]) == (0, "available"), body
+    return body["history_uuid"]
+
+
+async def file_of(ana: Caller, operation: str, kind: str, **query: Any) -> bytes:
+    answer = await ana.get(f"editor/download/{operation}", format=kind, **query)
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+def rows_of(kind: str, content: bytes) -> list[list[Any]]:
+    """The rows of a file, without the names of the columns; cells of texts stay texts."""
+    match kind:
+        case "csv":
+            return list(csv.reader(io.StringIO(content.decode(), newline="")))[1:]
+        case "tsv":
+            return list(csv.reader(io.StringIO(content.decode(), newline=""), delimiter="\t"))[1:]
+        case "xlsx":
+            sheet = openpyxl.load_workbook(io.BytesIO(content), read_only=True)["result"]
+            return [list(row) for row in sheet.iter_rows(min_row=2, values_only=True)]
+        case "parquet":
+            return [list(row.values()) for row in pq.read_table(io.BytesIO(content)).to_pylist()]
+        case "arrow":
+            return [list(row.values()) for row in pa.ipc.open_stream(content).read_all().to_pylist()]
+        case _:
+            return [list(json.loads(line).values()) for line in content.decode().splitlines()]
+
+
+class TestContent:
+    @pytest.mark.item(54)
+    @pytest.mark.parametrize("kind", FORMATS)
+    async def test_each_format_holds_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
+        statement = f"SELECT n, CASE WHEN n % 2 = 0 THEN NULL ELSE 'é;,' || n END AS t FROM ({dialect.rows(823)}) AS r"
+        operation = await finished(ana, dialect, statement)
+        stored = (await ana.page(operation, rows=10_000))["data"]
+        assert len(stored) == 823
+        rows = rows_of(kind, await file_of(ana, operation, kind))
+        if kind in {"csv", "tsv"}:
+            stored = [["" if cell is None else str(cell) for cell in row] for row in stored]
+        assert rows == stored
+
+    @pytest.mark.item(54)
+    async def test_the_engine_sees_one_execution(self, ana: Caller):
+        statement = f"text once {ana.username}"
+        operation = await finished(ana, "mysql", statement)
+        files = [await file_of(ana, operation, kind) for kind in FORMATS for _ in range(2)]
+        assert all(files)
+        assert ana.api.fakes["mysql"].executions.count(statement) == 1
+
+    @pytest.mark.item(54)
+    @pytest.mark.parametrize("dialect", [DUCKDB, POSTGRESQL, SQLITE], ids=str)
+    async def test_null_and_empty_text_differ(self, ana: Caller, dialect: Dialect):
+        operation = await finished(ana, dialect, "SELECT NULL AS a, '' AS b, 'x\"y' AS c")
+        assert await file_of(ana, operation, "csv") == b'a,b,c\r\n,"","x""y"\r\n'
+        assert await file_of(ana, operation, "tsv") == b'a\tb\tc\r\n\t""\t"x""y"\r\n'
+
+    @pytest.mark.item(54)
+    async def test_the_guard_neutralises_formulas_and_nothing_else(self, ana: Caller):
+        texts = ["=1+1", "+1", "-1", "@a", "\tx", "\rx", "a=1", "1"]
+        statement = " UNION ALL ".join(f"SELECT '{text}' AS t, -1 AS n" for text in texts)
+        operation = await finished(ana, POSTGRESQL, statement)
+        guarded = rows_of("csv", await file_of(ana, operation, "csv", guard="true"))
+        assert guarded == [[f"'{text}", "-1"] for text in texts[:6]] + [["a=1", "-1"], ["1", "-1"]]
+        assert rows_of("csv", await file_of(ana, operation, "csv")) == [[text, "-1"] for text in texts]
+
+    @pytest.mark.item(54)
+    async def test_a_sheet_has_no_formula(self, ana: Caller):
+        operation = await finished(ana, POSTGRESQL, "SELECT '=1+1' AS t, 12345678901234567 AS big, 7 AS n")
+        book = openpyxl.load_workbook(io.BytesIO(await file_of(ana, operation, "xlsx")))
+        assert book.sheetnames == ["result"]
+        cells = book["result"][2]
+        assert [cell.value for cell in cells] == ["=1+1", "12345678901234567", 7]
+        assert [cell.data_type for cell in cells] == ["s", "s", "n"]
+
+    async def test_typed_formats_keep_types(self, ana: Caller):
+        statement = (
+            "SELECT 12.50::DECIMAL(10,2) AS d, TIMESTAMP '2024-01-31 10:20:30.5' AS t, [1, 2] AS l, {'a': 1} AS s"
+        )
+        operation = await finished(ana, DUCKDB, statement)
+        expected = [[Decimal("12.50"), datetime(2024, 1, 31, 10, 20, 30, 500000), [1, 2], {"a": 1}]]  # noqa: DTZ001 a value without zone
+        for kind in ("parquet", "arrow"):
+            assert rows_of(kind, await file_of(ana, operation, kind)) == expected
+        lines = await file_of(ana, operation, "ndjson")
+        assert json.loads(lines) == {"d": "12.50", "t": "2024-01-31 10:20:30.500000", "l": [1, 2], "s": {"a": 1}}
+
+    async def test_repeated_names_get_numbers_in_ndjson(self, ana: Caller):
+        operation = await finished(ana, POSTGRESQL, "SELECT 1 AS a, 2 AS a, 3 AS a")
+        assert json.loads(await file_of(ana, operation, "ndjson")) == {"a": 1, "a_2": 2, "a_3": 3}
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    async def test_no_rows_are_a_file_too(self, ana: Caller, dialect: Dialect, kind: str):
+        operation = await finished(ana, dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0")
+        assert rows_of(kind, await file_of(ana, operation, kind)) == []
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("kind", FORMATS)
+    async def test_they_name_the_file_and_tell_its_size(self, ana: Caller, kind: str):
+        body = await ana.run("mysql", "rows 11", limit=10)
+        answer = await ana.get(f"editor/download/{body['history_uuid']}", format=kind)
+        headers = answer.headers
+        assert headers["content-type"] == CONTENT_TYPES[kind]
+        assert headers["content-disposition"] == f'attachment; filename="query-{body["history_id"]}.{kind}"'
+        assert headers["etag"]
+        assert (headers["x-result-rows"], headers["x-result-truncated"]) == ("10", "true")
+        assert headers["x-result-truncated-reason"] == "row_limit"
+
+    async def test_csv_is_the_format_when_nothing_is_said(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 2")
+        answer = await ana.get(f"editor/download/{operation}")
+        assert answer.content == b"n\r\n0\r\n1\r\n"
+        assert answer.headers["x-result-truncated"] == "false"
+        assert "x-result-truncated-reason" not in answer.headers
+
+
+class TestRefusals:
+    @pytest.mark.item(55)
+    async def test_what_has_no_result_yet_or_any_more(self, ana: Caller):
+        running = (await ana.execute("mysql", "sleep 30 then rows 1"))["history_uuid"]
+        assert await self._refused(ana, running) == (409, 1, "not_finished")
+        await ana.on(running, "cancel_statement")
+        assert await self._refused(ana, running) == (409, 1, "canceled")
+        closed = await finished(ana, "mysql", "rows 1")
+        await ana.on(closed, "close_statement")
+        assert await self._refused(ana, closed) == (410, -3, "closed")
+        expired = await finished(ana, "mysql", "rows 1")
+        await ana.api.database.execute(
+            "update statements set expires_at = now() - interval '1s' where id = $1", expired
+        )
+        await ana.api.services.retention.expire()
+        assert await self._refused(ana, expired) == (410, -3, "expired")
+
+    @pytest.mark.item(55)
+    @pytest.mark.parametrize(
+        ("statement", "expected"),
+        [
+            ("CREATE TEMPORARY TABLE t (a INTEGER)", (409, 1, "no_result_set")),
+            ("SELECT * FROM no_such_table", (409, 1, "engine_error")),
+        ],
+    )
+    async def test_what_never_had_one(self, ana: Caller, dialect: Dialect, statement: str, expected: Any):
+        operation = (await ana.run(dialect, statement))["history_uuid"]
+        assert await self._refused(ana, operation) == expected
+
+    @pytest.mark.item(55)
+    async def test_a_time_limit(self, ana: Caller):
+        operation = (await ana.run("mysql", "sleep 30 then rows 1", timeout=1))["history_uuid"]
+        assert await self._refused(ana, operation) == (409, -4, "statement_timeout")
+
+    @pytest.mark.item(55)
+    @pytest.mark.parametrize("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
+    async def test_unknown_words(self, ana: Caller, query: dict[str, str]):
+        operation = await finished(ana, "mysql", "rows 1")
+        answer = await ana.get(f"editor/download/{operation}", **query)
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert next(iter(query)) in answer.json()["message"]
+
+    async def test_a_cell_that_no_sheet_can_hold(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 1 wide 40000")
+        answer = await ana.get(f"editor/download/{operation}", format="xlsx")
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert "32" in answer.json()["message"]
+
+    @staticmethod
+    async def _refused(ana: Caller, operation: str) -> tuple[int, int, str]:
+        answers = [await ana.get(f"editor/download/{operation}", format=kind) for kind in FORMATS]
+        assert len({answer.content for answer in answers}) == 1
+        return verdict(answers[0])
+
+
+class TestBrokenTransfers:
+    @pytest.mark.item(55)
+    @pytest.mark.parametrize("kind", ["csv", "ndjson", "arrow"])
+    async def test_a_stream_that_fails_has_no_last_chunk(self, ana: Caller, kind: str):
+        operation = await self._large(ana)
+        # Its head, and so its schema, stays readable.
+        last = self._files(ana.api, operation)[-1]
+        last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+        unavailable = (503, -1, "service_unavailable")
+        assert await ana.refused("editor/fetch_result_data", operationId=operation, start_row=29_999) == unavailable
+        async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
+            path = f"/api/v1/editor/download/{operation}?format={kind}"
+            async with http.stream("GET", path, headers=ana.headers) as answer:
+                assert answer.status_code == 200
+                received, is_whole = await self._received(answer)
+        assert not is_whole
+        assert len(received) > 1_000_000
+        assert b"Traceback" not in received
+        assert b"result store" not in received
+
+    async def test_a_store_that_fails_before_the_first_byte_is_503(self, ana: Caller):
+        operation = await self._large(ana)
+        for file in self._files(ana.api, operation):
+            file.unlink()
+        unavailable = (503, -1, "service_unavailable")
+        assert verdict(await ana.get(f"editor/download/{operation}")) == unavailable
+        assert await ana.refused("editor/fetch_result_data", operationId=operation) == unavailable
+        assert await ana.state(operation) == "available"
+
+    async def test_a_client_that_leaves_gives_its_place_back(self, small_api: ApiOpener):
+        async with small_api(max_streams_per_user=1) as api:
+            ana = await api.user()
+            operation = await self._large(ana)
+            path = f"/api/v1/editor/download/{operation}"
+            for _ in range(3):
+                async with api.http.stream("GET", path, headers=ana.headers) as answer:
+                    assert answer.status_code == 200
+                    assert await anext(answer.aiter_raw())
+            async with api.http.stream("GET", path, headers=ana.headers):
+                assert verdict(await ana.get(f"editor/download/{operation}")) == (429, -1, "too_many_streams")
+
+    @staticmethod
+    async def _received(answer: httpx.Response) -> tuple[bytes, bool]:
+        """What came, and whether it came to its end."""
+        received = bytearray()
+        try:
+            async for piece in answer.aiter_raw():
+                received += piece
+        except httpx.RemoteProtocolError:
+            return bytes(received), False
+        return bytes(received), True
+
+    @staticmethod
+    async def _large(ana: Caller) -> str:
+        return await finished(ana, "mysql", "rows 30000 wide 500", limit=30_000)
+
+    @staticmethod
+    def _files(api: Api, operation: str) -> list[Any]:
+        folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
+        return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+@asynccontextmanager
+async def served(api: Api) -> AsyncIterator[str]:
+    """The application on a free port of loopback."""
+    settings = api.services.settings
+    free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})
+    config = server(free, api.app)
+    config.lifespan = "off"
+    running = uvicorn.Server(config)
+    task = asyncio.create_task(running.serve())
+    for _ in range(500):
+        if running.started:
+            break
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        running.should_exit = True
+        await task

@@ -1,0 +1,199 @@
+"""get_history and create_notebook (Contract editor 11, 12)."""
+
+import json
+import re
+import time
+
+import pytest
+from tests.api.dialects import Dialect
+from tests.api.driving import Api, Caller, verdict
+
+
+class TestHistory:
+    @pytest.mark.item(67)
+    async def test_only_own_entries_newest_first(self, api: Api, ana: Caller, bob: Caller):
+        await bob.run("mysql", "rows 9")
+        began = time.time() * 1000
+        for number in range(3):
+            await ana.run("mysql", f"rows {number}")
+        body = await ana.history()
+        assert (body["count"], body["message"]) == (3, "History fetched")
+        assert [entry["data"]["statement"] for entry in body["history"]] == ["rows 2", "rows 1", "rows 0"]
+        assert all(
+            began - 1000 <= entry["data"]["lastExecuted"] <= time.time() * 1000 + 1000 for entry in body["history"]
+        )
+        admin = await api.user(admin=True)
+        assert (await admin.history())["count"] == 0
+
+    @pytest.mark.item(67)
+    async def test_an_entry_tells_all_about_its_operation(self, ana: Caller, dialect: Dialect):
+        body = await ana.run(dialect, dialect.rows(3))
+        (entry,) = (await ana.history())["history"]
+        assert (entry["id"], entry["uuid"]) == (body["history_id"], body["history_uuid"])
+        assert (entry["name"], entry["type"]) == ("", f"query-{dialect}")
+        assert entry["absoluteUrl"] == f"/editor?editor={body['history_id']}"
+        assert entry["data"] | {"lastExecuted": 0} == {
+            "statement": dialect.rows(3),
+            "lastExecuted": 0,
+            "status": "available",
+            "parentSavedQueryUuid": "",
+            "state": "available",
+            "message": "",
+            "database": "",
+            "rows": 3,
+        }
+
+    @pytest.mark.item(67)
+    async def test_status_moves_without_polling(self, ana: Caller):
+        operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+        assert (await ana.history())["history"][0]["data"]["status"] in {"waiting", "running"}
+        await ana.on(operation, "cancel_statement")
+        assert (await ana.history())["history"][0]["data"]["status"] == "canceled"
+        failed = await ana.run("mysql", "fail nicely")
+        data = (await ana.history())["history"][0]["data"]
+        assert (data["status"], data["state"], data["message"]) == ("failed", "failed", failed["message"])
+        await ana.run("mysql", "ddl")
+        data = (await ana.history())["history"][0]["data"]
+        assert (data["status"], data["state"]) == ("available", "success")
+
+    @pytest.mark.item(67)
+    async def test_polling_never_changes_the_order(self, ana: Caller):
+        operations = [(await ana.run("mysql", f"rows {number}"))["history_uuid"] for number in range(3)]
+        before = (await ana.history())["history"]
+        await ana.on(operations[0], "check_status")
+        await ana.page(operations[0])
+        assert (await ana.history())["history"] == before
+
+    @pytest.mark.item(67)
+    async def test_pages(self, ana: Caller):
+        for number in range(7):
+            await ana.run("mysql", f"rows {number}")
+        pages = [await ana.history(page=page, limit=3) for page in (1, 2, 3, 4, 10**9)]
+        assert {page["count"] for page in pages} == {7}
+        assert [len(page["history"]) for page in pages] == [3, 3, 1, 0, 0]
+        seen = [entry["data"]["statement"] for page in pages for entry in page["history"]]
+        assert seen == [f"rows {number}" for number in reversed(range(7))]
+
+    @pytest.mark.item(67)
+    async def test_a_limit_out_of_range_is_100(self, ana: Caller):
+        await ana.api.database.execute(
+            """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
+                statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit,
+                timeout_s, deadline_at, has_result_set)
+            select gen_random_uuid(), users.id, 'mysql', 'mysql', 'closed', 'rows 1', 0, 1, '{0,0,0,5}', '',
+                gen_random_uuid()::text, '', 0, '', 1, 1, now(), true
+            from users, generate_series(1, 120) where username_key = $1""",
+            ana.username,
+        )
+        assert len((await ana.history())["history"]) == 50
+        for limit in ("101", "0", "-1", "100"):
+            assert len((await ana.history(limit=limit))["history"]) == 100
+
+    @pytest.mark.item(67)
+    @pytest.mark.parametrize("query", [{"page": "0"}, {"page": "-1"}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}])
+    async def test_numbers_that_are_none_are_refused(self, ana: Caller, query: dict[str, str]):
+        answer = await ana.get("editor/get_history", **query)
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert next(iter(query)) in answer.json()["message"]
+
+    @pytest.mark.item(67)
+    async def test_doc_type_takes_every_form_of_a_name(self, ana: Caller):
+        for connector in ("mysql", "hive2", "7"):
+            await ana.run(connector, "rows 1")
+        found = {name: (await ana.history(doc_type=name))["count"] for name in (
+            "", "mysql", "MYSQL", "hive", "beeswax", "hive2", "7", "hive-7", "mysql-7", "nope", "999",
+        )}  # fmt: skip
+        assert found == {
+            "": 3, "mysql": 1, "MYSQL": 1, "hive": 2, "beeswax": 2, "hive2": 1, "7": 1, "hive-7": 1, "mysql-7": 0,
+            "nope": 0, "999": 0,
+        }  # fmt: skip
+
+    @pytest.mark.item(67)
+    async def test_doc_connector_is_an_id(self, ana: Caller):
+        for connector in ("mysql", "hive2", "7"):
+            await ana.run(connector, "rows 1")
+        assert (await ana.history(doc_connector="7"))["count"] == 1
+        assert (await ana.history(doc_connector="8"))["count"] == 0
+        assert (await ana.history(doc_connector="7", doc_type="mysql"))["count"] == 0
+        assert (await ana.history(doc_connector="7", doc_type="hive"))["count"] == 1
+
+    @pytest.mark.item(67)
+    async def test_doc_text_is_a_substring_without_case_and_wildcards(self, ana: Caller):
+        for text in ("Alpha 100%", "beta_x", "gamma\\"):
+            await ana.run("mysql", f"text {text}")
+        counts = {
+            text: (await ana.history(doc_text=text))["count"]
+            for text in ("ALPHA", "0%", "a%0", "_", "a_x", "\\", "text")
+        }
+        assert counts == {"ALPHA": 1, "0%": 1, "a%0": 0, "_": 1, "a_x": 1, "\\": 1, "text": 3}
+
+    async def test_managed_tasks_are_none(self, ana: Caller):
+        await ana.run("mysql", "rows 1")
+        body = await ana.history(is_notification_manager="true")
+        assert (body["count"], body["history"]) == (0, [])
+
+    @pytest.mark.item(67)
+    async def test_a_statement_is_cut_to_1001_characters(self, ana: Caller):
+        statement = "text " + "😀" * 2000
+        await ana.run("mysql", statement)
+        assert (await ana.history())["history"][0]["data"]["statement"] == statement[:1001]
+
+    async def test_a_notebook_may_keep_its_operations_out(self, ana: Caller):
+        for notebook in ({"type": "notebook"}, {"skipHistorify": True}):
+            body = (await ana.post_json("editor/execute/mysql", statement="rows 1", notebook=notebook, wait=30)).json()
+            assert (await ana.page(body["history_uuid"]))["data"] == [[0]]
+        assert (await ana.history())["count"] == 0
+
+    async def test_a_saved_notebook_names_its_query(self, ana: Caller):
+        for notebook, parent in (
+            ({"isSaved": True, "uuid": "u"}, "u"),
+            ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, "p"),
+        ):
+            body = (await ana.post_json("editor/execute/mysql", statement="rows 1", notebook=notebook)).json()
+            assert body["history_parent_uuid"] == parent
+            assert (await ana.history())["history"][0]["data"]["parentSavedQueryUuid"] == parent
+        plain = (await ana.post_json("editor/execute/mysql", statement="rows 1", notebook={"uuid": "u"})).json()
+        assert "history_parent_uuid" not in plain
+
+    @pytest.mark.item(67)
+    async def test_each_statement_of_a_script_has_its_entry(self, ana: Caller):
+        first = await ana.run("mysql", "rows 1; rows 2")
+        await ana.told("editor/execute/mysql", operationId=first["history_uuid"], wait=30)
+        snippet = json.dumps({"type": "mysql", "statement": "rows 5", "database": "main"})
+        await ana.told("editor/execute", snippet=snippet, wait=30)
+        entries = (await ana.history())["history"]
+        assert [entry["data"]["statement"] for entry in entries] == ["rows 5", "rows 2", "rows 1"]
+        assert entries[0]["data"]["database"] == "main"
+
+
+class TestNotebook:
+    @pytest.mark.item(68)
+    @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
+    async def test_each_call_gives_a_new_empty_notebook(self, ana: Caller, path: str):
+        notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
+        assert (
+            notebooks[0] | {"uuid": ""}
+            == notebooks[1] | {"uuid": ""}
+            == {
+                "name": "My Notebook",
+                "uuid": "",
+                "description": "",
+                "type": "notebook",
+                "isSaved": False,
+                "isManaged": False,
+                "skipHistorify": False,
+                "sessions": [],
+                "snippets": [],
+                "directoryUuid": None,
+            }
+        )
+        assert notebooks[0]["uuid"] != notebooks[1]["uuid"]
+        assert re.fullmatch(r"[0-9a-f-]{36}", notebooks[0]["uuid"])
+        assert (await ana.history())["count"] == 0
+
+    @pytest.mark.item(68)
+    async def test_a_dialect_gives_a_query_of_it(self, ana: Caller):
+        for kind in ("sqlite", "SQLite"):
+            notebook = (await ana.told("editor/create_notebook", type=kind, directory_uuid="d"))["notebook"]
+            assert (notebook["type"], notebook["name"], notebook["directoryUuid"]) == ("query-sqlite", "", "d")
+        assert await ana.refused("editor/create_notebook", type="nope") == (404, -1, "dialect_not_found")

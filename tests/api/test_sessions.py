@@ -1,0 +1,251 @@
+"""Sessions that callers open and close themselves (Contract editor 9)."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import POSTGRESQL, Dialect
+from tests.api.driving import Api, Caller, verdict
+
+
+async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:
+    """`session` of a create_session that succeeds."""
+    session = {"type": str(dialect), **({"properties": properties} if properties is not None else {})}
+    body = await ana.told("editor/create_session", session=json.dumps(session))
+    assert body["status"] == 0, body
+    return body["session"]
+
+
+async def closed(ana: Caller, **session: Any) -> dict[str, Any]:
+    """`session` of a close_session that succeeds."""
+    body = await ana.told("editor/close_session", session=json.dumps(session))
+    return body["session"]
+
+
+def settings(**values: str) -> list[dict[str, Any]]:
+    return [{"key": "settings", "value": [{"key": key, "value": value} for key, value in values.items()]}]
+
+
+class TestCreate:
+    @pytest.mark.item(57)
+    async def test_every_dialect_gives_all_keys(self, ana: Caller, dialect: Dialect):
+        session = await opened(ana, dialect)
+        assert (session["type"], session["properties"], session["configuration"]) == (dialect.name, [], {})
+        assert (session["reuse_session"], session["http_addr"]) == (False, None)
+        body = await ana.run(dialect, "SELECT 1", session_id=session["id"])
+        assert body["status"] == 0
+        assert (body["handle"]["session_id"], body["handle"]["session_guid"]) == (session["id"], session["session_id"])
+
+    @pytest.mark.item(57)
+    async def test_its_settings_hold_in_its_statements(self, ana: Caller):
+        session = await opened(ana, POSTGRESQL, settings(work_mem="1234kB"))
+        assert session["configuration"] == {"work_mem": "1234kB"}
+        assert session["properties"] == settings(work_mem="1234kB")
+        for _ in range(2):
+            body = await ana.run(POSTGRESQL, "SHOW work_mem", session_id=session["id"])
+            assert (await ana.page(body["history_uuid"]))["data"] == [["1234kB"]]
+        assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
+
+    @pytest.mark.item(57)
+    async def test_temporary_objects_live_as_long_as_the_session(self, ana: Caller, dialect: Dialect):
+        session = (await opened(ana, dialect))["id"]
+        table = f"kept_{ana.username}"
+        for statement in (f"CREATE TEMPORARY TABLE {table} (a INTEGER)", f"INSERT INTO {table} VALUES (7)"):
+            assert (await ana.run(dialect, statement, session_id=session))["status"] == 0
+        body = await ana.run(dialect, f"SELECT a FROM {table}", session_id=session)
+        assert (await ana.page(body["history_uuid"]))["data"] == [[7]]
+
+    @pytest.mark.item(57)
+    async def test_the_notebook_may_name_the_session(self, ana: Caller):
+        session = (await opened(ana, "mysql"))["id"]
+        await ana.run("mysql", "set x 5", session_id=session)
+        notebook = {"sessions": [{"type": "sqlite", "id": 1}, {"type": "MySQL", "id": session}]}
+        answer = await ana.post_json("editor/execute/mysql", statement="get x", notebook=notebook, wait=30)
+        assert answer.json()["handle"]["session_id"] == session
+        assert (await ana.page(answer.json()["history_uuid"]))["data"] == [["5"]]
+
+    async def test_statements_of_one_session_take_turns_in_order(self, ana: Caller):
+        session = (await opened(ana, "mysql"))["id"]
+        statements = ["sleep 0.2", *(f"set x {number}" for number in range(5)), "get x"]
+        operations = [
+            (await ana.execute("mysql", statement, session_id=session))["history_uuid"] for statement in statements
+        ]
+        assert {await ana.state(one) for one in operations[1:]} <= {"waiting"}
+        ends = [(await ana.ended(one))["query_status"]["state"] for one in operations]
+        assert ends == ["success"] * 6 + ["available"]
+        assert (await ana.page(operations[-1]))["data"] == [["4"]]
+
+    @pytest.mark.parametrize(
+        ("session", "code"),
+        [
+            (None, "missing_parameter"),
+            ({}, "missing_parameter"),
+            ({"type": ""}, "missing_parameter"),
+            ({"type": "postgresql", "properties": settings(search_path="x")}, "invalid_parameter"),
+            ({"type": 5}, "invalid_parameter"),
+            ({"type": "mysql", "properties": {}}, "invalid_parameter"),
+            ({"type": "mysql", "properties": [1]}, "invalid_parameter"),
+            ([], "invalid_parameter"),
+            ("{", "invalid_json"),
+        ],
+    )
+    async def test_a_bad_request_opens_nothing(self, ana: Caller, session: Any, code: str):
+        answer = await ana.post_json("editor/create_session", session=session)
+        assert verdict(answer) == (400, -1, code)
+        assert await self._open_sessions(ana) == 0
+
+    async def test_unknown_and_forbidden_connectors_look_the_same(self, ana: Caller):
+        for name in ("nope", "closed"):
+            refused = await ana.post("editor/create_session", session=json.dumps({"type": name}))
+            assert verdict(refused) == (404, -1, "dialect_not_found")
+
+    async def test_an_engine_out_of_reach_opens_nothing(self, ana: Caller):
+        fake = ana.api.fakes["down"]
+        fake.reachable = False
+        answer = await ana.post("editor/create_session", session='{"type": "down"}')
+        fake.reachable = True
+        assert verdict(answer) == (503, -1, "engine_unavailable")
+        assert await self._open_sessions(ana) == 0
+
+    @pytest.mark.item(69)
+    async def test_above_the_sessions_of_a_user_nothing_is_opened(self, small_api: ApiOpener):
+        async with small_api(max_sessions_per_user=2) as api:
+            ana, bob = await api.user(), await api.user()
+            first, _ = await opened(ana, "mysql"), await opened(ana, "sqlite")
+            refused = await ana.post("editor/create_session", session='{"type": "mysql"}')
+            assert verdict(refused) == (429, -1, "too_many_sessions")
+            assert await self._open_sessions(ana) == 2
+            await opened(bob, "mysql")
+            await closed(ana, type="mysql", id=first["id"])
+            await opened(ana, "mysql")
+
+    @staticmethod
+    async def _open_sessions(ana: Caller) -> int:
+        return await ana.api.database.value(
+            "select count(*) from sessions join users on users.id = user_id where username_key = $1 and closed_at is null",
+            ana.username,
+        )
+
+
+class TestClose:
+    async def test_it_says_what_was_closed(self, ana: Caller, dialect: Dialect):
+        session = await opened(ana, dialect)
+        assert await closed(ana, type=dialect.name, id=session["id"]) == {
+            "status": 0,
+            "message": "Session successfully closed.",
+            "session": {"id": session["id"], "application": dialect.name, "status": 4},
+        }
+
+    async def test_close_twice_is_harmless(self, ana: Caller):
+        session = await opened(ana, "mysql")
+        await closed(ana, type="mysql", id=session["id"])
+        assert (await closed(ana, type="mysql", id=session["id"]))["session"] is None
+
+    async def test_without_an_id_all_of_the_connector_are_closed(self, ana: Caller):
+        kept = await opened(ana, "sqlite")
+        gone = [await opened(ana, "mysql") for _ in range(2)]
+        assert (await closed(ana, type="mysql"))["session"]["application"] == "mysql"
+        assert (await closed(ana, type="mysql"))["session"] is None
+        for session in gone:
+            assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session["id"]) == (
+                404,
+                -1,
+                "session_not_found",
+            )
+        assert (await ana.run("sqlite", "SELECT 1", session_id=kept["id"]))["status"] == 0
+
+    async def test_what_runs_in_it_is_canceled_and_results_stay(self, ana: Caller):
+        session = (await opened(ana, "mysql"))["id"]
+        done = (await ana.run("mysql", "rows 3", session_id=session))["history_uuid"]
+        running, waiting = [
+            (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)
+        ]
+        await ana.running(running)
+        async with asyncio.timeout(8):
+            await closed(ana, type="mysql", id=session)
+            assert (await ana.ended(running))["code"] == "canceled"
+            assert (await ana.ended(waiting))["code"] == "canceled"
+        assert (await ana.page(done))["data"] == [[0], [1], [2]]
+
+    @pytest.mark.item(57)
+    async def test_a_session_of_somebody_else_is_not_found(self, ana: Caller, bob: Caller):
+        session = (await opened(ana, "mysql"))["id"]
+        missing = (404, -1, "session_not_found")
+        assert await bob.refused("editor/execute/mysql", statement="rows 1", session_id=session) == missing
+        assert (
+            await bob.refused("editor/close_session", session=json.dumps({"type": "mysql", "id": session})) == missing
+        )
+        assert await bob.refused("editor/close_session", session=json.dumps({"type": "mysql", "id": 2**40})) == missing
+        assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0
+        assert (await bob.history())["count"] == 0
+
+    @pytest.mark.parametrize("session_id", [0, -1, 2**40, 2**63 - 1])
+    async def test_an_unknown_session_is_not_found(self, ana: Caller, session_id: int):
+        missing = (404, -1, "session_not_found")
+        assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session_id) == missing
+        body = json.dumps({"type": "mysql", "id": session_id})
+        assert await ana.refused("editor/close_session", session=body) == missing
+        assert (await ana.history())["count"] == 0
+
+    async def test_a_session_of_another_connector_is_not_found(self, ana: Caller):
+        session = (await opened(ana, "mysql"))["id"]
+        assert (await ana.refused("editor/execute/sqlite", statement="SELECT 1", session_id=session))[
+            2
+        ] == "session_not_found"
+
+
+class TestCredentials:
+    @pytest.mark.item(59)
+    async def test_a_source_without_credentials_wants_some(self, ana: Caller):
+        body = await ana.told("editor/execute/login", statement="SELECT 1")
+        assert (body["status"], body["code"]) == (401, "credentials_required")
+        assert (await ana.history())["count"] == 0
+        body = await ana.told("editor/create_session", session='{"type": "login"}')
+        assert (body["status"], body["code"]) == (401, "credentials_required")
+
+    @pytest.mark.item(59)
+    async def test_given_credentials_count_until_the_session_ends(self, ana: Caller, bob: Caller):
+        session = await opened(ana, "login", self._properties("planted-secret"))
+        assert session["properties"] == self._properties("")
+        assert (await ana.run("login", "SELECT 1", session_id=session["id"]))["status"] == 0
+        assert (await ana.run("login", "SELECT 1"))["status"] == 0
+        assert (await bob.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
+        await closed(ana, type="login", id=session["id"])
+        assert (await ana.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
+
+    @pytest.mark.item(58)
+    @pytest.mark.item(59)
+    async def test_a_password_appears_nowhere(self, api: Api, ana: Caller):
+        with capture_logs() as logs:
+            for password in ("wrong-planted-secret", "planted-secret"):
+                answer = await ana.post(
+                    "editor/create_session",
+                    session=json.dumps({"type": "login", "properties": self._properties(password)}),
+                )
+                assert answer.status_code == 200
+                assert "planted-secret" not in answer.text
+            assert answer.json()["status"] == 0
+            session = answer.json()["session"]["id"]
+            for statement in ("SELECT 1", "SELECT * FROM no_such_table"):
+                operation = (await ana.run("login", statement, session_id=session))["history_uuid"]
+                for call in ("check_status", "get_logs"):
+                    assert "planted-secret" not in (await ana.post(f"editor/{call}", operationId=operation)).text
+            assert "planted-secret" not in (await ana.get("editor/get_history")).text
+            await closed(ana, type="login", id=session)
+        assert "planted-secret" not in repr(logs)
+        for table in ("sessions", "statements", "statement_logs"):
+            rows = await api.database.fetch(f"select * from {table}")
+            assert "planted-secret" not in repr([dict(row) for row in rows])
+
+    @pytest.mark.item(59)
+    async def test_refused_credentials_are_never_http_401(self, ana: Caller):
+        session = json.dumps({"type": "login", "properties": self._properties("wrong")})
+        body = await ana.told("editor/create_session", session=session)
+        assert (body["status"], body["code"]) == (401, "credentials_required")
+
+    @staticmethod
+    def _properties(password: str) -> list[dict[str, str]]:
+        return [{"name": "user", "value": "api_tests"}, {"name": "password", "value": password}]
