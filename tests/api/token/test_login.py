@@ -116,3 +116,12 @@ async def test_the_first_login_obeys_the_rules_of_new_users(opener: Opener) -> N
         assert (await api.stranger.post("token/auth", username="ana", password="short")).status_code == 401
         assert (await api.stranger.post("token/auth", username="a b", password=PASSWORD)).status_code == 401
         assert await accounts(api).all() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"backend": ("local", "ldap")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
+)
+async def test_a_name_that_cannot_be_loaded_stops_the_start(opener: Opener, changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^desktop\.auth\.{key}: "):
+        await opener(**changes).__aenter__()

@@ -1,0 +1,41 @@
+"""User names (Contract platform 3.7)."""
+
+import pytest
+
+from queryserver.domain.errors import InvalidUsername
+from queryserver.domain.usernames import UsernameRule
+
+
+@pytest.mark.platform(36)
+@pytest.mark.parametrize("name", ["ANA", "ana", " ana ", "Ana\t"])
+def test_by_default_names_are_kept_and_compared_in_lower_case(name: str) -> None:
+    read = UsernameRule().read(name)
+    assert (read.shown, read.key) == ("ana", "ana")
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown", "key"),
+    [
+        (UsernameRule(force_lowercase=False), "Ana", "ana"),
+        (UsernameRule(force_lowercase=False, force_uppercase=True), "ANA", "ana"),
+        (UsernameRule(ignore_case=False, force_lowercase=False), "Ana", "Ana"),
+    ],
+)
+def test_the_case_rule_is_configurable(rule: UsernameRule, shown: str, key: str) -> None:
+    read = rule.read("Ana")
+    assert (read.shown, read.key) == (shown, key)
+
+
+def test_two_spellings_of_one_letter_are_one_name() -> None:
+    assert UsernameRule().read("jose\u0301") == UsernameRule().read("jos\u00e9")
+
+
+@pytest.mark.parametrize("name", ["x", "a.b+c-d_e@f", "...a", "Ünïcøde", "x" * 150])
+def test_legal_names_are_taken(name: str) -> None:
+    assert UsernameRule().read(name).shown == name.lower()
+
+
+@pytest.mark.parametrize("name", ["", "  ", ".", "...", "a b", "a/b", "a\0b", "a\nb", "<b>", "a'b", "*", "x" * 151])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidUsername):
+        UsernameRule().read(name)
