@@ -14,13 +14,14 @@ from uvicorn.supervisors import Multiprocess
 
 from queryserver.api.application import create_application, framed
 from queryserver.api.metrics import RequestMetrics
-from queryserver.container import Services, open_services
+from queryserver.container import open_services
 from queryserver.db.migrations import migrate, require_newest
 from queryserver.domain.errors import ConfigurationError
 from queryserver.embedded.administrator import ensure_administrator
 from queryserver.embedded.defaults import prepare
 from queryserver.embedded.settings import with_defaults
 from queryserver.logs import configure_logging
+from queryserver.services.everything import Services
 from queryserver.settings import Settings, load_settings
 
 # A call that only waits (events, long polls) must not hold up the end of the process.

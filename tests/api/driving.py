@@ -14,7 +14,7 @@ from tests.api.answers import require_contract
 from tests.api.transport import AppTransport
 from tests.fakes.engine import FakeEngine
 
-from queryserver.container import Services, open_services
+from queryserver.container import open_services
 from queryserver.container.connectors import build_engine
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, PoolLimits, open_database
@@ -23,6 +23,7 @@ from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount, StoredLogin
 from queryserver.interfaces.engine import Engine
 from queryserver.main import create_app
+from queryserver.services.everything import Services
 from queryserver.settings import Settings
 
 _numbers = count(1)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeVar, cast
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
-from queryserver.container import Services
 from queryserver.domain.errors import PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.schemas.requests import parse
 from queryserver.schemas.snippets import Fields as FieldsModel
+from queryserver.services.everything import Services
 
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024

@@ -1,4 +1,3 @@
 """The only room that knows every adapter: settings to services, inside one AsyncExitStack."""
 
-from queryserver.container.services import Services as Services
 from queryserver.container.services import open_services as open_services

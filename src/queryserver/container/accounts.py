@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from queryserver.auth.authenticator import BearerAuthenticator
 from queryserver.auth.keys import load_keyring, require_known_key
@@ -20,27 +19,14 @@ from queryserver.db.migrations import require_newest
 from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import ConfigurationError
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.auth import Authenticator, LoginBackend
-from queryserver.interfaces.sealing import Sealer
-from queryserver.interfaces.users import UserDirectory
+from queryserver.interfaces.auth import LoginBackend
 from queryserver.services.accounts import AccountRules, Accounts
+from queryserver.services.everything import AccountServices
 from queryserver.services.logins import LoginParts, Logins
 from queryserver.services.throttling import LoginThrottle, ThrottleLimits
 from queryserver.services.tokens import TokenLives, Tokens
 from queryserver.settings import Settings
 from queryserver.settings.auth import AuthSettings
-
-
-@dataclass(frozen=True, slots=True)
-class AccountServices:
-    """What routes and commands call about users."""
-
-    authenticator: Authenticator
-    directory: UserDirectory
-    sealer: Sealer
-    accounts: Accounts
-    logins: Logins
-    tokens: Tokens
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.container.accounts import AccountServices, open_accounts
+from queryserver.container.accounts import open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.records import Kept, open_records
 from queryserver.db.migrations import require_newest
@@ -22,8 +22,8 @@ from queryserver.domain.connector import Connector
 from queryserver.interfaces.engine import Engine
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
+from queryserver.services.everything import AccountServices, Services
 from queryserver.services.readiness import Readiness
-from queryserver.services.retention import RetentionSweep
 from queryserver.services.running.execution import ExecutionSettings
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
 from queryserver.services.sessions import SessionLimits, Sessions
@@ -40,29 +40,6 @@ from queryserver.settings import Settings
 from queryserver.tasks.inline import InlineQueue
 
 _THREADS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Everything that routes and commands call."""
-
-    settings: Settings
-    accounts: AccountServices
-    connectors: Connectors
-    access: Access
-    submissions: Submissions
-    following: Following
-    reading: Reading
-    downloads: Downloads
-    ending: Ending
-    history: History
-    sessions: Sessions
-    streams: Streams
-    retention: RetentionSweep
-    readiness: Readiness
-    runner: Runner
-    threads: Executor
-    registry: CollectorRegistry
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,82 @@
+"""The error tree. Status codes and bodies live in `api/errors.py`, nowhere else.
+
+QueryServerError
+├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
+├─ PermissionDenied ── AdminRequired, DownloadDisabled
+├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters, InvalidPath,
+│                      InvalidUsername, InvalidPassword
+├─ PayloadTooLarge, UnsupportedMediaType
+├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup
+├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
+│                      UsernameTaken, LastAdministrator
+├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
+├─ NotSupported
+├─ EngineError ─────── StatementRejected, RejectedByRule, EngineUnavailable, EngineTimeout, SessionLost,
+│                      OutcomeUnknown, CredentialsRequired, ResultStoreFailed
+├─ StorageError ────── StorageUnavailable, StorageFull
+└─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
+"""
+
+from queryserver.domain.errors.access import AdminRequired as AdminRequired
+from queryserver.domain.errors.access import AuthenticationFailed as AuthenticationFailed
+from queryserver.domain.errors.access import BadAuthorizationHeader as BadAuthorizationHeader
+from queryserver.domain.errors.access import DownloadDisabled as DownloadDisabled
+from queryserver.domain.errors.access import InvalidToken as InvalidToken
+from queryserver.domain.errors.access import NotAuthenticated as NotAuthenticated
+from queryserver.domain.errors.access import PermissionDenied as PermissionDenied
+from queryserver.domain.errors.access import UserInactive as UserInactive
+from queryserver.domain.errors.access import UserNotFound as UserNotFound
+from queryserver.domain.errors.base import QueryServerError as QueryServerError
+from queryserver.domain.errors.calls import ConflictingParameters as ConflictingParameters
+from queryserver.domain.errors.calls import InvalidBody as InvalidBody
+from queryserver.domain.errors.calls import InvalidFields as InvalidFields
+from queryserver.domain.errors.calls import InvalidHost as InvalidHost
+from queryserver.domain.errors.calls import InvalidJson as InvalidJson
+from queryserver.domain.errors.calls import InvalidParameter as InvalidParameter
+from queryserver.domain.errors.calls import InvalidPassword as InvalidPassword
+from queryserver.domain.errors.calls import InvalidPath as InvalidPath
+from queryserver.domain.errors.calls import InvalidRequest as InvalidRequest
+from queryserver.domain.errors.calls import InvalidUsername as InvalidUsername
+from queryserver.domain.errors.calls import MissingParameter as MissingParameter
+from queryserver.domain.errors.calls import NotSupported as NotSupported
+from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge
+from queryserver.domain.errors.calls import UnsupportedMediaType as UnsupportedMediaType
+from queryserver.domain.errors.engines import CredentialsRequired as CredentialsRequired
+from queryserver.domain.errors.engines import EngineError as EngineError
+from queryserver.domain.errors.engines import EngineTimeout as EngineTimeout
+from queryserver.domain.errors.engines import EngineUnavailable as EngineUnavailable
+from queryserver.domain.errors.engines import OutcomeUnknown as OutcomeUnknown
+from queryserver.domain.errors.engines import RejectedByRule as RejectedByRule
+from queryserver.domain.errors.engines import ResultStoreFailed as ResultStoreFailed
+from queryserver.domain.errors.engines import SessionLost as SessionLost
+from queryserver.domain.errors.engines import StatementRejected as StatementRejected
+from queryserver.domain.errors.limits import LoginThrottled as LoginThrottled
+from queryserver.domain.errors.limits import QuotaExceeded as QuotaExceeded
+from queryserver.domain.errors.limits import TooManyRequests as TooManyRequests
+from queryserver.domain.errors.limits import TooManySessions as TooManySessions
+from queryserver.domain.errors.limits import TooManyStatements as TooManyStatements
+from queryserver.domain.errors.limits import TooManyStreams as TooManyStreams
+from queryserver.domain.errors.objects import Conflict as Conflict
+from queryserver.domain.errors.objects import DirectoryNotEmpty as DirectoryNotEmpty
+from queryserver.domain.errors.objects import DownloadRefused as DownloadRefused
+from queryserver.domain.errors.objects import IdempotencyConflict as IdempotencyConflict
+from queryserver.domain.errors.objects import LastAdministrator as LastAdministrator
+from queryserver.domain.errors.objects import NoMoreStatements as NoMoreStatements
+from queryserver.domain.errors.objects import NotFound as NotFound
+from queryserver.domain.errors.objects import OperationNotFound as OperationNotFound
+from queryserver.domain.errors.objects import PathExists as PathExists
+from queryserver.domain.errors.objects import PathNotFound as PathNotFound
+from queryserver.domain.errors.objects import PreviousNotFinished as PreviousNotFinished
+from queryserver.domain.errors.objects import SessionNotFound as SessionNotFound
+from queryserver.domain.errors.objects import UnknownDialect as UnknownDialect
+from queryserver.domain.errors.objects import UnknownGroup as UnknownGroup
+from queryserver.domain.errors.objects import UnknownUser as UnknownUser
+from queryserver.domain.errors.objects import UsernameTaken as UsernameTaken
+from queryserver.domain.errors.parts import ConfigurationError as ConfigurationError
+from queryserver.domain.errors.parts import DatabaseUnavailable as DatabaseUnavailable
+from queryserver.domain.errors.parts import LoginBackendUnavailable as LoginBackendUnavailable
+from queryserver.domain.errors.parts import SchemaMismatch as SchemaMismatch
+from queryserver.domain.errors.parts import ServiceUnavailable as ServiceUnavailable
+from queryserver.domain.errors.parts import StorageError as StorageError
+from queryserver.domain.errors.parts import StorageFull as StorageFull
+from queryserver.domain.errors.parts import StorageUnavailable as StorageUnavailable

@@ -1,0 +1,94 @@
+"""Calls that are wrong as they stand."""
+
+from queryserver.domain.errors.base import QueryServerError
+
+
+class InvalidRequest(QueryServerError):
+    """The call is wrong as it stands; sending it again changes nothing."""
+
+    code = "invalid_request"
+
+
+class MissingParameter(InvalidRequest):
+    """A required parameter is absent or blank; the message names it."""
+
+    code = "missing_parameter"
+
+
+class InvalidParameter(InvalidRequest):
+    """A parameter has the wrong type, is out of range or an unknown word; the message names it."""
+
+    code = "invalid_parameter"
+
+
+class InvalidJson(InvalidRequest):
+    """A JSON body or a JSON field does not parse."""
+
+    code = "invalid_json"
+
+
+class InvalidBody(InvalidRequest):
+    """The JSON body is not an object."""
+
+    code = "invalid_body"
+
+
+class InvalidHost(InvalidRequest):
+    """The `Host` header is outside `desktop.allowed_hosts`."""
+
+    code = "invalid_host"
+
+
+class ConflictingParameters(InvalidRequest):
+    """Two parameters contradict each other."""
+
+    code = "conflicting_parameters"
+
+
+class InvalidFields(InvalidRequest):
+    """Fields of a token call are wrong; `fields` is the field map of the answer (Contract platform 3.2)."""
+
+    code = "validation_failed"
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        super().__init__("Some fields are not valid.")
+        self.fields = fields
+
+
+class InvalidUsername(InvalidRequest):
+    """A user name breaks the rule of Contract platform 3.7."""
+
+    code = "invalid_username"
+
+    def __init__(self) -> None:
+        super().__init__("A user name has 1 to 150 letters, digits and @ . + - _, and is not only dots.")
+
+
+class InvalidPassword(InvalidRequest):
+    """A new password is below `desktop.auth.password_min_length`, or above what a login takes."""
+
+    code = "invalid_password"
+
+
+class InvalidPath(InvalidRequest):
+    """A storage path leaves its root or cannot be a path."""
+
+    code = "invalid_path"
+
+
+class PayloadTooLarge(QueryServerError):
+    """The body, or the statement in it, is above its limit."""
+
+    code = "payload_too_large"
+
+
+class UnsupportedMediaType(QueryServerError):
+    """The body has a content type that this call does not read."""
+
+    code = "unsupported_media_type"
+
+
+class NotSupported(QueryServerError):
+    """This server or engine cannot do what was asked."""
+
+    code = "not_supported"

@@ -1,0 +1,55 @@
+"""Outcomes of statements, told by engines."""
+
+from queryserver.domain.errors.base import QueryServerError
+
+
+class EngineError(QueryServerError):
+    """The outcome of a statement, told by the engine: about a recorded statement it becomes state `failed`."""
+
+    code = "engine_error"
+
+
+class StatementRejected(EngineError):
+    """The engine refused or failed the statement; `message` is its own text, first line first, without traces."""
+
+
+class RejectedByRule(EngineError):
+    """A rule of this service refused the statement; the engine never saw it."""
+
+    code = "rejected"
+
+
+class EngineUnavailable(EngineError):
+    """No connection to the engine could be made; the statement was not started."""
+
+    code = "engine_unavailable"
+
+
+class EngineTimeout(EngineError):
+    """The engine did not answer in time, or its own time limit ended the statement."""
+
+    code = "engine_timeout"
+
+
+class SessionLost(EngineError):
+    """The engine session is gone and the statement was not started."""
+
+    code = "session_lost"
+
+
+class OutcomeUnknown(EngineError):
+    """After sending, the connection was lost: the statement may or may not have taken effect."""
+
+    code = "outcome_unknown"
+
+
+class CredentialsRequired(EngineError):
+    """The data source refused the credentials or lacks them."""
+
+    code = "credentials_required"
+
+
+class ResultStoreFailed(EngineError):
+    """The result could not be stored."""
+
+    code = "result_store_failed"

@@ -1,0 +1,135 @@
+"""Objects that are not there, or not in the state that a call needs."""
+
+from queryserver.domain.errors.base import QueryServerError
+
+
+class NotFound(QueryServerError):
+    """What was named does not exist, or the caller may not see it: the two are not told apart."""
+
+    code = "not_found"
+
+
+class OperationNotFound(NotFound):
+    """No such operation for this caller."""
+
+    code = "operation_not_found"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"Operation {operation_id} does not exist.")
+
+
+class UnknownDialect(NotFound):
+    """No such dialect or connector for this caller."""
+
+    code = "dialect_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Snippet type {name} is not configured.")
+
+
+class UnknownUser(NotFound):
+    """No user of that name."""
+
+    code = "unknown_user"
+
+    def __init__(self, username: str) -> None:
+        super().__init__(f"User {username} does not exist.")
+
+
+class UnknownGroup(NotFound):
+    """No group of that name."""
+
+    code = "unknown_group"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Group {name} does not exist.")
+
+
+class SessionNotFound(NotFound):
+    """No such session for this caller."""
+
+    code = "session_not_found"
+
+    def __init__(self, session_id: int | str) -> None:
+        super().__init__(f"Session {session_id} does not exist.")
+
+
+class PathNotFound(NotFound):
+    """No file or directory of that path."""
+
+    code = "path_not_found"
+
+
+class Conflict(QueryServerError):
+    """The state of the object forbids the call."""
+
+    code = "conflict"
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was used for another request."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self) -> None:
+        super().__init__("This idempotency key was used for another request.")
+
+
+class PreviousNotFinished(Conflict):
+    """The previous statement of the script still runs."""
+
+    code = "previous_not_finished"
+
+    def __init__(self) -> None:
+        super().__init__("The previous statement of this script has not ended yet.")
+
+
+class NoMoreStatements(Conflict):
+    """The script has no statement after the given one."""
+
+    code = "no_more_statements"
+
+    def __init__(self) -> None:
+        super().__init__("The script has no further statement.")
+
+
+class DownloadRefused(Conflict):
+    """A statement without a finished result cannot be downloaded; `outcome` says why (Contract editor 8.2)."""
+
+    code = "not_finished"
+
+    def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_code = code
+        self.status = status
+        self.gone = gone
+
+
+class UsernameTaken(Conflict):
+    """A user of that name exists, by the case rule."""
+
+    code = "name_taken"
+
+    def __init__(self, username: str) -> None:
+        super().__init__(f"User {username} exists already.")
+
+
+class LastAdministrator(Conflict):
+    """The last active administrator stays one."""
+
+    code = "last_administrator"
+
+    def __init__(self) -> None:
+        super().__init__("The last active administrator cannot be disabled or lose the administrator flag.")
+
+
+class PathExists(Conflict):
+    """There is something of that name already."""
+
+    code = "path_exists"
+
+
+class DirectoryNotEmpty(Conflict):
+    """A directory with entries is deleted only recursively."""
+
+    code = "directory_not_empty"

@@ -1,0 +1,62 @@
+"""All services of one process, as the container puts them together."""
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from queryserver.interfaces.auth import Authenticator
+from queryserver.interfaces.sealing import Sealer
+from queryserver.interfaces.users import UserDirectory
+from queryserver.services.accounts import Accounts
+from queryserver.services.connectors import Connectors
+from queryserver.services.logins import Logins
+from queryserver.services.readiness import Readiness
+from queryserver.services.retention import RetentionSweep
+from queryserver.services.running.runner import Runner
+from queryserver.services.sessions import Sessions
+from queryserver.services.statements.access import Access
+from queryserver.services.statements.downloading import Downloads
+from queryserver.services.statements.ending import Ending
+from queryserver.services.statements.following import Following
+from queryserver.services.statements.looking_back import History
+from queryserver.services.statements.reading import Reading
+from queryserver.services.statements.submission import Submissions
+from queryserver.services.streams import Streams
+from queryserver.services.tokens import Tokens
+from queryserver.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class AccountServices:
+    """What routes and commands call about users."""
+
+    authenticator: Authenticator
+    directory: UserDirectory
+    sealer: Sealer
+    accounts: Accounts
+    logins: Logins
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that routes and commands call."""
+
+    settings: Settings
+    accounts: AccountServices
+    connectors: Connectors
+    access: Access
+    submissions: Submissions
+    following: Following
+    reading: Reading
+    downloads: Downloads
+    ending: Ending
+    history: History
+    sessions: Sessions
+    streams: Streams
+    retention: RetentionSweep
+    readiness: Readiness
+    runner: Runner
+    threads: Executor
+    registry: CollectorRegistry
