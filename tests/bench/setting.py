@@ -1,0 +1,96 @@
+"""The server under measurement: started as a user starts it, on embedded defaults."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+from tests.bench.client import Client
+from tests.e2e.harness import PROGRAM, ServerProcess, running_server
+
+from queryserver.embedded.defaults import prepare
+from queryserver.embedded.settings import sample_interpreters
+
+PASSWORD = "bench-" + os.urandom(8).hex()
+USERS = 8
+_SETTINGS = {
+    # The measurements ask for more at once than one person would.
+    "QUERYSERVER__EDITOR__MAX_STATEMENTS_PER_USER": "200",
+    "QUERYSERVER__EDITOR__MAX_STREAMS_PER_USER": "200",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One line of the table."""
+
+    what: str
+    value: str
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A running server and ways to talk to it."""
+
+    server: ServerProcess
+    data_dir: Path
+    tokens: tuple[str, ...]
+    sample_dsn: str
+
+    def client(self, user: int = 0) -> Client:
+        """A connection of one of the users."""
+        return Client(self.server.base_url, self.tokens[user % len(self.tokens)])
+
+    @property
+    def resident_mib(self) -> float:
+        """Memory of the server process, without PostgreSQL's."""
+        return psutil.Process(self.server.pid).memory_info().rss / 2**20
+
+
+@asynccontextmanager
+async def bench_server(folder: Path) -> AsyncIterator[Bench]:
+    """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in."""
+    async with prepare(folder / "state") as defaults:
+        interpreters = {
+            name: table.model_dump(include={"interface", "options"})
+            for name, table in sample_interpreters(defaults).items()
+        }
+        settings = {
+            **_SETTINGS,
+            "QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true",
+            "QUERYSERVER__DESKTOP__CONNECTOR_POLICY__LOCAL_DATABASE_DIR": str(defaults.databases_dir),
+            "QUERYSERVER__NOTEBOOK__INTERPRETERS": json.dumps(interpreters),
+        }
+        data_dir = folder / "data"
+        async with running_server(data_dir, database_dsn=defaults.service_dsn, settings=settings) as server:
+            database = {"QUERYSERVER__DESKTOP__DATABASE__URL": defaults.service_dsn}
+            for number in range(USERS):
+                await _create_user(f"user{number}", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
+            tokens = await asyncio.gather(*(_token(server, f"user{number}") for number in range(USERS)))
+            yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn)
+
+
+async def _create_user(name: str, environment: Mapping[str, str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        str(PROGRAM),
+        "create-user",
+        name,
+        "--password-stdin",
+        stdin=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    await process.communicate(PASSWORD.encode())
+    assert process.returncode == 0
+
+
+async def _token(server: ServerProcess, name: str) -> str:
+    async with httpx.AsyncClient(base_url=server.base_url) as client:
+        answer = await client.post("/api/v1/token/auth", data={"username": name, "password": PASSWORD})
+        answer.raise_for_status()
+        return answer.json()["access"]
