@@ -9,6 +9,8 @@ import pytest
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
 
+from queryserver.domain.errors import ConfigurationError
+
 
 @pytest.mark.platform(17)
 @pytest.mark.parametrize("path", ["token/auth", "token/auth/"])
