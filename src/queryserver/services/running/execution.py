@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_never
+from typing import TypeGuard, assert_never
 from uuid import uuid4
 
 import structlog
@@ -205,6 +205,9 @@ class Execution:
                 self._log.add("Finished.")
             case OperationState.CANCELED:
                 outcome = self._stopped() if self._stopping else _canceled_elsewhere()
+            case OperationState.FAILED if self._never_started(status.error):
+                self._accepted = False
+                raise status.error
             case OperationState.FAILED:
                 outcome = self._failed(status.error or EngineError("The statement failed."))
             case OperationState.PENDING | OperationState.RUNNING:
@@ -335,6 +338,10 @@ class Execution:
                     raise LeaseLost from None
             await asyncio.sleep(min(wait_s, left_s))
             wait_s = min(wait_s * 2, 2.0)
+
+    def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
+        """Whether the engine says that the statement did not reach it, and nobody was told otherwise."""
+        return isinstance(error, EngineUnavailable | SessionLost) and not self._marked_running
 
     def _failed(self, error: EngineError) -> Outcome:
         if self._stopping is not None:

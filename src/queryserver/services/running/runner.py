@@ -94,7 +94,7 @@ class Runner:
         try:
             yield
         finally:
-            await self._drain()
+            await self.drain()
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
@@ -235,8 +235,11 @@ class Runner:
                 self._engines_held.discard(key)
                 await self._parts.connectors.discard_engine(key)
 
-    async def _drain(self) -> None:
-        """Let statements finish for the grace time, then stop them; what was not sent waits for another server."""
+    async def drain(self) -> None:
+        """Let statements finish for the grace time, then stop them; what was not sent waits for another server.
+
+        Repeating it is harmless. Callers are still answered meanwhile.
+        """
         self._draining = True
         grace_s = self._parts.limits.shutdown_grace.total_seconds()
         if self._tasks:
