@@ -160,7 +160,11 @@ async def _serve_prepared(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
         _settle_memory()
-        await _Server(server(settings, create_app(settings, services=services)), services).serve()
+        try:
+            await _Server(server(settings, create_app(settings, services=services)), services).serve()
+        finally:
+            # What stays frozen looks leaked to native modules that count their objects at the end.
+            gc.unfreeze()
 
 
 def _settle_memory() -> None:

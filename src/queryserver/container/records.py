@@ -43,7 +43,14 @@ async def open_records(settings: Settings) -> AsyncGenerator[Kept]:
         storage = await stack.enter_async_context(LocalStorage(results_location(settings)))
         results = await stack.enter_async_context(SegmentStore(storage))
         sessions = Sessions(database)
-        sweep = RetentionSweep(Retention(database), records, sessions, results, _retention(settings))
+        sweep = RetentionSweep(
+            Retention(database),
+            records,
+            sessions,
+            results,
+            _retention(settings),
+            sweep_leftovers=storage.sweep_leftovers,
+        )
         yield Kept(dsn, database, records, sessions, results, sweep)
 
 

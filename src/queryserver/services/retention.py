@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 500
 _BURY_EVERY_S = 2.0
+# No write of a segment takes that long: what is older was left by a process that died.
+_LEFTOVER_AGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,15 @@ class RetentionSweep:
         sessions: SessionRecords,
         results: ResultStore,
         settings: RetentionSettings,
+        *,
+        sweep_leftovers: Callable[[timedelta], Awaitable[int]],
     ) -> None:
         self._records = records
         self._statements = statements
         self._sessions = sessions
         self._results = results
         self._settings = settings
+        self._sweep_leftovers = sweep_leftovers
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -87,6 +92,7 @@ class RetentionSweep:
         )
         if not dry_run:
             await self.expire()
+            counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE)
         return counts
 
     async def close_queries(self, unused_for: timedelta) -> Closed:

@@ -78,6 +78,7 @@ with changed as (
 select count(*) from changed
 """
 
+# A runner that died may have left bytes that no record tells of: what was sent and came to nothing is always cleared.
 _FINISH = f"""
 with changed as (
     update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6, has_result_set = $7,

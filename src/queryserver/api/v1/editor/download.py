@@ -39,7 +39,9 @@ async def download(call: AuthenticatedCall, operation_id: str) -> Response:
     kind = DownloadFormat(asked.format)
     rows = await call.services.downloads.open(call.user, parse_operation_id(operation_id))
     return await stream(
-        _file(call, rows, kind, guard=asked.guard), media_type=kind.content_type, headers=_headers(rows.status, kind)
+        _file(call, rows, kind, guard=asked.guard),
+        media_type=kind.content_type,
+        headers=_headers(rows.status, kind, guard=asked.guard),
     )
 
 
@@ -50,11 +52,11 @@ async def _file(call: Call, rows: StoredRows, kind: DownloadFormat, *, guard: bo
                 yield piece
 
 
-def _headers(status: StatementStatus, kind: DownloadFormat) -> dict[str, str]:
+def _headers(status: StatementStatus, kind: DownloadFormat, *, guard: bool) -> dict[str, str]:
     reason = status.truncated_reason
     headers = {
         "Content-Disposition": f'attachment; filename="query-{status.history_id}.{kind.value}"',
-        "ETag": f'"{status.id}-{kind.value}"',
+        "ETag": f'"{status.id}-{kind.value}{"-guarded" if guard else ""}"',
         "X-Result-Rows": str(status.rows),
         "X-Result-Truncated": "true" if reason else "false",
     }
