@@ -15,7 +15,6 @@ from tests.e2e.installation import (
     at_work,
     eventually,
     installed,
-    query,
 )
 from tests.fixtures.database import execute
 
@@ -145,9 +144,8 @@ async def test_one_key_gives_one_operation_across_instances(pair: tuple[Node, No
 @pytest.mark.item(50)
 async def test_a_script_keeps_its_session_across_instances(pair: tuple[Node, Node]) -> None:
     first, second = pair
-    operation = await first.finished(
-        "postgresql", "CREATE TEMP TABLE s AS SELECT 5 AS n; SELECT n FROM s; SELECT n+1 FROM s"
-    )
+    script = "CREATE TEMP TABLE s AS SELECT 5 AS n; SELECT n FROM s; SELECT n + 1 FROM s"
+    operation = await first.finished("postgresql", script)
     seen = []
     for node in (second, first):
         operation = (await node.told("editor/execute/postgresql", operationId=operation, wait=10))["history_uuid"]
@@ -264,9 +262,8 @@ async def test_the_session_of_a_killed_instance_is_lost_and_not_replaced(surviva
 
 async def test_nothing_stays_waiting_or_running_after_a_kill(survival: Survival) -> None:
     async def all_ended() -> bool:
-        history = await survival.survivor.http.get(
-            "/api/v1/editor/get_history", headers=survival.survivor.headers("bob")
-        )
+        node = survival.survivor
+        history = await node.http.get("/api/v1/editor/get_history", headers=node.headers("bob"))
         return all(entry["data"]["state"] in TERMINAL for entry in history.json()["history"])
 
     await eventually(all_ended)
@@ -284,4 +281,3 @@ async def test_results_survive_a_restart_of_all(place: Installation) -> None:
         assert [await after.page(small), await after.page(large, start_row=123_456, rows=500)] == pages
         assert [await after.file(one, kind=kind) for one in (small, large) for kind in ("csv", "arrow")] == files
         assert (await after.told("editor/get_logs", operationId=large))["logs"]
-    assert await query(place.database_dsn, "SELECT count(*) FROM engine_owners WHERE lease_until > now()") is not None

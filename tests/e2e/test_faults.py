@@ -1,0 +1,316 @@
+"""What breaks under a running server, and what its users see (issue: bad input and faults)."""
+
+import asyncio
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+import httpx
+import psutil
+import pytest
+from tests.e2e.harness import PROGRAM, free_port, started
+from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, at_work, eventually, installed
+from tests.fixtures.database import execute
+
+from queryserver.embedded.cluster import SERVICE_ROLE
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+# Text that does not compress, so that bytes on disk are as many as they seem.
+NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {rows}) AS n"
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> AsyncIterator[Installation]:
+    """An installation of the test's own. The engine `away` is one whose port is closed until a test opens it."""
+    away = {
+        "interface": "sqlalchemy",
+        "dialect": "postgresql",
+        "options": {"url": f"postgresql://x:x@127.0.0.1:{free_port()}/x"},
+    }
+    async with installed(postgres, migrated_template, tmp_path, {"away": away}) as place:
+        yield place
+
+
+async def test_a_kill_while_spooling_and_downloading(place: Installation) -> None:
+    async with place.server() as victim:
+        kept = await victim.finished("postgresql", NOISE.format(rows=300_000), limit=300_000)
+        whole = await victim.file(kept)
+        spooling = await victim.submit("postgresql", NOISE.format(rows=50_000_000), limit=1_000_000)
+        await victim.until(spooling, lambda status: status["rows"] > 0)
+        assert len(place.spooled()) > 1
+        path = f"/api/v1/editor/download/{kept}"
+        received = b""
+        broken_off = False
+        try:
+            async with victim.http.stream("GET", path, headers=victim.headers()) as response:
+                assert response.status_code == 200
+                async for piece in response.aiter_raw(65_536):
+                    if not received:
+                        await victim.process.kill9()
+                    received += piece
+        except httpx.RemoteProtocolError:
+            broken_off = True
+        assert broken_off, "the client must see that the file is not whole"
+        assert len(received) < len(whole)
+        assert whole.startswith(received)
+    async with place.server() as after:
+        started_at = time.monotonic()
+        body = await after.status(spooling, wait=30)
+        assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
+        assert time.monotonic() - started_at < TAKEN_OVER_WITHIN_S
+        assert await after.file(kept) == whole
+        await eventually(lambda: _answer(not [one for one in place.spooled() if spooling in str(one)]))
+
+
+async def test_an_unusable_store_fails_statements_but_not_the_server(place: Installation) -> None:
+    async with place.server() as node:
+        before = await node.finished("postgresql", NOISE.format(rows=150_000), limit=200_000)
+        aside = place.results.with_name("aside")
+        shutil.move(place.results, aside)
+        place.results.write_text("a file where the directory was")
+        failed = await node.submit("postgresql", NOISE.format(rows=150_001), limit=200_000)
+        body = await node.status(failed, wait=30)
+        assert (body["query_status"]["state"], body["code"]) == ("failed", "result_store_failed")
+        assert str(place.directory) not in body["message"]
+        assert await node.value("postgresql", "SELECT 'small results need no store'") == "small results need no store"
+        unread = await node.post("editor/fetch_result_data", operationId=before, start_row=149_000)
+        download = await node.http.get(f"/api/v1/editor/download/{before}", headers=node.headers())
+        for refused in (unread, download):
+            assert (refused.status_code, refused.json()["code"]) == (503, "service_unavailable")
+            assert int(refused.headers["Retry-After"]) > 0
+        assert await node.state(before) == "available"
+        ready = await node.http.get("/desktop/debug/is_ready")
+        assert (ready.status_code, ready.json()["checks"]["result_store"]["ok"]) == (503, False)
+        place.results.unlink()
+        shutil.move(aside, place.results)
+        assert (await node.file(before)).count(b"\r\n") == 150_001
+        await node.finished("postgresql", NOISE.format(rows=150_002), limit=200_000)
+
+
+async def test_a_full_disk_fails_the_statement_with_a_reason(place: Installation) -> None:
+    """A limit on the size of files stands for the disk: writing beyond it fails as on a full one."""
+    async with limited(place, kib=512) as node:
+        failed = await node.submit("postgresql", NOISE.format(rows=300_000), limit=300_000)
+        body = await node.status(failed, wait=30)
+        assert (body["query_status"]["state"], body["code"]) == ("failed", "result_store_failed")
+        assert body["message"]
+        assert await node.value("postgresql", "SELECT 1") == 1
+        await node.finished("postgresql", NOISE.format(rows=2_000), limit=2_000)
+        await eventually(lambda: _answer(not [one for one in place.spooled() if failed in str(one)]))
+
+
+async def test_an_outage_of_the_database_is_said_and_survived(place: Installation, postgres: EmbeddedPostgres) -> None:
+    async with Cable(postgres.port) as cable:
+        dsn = _dsn_over(cable, place, postgres)
+        async with place.through(dsn).server(desktop__database__connect_timeout_s="1") as node:
+            running = await node.submit("postgresql", "SELECT pg_sleep(3), 'through the outage'")
+            lasting = await node.submit("postgresql", "SELECT pg_sleep(60), 'canceled after the outage'")
+            await node.until(running, lambda status: status["state"] == "running")
+            cable.cut()
+            for call, fields in {
+                "editor/execute/postgresql": {"statement": "SELECT 1"},
+                "editor/check_status": {"operationId": running},
+                "editor/cancel_statement": {"operationId": lasting},
+                "editor/create_session": {"session": '{"type": "postgresql"}'},
+            }.items():
+                answer = await node.post(call, **fields)
+                assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable"), call
+                assert int(answer.headers["Retry-After"]) > 0
+                assert answer.json()["status"] == -1
+            assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
+            ready = await node.http.get("/desktop/debug/is_ready")
+            assert (ready.status_code, ready.json()["checks"]["database"]["ok"]) == (503, False)
+            await asyncio.sleep(1)
+            cable.mend()
+            await eventually(lambda: _is_ready(node))
+            assert await node.value("postgresql", "SELECT 1") == 1
+            assert await node.state(running, wait=20) == "available"
+            await node.told("editor/cancel_statement", operationId=lasting)
+            assert await node.state(lasting, wait=10) == "canceled"
+            assert await at_work(postgres.admin_dsn(), "canceled after the outage") == 0
+
+
+async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
+    place: Installation, postgres: EmbeddedPostgres
+) -> None:
+    async with Cable(postgres.port) as cable:
+        dsn = _dsn_over(cable, place, postgres)
+        async with place.through(dsn).server(desktop__database__connect_timeout_s="1") as node:
+            quick = await node.submit("postgresql", "SELECT pg_sleep(1.5)")
+            lasting = await node.submit("postgresql", "SELECT pg_sleep(9), 'longer than the outage'")
+            await node.until(lasting, lambda status: status["state"] == "running")
+            cable.cut()
+            await asyncio.sleep(6)
+            cable.mend()
+            await eventually(lambda: _is_ready(node))
+            assert await node.state(lasting, wait=20) == "available", "who runs it comes before who takes it over"
+            body = await node.status(quick, wait=30)
+            assert body["query_status"]["state"] in {"available", "failed"}
+            assert await at_work(postgres.admin_dsn(), "longer than the outage") == 0
+
+
+async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
+    place: Installation, postgres: EmbeddedPostgres
+) -> None:
+    await execute(place.users_dsn, "CREATE SEQUENCE waiting")
+    async with place.server(desktop__shutdown_grace_s="2") as node:
+        short = await node.submit("postgresql", "SELECT 7, pg_sleep(1)")
+        longs = [await node.submit("postgresql", f"SELECT pg_sleep(60), 'long {one}'") for one in range(7)]
+        queued = await node.submit("postgresql", "SELECT nextval('waiting')")
+        await node.until(longs[-1], lambda status: status["state"] == "running")
+        descendants = psutil.Process(node.process.pid).children(recursive=True)
+        began = time.monotonic()
+        assert await node.process.terminate() == 0
+        assert time.monotonic() - began < 10
+    assert not psutil.wait_procs(descendants, timeout=2)[1]
+    assert await at_work(postgres.admin_dsn(), "long ") == 0
+    async with place.server() as after:
+        assert (await after.page(short))["data"] == [[7, ""]] or await after.state(short) == "available"
+        for long in longs:
+            body = await after.status(long)
+            assert (body["code"], body["message"]) == ("canceled", "Canceled by the shutdown of the server.")
+        assert await after.state(queued, wait=10) in {"available", "canceled"}
+        assert await after.value("postgresql", "SELECT last_value FROM waiting") == 1
+
+
+@pytest.mark.item(70)
+async def test_an_engine_that_is_down_fails_the_statement_and_is_used_again_when_it_is_back(
+    place: Installation, postgres: EmbeddedPostgres
+) -> None:
+    settings = place.directory / "queryserver.toml"
+    port = int(settings.read_text().partition("x:x@127.0.0.1:")[2].partition("/")[0])
+    url = place.users_dsn.replace(f":{postgres.port}/", f":{port}/")
+    settings.write_text(settings.read_text().replace(f"postgresql://x:x@127.0.0.1:{port}/x", url))
+    async with place.server() as node:
+        down = await node.submit("away", "SELECT 1")
+        body = await node.status(down, wait=20)
+        assert (body["query_status"]["state"], body["code"]) == ("failed", "engine_unavailable")
+        assert "127.0.0.1" not in body["message"]
+        async with Cable(postgres.port, port=port):
+            assert await node.value("away", "SELECT 1") == 1
+
+
+@pytest.mark.item(16)
+@pytest.mark.parametrize(
+    ("dialect", "statement"),
+    [
+        ("duckdb", "SELECT error('a' || chr(0) || 'b')"),
+        ("duckdb", "PIVOT (SELECT 'a' || chr(0) || 'b' AS name, 1 AS n) ON name USING sum(n)"),
+        ("sqlite", "SELECT 'a' || char(0) || 'b' AS t, zeroblob(3) AS z"),
+    ],
+)
+async def test_odd_characters_from_an_engine_end_in_an_answer(shared_node: Node, dialect: str, statement: str) -> None:
+    operation = await shared_node.submit(dialect, statement)
+    body = await shared_node.status(operation, wait=10)
+    assert body["query_status"]["state"] in {"available", "failed"}
+    assert "Traceback" not in str(body)
+    if body["query_status"]["state"] == "available":
+        assert (await shared_node.page(operation))["data"]
+
+
+@pytest.fixture(scope="module")
+async def shared_node(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
+) -> AsyncIterator[Node]:
+    """A server that survives what its tests do."""
+    async with (
+        installed(postgres, migrated_template, tmp_path_factory.mktemp("faults")) as place,
+        place.server() as node,
+    ):
+        yield node
+
+
+class Cable:
+    """The network between two programs: a port that leads to another one until it is cut."""
+
+    def __init__(self, target: int, *, port: int = 0) -> None:
+        self._target = target
+        self.port = port or free_port()
+        self._whole = True
+        self._pipes: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._server = await asyncio.start_server(self._connect, sock=listener)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        self._server.close()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Break all connections and take no new one."""
+        self._whole = False
+        for pipe in self._pipes:
+            pipe.cancel()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._whole = True
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._whole:
+            writer.transport.abort()
+            return
+        pipe = asyncio.current_task()
+        assert pipe is not None
+        self._pipes.add(pipe)
+        other: asyncio.StreamWriter | None = None
+        try:
+            answers, other = await asyncio.open_connection("127.0.0.1", self._target)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pour(reader, other))
+                group.create_task(_pour(answers, writer))
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._pipes.discard(pipe)
+            for end in (writer, other):
+                if end is not None:
+                    end.transport.abort()
+
+
+async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while piece := await source.read(65_536):
+        target.write(piece)
+        await target.drain()
+    with suppress(OSError):
+        target.write_eof()
+
+
+@asynccontextmanager
+async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
+    """A server that can write no file longer than so much."""
+    port = free_port()
+    config = place.directory / "queryserver.toml"
+    serve = f'ulimit -f {2 * kib}; exec "{PROGRAM}" serve --port {port} --config "{config}"'
+    environment = place.settings(
+        desktop__data_dir=str(place.directory / "data"), desktop__database__url=place.database_dsn
+    )
+    async with started(["/bin/sh", "-c", serve], port, place.directory, environment) as process:
+        await process.wait_until_alive()
+        async with httpx.AsyncClient(base_url=process.base_url, timeout=60) as http:
+            yield Node(process, http, place.tokens)
+
+
+def _dsn_over(cable: Cable, place: Installation, postgres: EmbeddedPostgres) -> str:
+    """The service database at the other end of the cable."""
+    database = place.database_dsn.partition("@/")[2].partition("?")[0]
+    password = quote(postgres.role_password(SERVICE_ROLE), safe="")
+    return f"postgresql://{SERVICE_ROLE}:{password}@127.0.0.1:{cable.port}/{database}"
+
+
+async def _is_ready(node: Node) -> bool:
+    return (await node.http.get("/desktop/debug/is_ready")).status_code == 200
+
+
+async def _answer(value: bool) -> bool:
+    return value

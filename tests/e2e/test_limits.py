@@ -1,0 +1,308 @@
+"""Limits hold on a whole server: time, bytes, memory, places, and the patience of everybody else."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+from tests.e2e.installation import Installation, Node, at_work, installed, query
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+MIB = 1024 * 1024
+
+LONG = {
+    "postgresql": "SELECT pg_sleep(30), '{marker}'",
+    "duckdb": """SELECT count(*) AS c, '{marker}' FROM range(100000) AS a, range(10000000) AS b
+                 WHERE a.range % 7 = b.range % 11""",
+    "sqlite": """WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000000000)
+                 SELECT count(*), '{marker}' FROM c""",
+}
+
+
+@pytest.fixture(scope="module")
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
+) -> AsyncIterator[Installation]:
+    """One installation for this file."""
+    async with installed(postgres, migrated_template, tmp_path_factory.mktemp("limits")) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+async def node(place: Installation) -> AsyncIterator[Node]:
+    """A server with a low byte cap, for all tests of this file."""
+    async with place.server(editor__result_max_bytes=str(200 * MIB)) as node:
+        yield node
+
+
+@pytest.fixture
+async def watcher(postgres: EmbeddedPostgres, node: Node) -> Callable[[str, str], "asyncio.Future[bool]"]:
+    """Tells whether an engine still works on a statement of a marker."""
+    server = psutil.Process(node.process.pid)
+
+    async def is_at_work(dialect: str, marker: str) -> bool:
+        if dialect == "postgresql":
+            return await at_work(postgres.admin_dsn(), marker) > 0
+        # These engines compute inside the server: what is left of a statement shows as processor time.
+        server.cpu_percent()
+        await asyncio.sleep(0.5)
+        return server.cpu_percent() > 50
+
+    return is_at_work
+
+
+@pytest.mark.item(10)
+async def test_execute_of_a_long_statement_answers_at_once(node: Node) -> None:
+    began = time.monotonic()
+    operation = await node.submit("postgresql", "SELECT pg_sleep(2)")
+    assert time.monotonic() - began < 1
+    assert await node.state(operation) in {"waiting", "running"}
+    await node.until(operation, lambda status: status["state"] == "running", within_s=3)
+    assert await node.state(operation, wait=10) == "available"
+
+
+@pytest.mark.item(12)
+async def test_a_wait_that_is_too_short_answers_with_the_running_statement(node: Node) -> None:
+    began = time.monotonic()
+    body = await node.told("editor/execute/postgresql", statement="SELECT pg_sleep(30)", wait=1.5)
+    assert 1.4 < time.monotonic() - began < 2.5
+    assert body["query_status"]["state"] == "running"
+    await node.told("editor/cancel_statement", operationId=body["history_uuid"])
+
+
+@pytest.mark.item(11)
+async def test_twenty_long_statements_do_not_slow_down_others(node: Node) -> None:
+    crowd = (("ana", "postgresql", 8), ("bob", "postgresql", 8), ("bob", "sqlite", 2), ("ana", "duckdb", 2))
+    long = [
+        (user, await node.submit(dialect, LONG[dialect].format(marker=f"twenty {number}"), user=user))
+        for user, dialect, many in crowd
+        for number in range(many)
+    ]
+    mine = await node.submit("sqlite", "SELECT 1", user="eve")
+    slowest = 0.0
+    try:
+        for _ in range(20):
+            for call in (
+                node.status(mine, user="eve"),
+                node.http.get("/api/v1/editor/get_history", headers=node.headers("eve")),
+                node.told("editor/get_logs", user="eve", operationId=mine),
+                node.submit("sqlite", "SELECT 2", user="eve"),
+            ):
+                began = time.monotonic()
+                await call
+                slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 1
+        assert await node.value("sqlite", "SELECT 3", user="eve") == 3
+    finally:
+        for user, operation in long:
+            await node.told("editor/close_statement", user=user, operationId=operation)
+    for user, operation in long:
+        assert await node.state(operation, user=user, wait=10) == "canceled"
+
+
+@pytest.mark.item(35)
+@pytest.mark.parametrize("dialect", LONG)
+async def test_the_time_limit_stops_the_engine(node: Node, watcher, dialect: str) -> None:
+    marker = f"time limit {dialect}"
+    began = time.monotonic()
+    operation = await node.submit(dialect, LONG[dialect].format(marker=marker), timeout=2)
+    body = await node.status(operation, wait=15)
+    assert time.monotonic() - began < 2 + 3 + 1
+    assert (body["status"], body["code"]) == (-4, "statement_timeout")
+    assert (body["query_status"]["state"], body["query_status"]["status"]) == ("timed_out", "failed")
+    history = await node.http.get("/api/v1/editor/get_history", headers=node.headers())
+    (entry,) = [one for one in history.json()["history"] if one["uuid"] == operation]
+    assert (entry["data"]["status"], entry["data"]["state"]) == ("failed", "timed_out")
+    assert not await watcher(dialect, marker)
+
+
+@pytest.mark.item(36)
+@pytest.mark.item(39)
+@pytest.mark.parametrize("call", ["cancel_statement", "close_statement"])
+@pytest.mark.parametrize("dialect", LONG)
+async def test_stopping_a_running_statement_stops_the_engine(node: Node, watcher, dialect: str, call: str) -> None:
+    marker = f"{call} {dialect}"
+    operation = await node.submit(dialect, LONG[dialect].format(marker=marker))
+    await node.until(operation, lambda status: status["state"] == "running")
+    assert await watcher(dialect, marker)
+    began = time.monotonic()
+    answer = await node.told(f"editor/{call}", operationId=operation)
+    assert (answer["status"], answer["result"]["status"]) == (0, 0)
+    assert time.monotonic() - began < 3
+    body = await node.status(operation, wait=5)
+    assert (body["status"], body["code"]) == (1, "canceled")
+    assert body["query_status"]["state"] == "canceled"
+    assert not await watcher(dialect, marker)
+    assert await node.value(dialect, "SELECT 1") == 1
+
+
+@pytest.mark.item(34)
+async def test_memory_stays_flat_while_a_large_result_is_spooled_and_downloaded(node: Node) -> None:
+    server = psutil.Process(node.process.pid)
+    wide = "SELECT n, repeat(md5(n::text), 32) FROM generate_series(1, {rows}) AS n"
+    await node.file(await node.finished("postgresql", wide.format(rows=20_000), limit=20_000))
+    async with peak_of(server) as peak:
+        operation = await node.submit("postgresql", wide.format(rows=400_000), limit=1_000_000)
+        body = await node.status(operation, wait=60)
+        assert (body["query_status"]["state"], body["query_status"]["truncated"]) == ("available", True)
+        received = 0
+        path = f"/api/v1/editor/download/{operation}"
+        async with node.http.stream("GET", path, headers=node.headers()) as response:
+            assert response.headers["X-Result-Truncated-Reason"] == "byte_limit"
+            async for piece in response.aiter_raw():
+                received += len(piece)
+    assert received > 190 * MIB
+    assert peak.grown < 150 * MIB
+    page = await node.page(operation)
+    assert (page["truncated"], page["truncated_reason"]) == (True, "byte_limit")
+    await node.told("editor/close_statement", operationId=operation)
+
+
+async def test_statements_that_nobody_closes_leave_nothing_but_their_spool(place: Installation, node: Node) -> None:
+    server = psutil.Process(node.process.pid)
+    for _ in range(2):
+        await many(node, 40)
+    before = held_by(server)
+    await many(node, 300)
+    await asyncio.sleep(1)
+    after = held_by(server)
+    for what, number in after.items():
+        assert number <= before[what] + 4, what
+    started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
+    assert await node.state(started, user="eve", wait=5) == "available"
+
+
+async def test_scripts_that_nobody_goes_on_with_hold_few_connections(
+    place: Installation, node: Node, postgres: EmbeddedPostgres
+) -> None:
+    for number in range(30):
+        await node.finished("postgresql", f"SELECT {number}; SELECT 2", user="eve")
+    name = place.users_dsn.rpartition("/")[2]
+    held = await query(postgres.admin_dsn(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name)
+    assert held < 30
+
+
+async def test_huge_scripts_stall_nobody(node: Node) -> None:
+    ten_mb = "SELECT '" + "x;" * (5 * MIB - 10) + "'"
+    many_statements = "SELECT 1;\n" * 10_000
+    async with longest_gap(node) as gap:
+        for script in (ten_mb, many_statements):
+            for dialect in ("postgresql", "sqlite"):
+                answer = await node.execute(dialect, script, user="eve")
+                assert answer.json()["handle"]["statements_count"] == (1 if script is ten_mb else 10_000)
+        too_large = await node.execute("postgresql", "x" * (10 * MIB + 1), user="eve")
+        assert (too_large.status_code, too_large.json()["code"]) == (413, "payload_too_large")
+    assert gap.seconds < 1
+
+
+@pytest.mark.item(50)
+@pytest.mark.parametrize("dialect", LONG)
+async def test_a_temporary_table_lives_in_its_script_only(node: Node, dialect: str) -> None:
+    script = "CREATE TEMPORARY TABLE mine (n INTEGER); INSERT INTO mine VALUES (8); SELECT n FROM mine"
+    operation = await node.finished(dialect, script)
+    for _ in range(2):
+        body = await node.told(f"editor/execute/{dialect}", operationId=operation, wait=10)
+        operation = body["history_uuid"]
+    assert (await node.page(operation))["data"] == [[8]]
+    unrelated = await node.submit(dialect, "SELECT n FROM mine")
+    assert (await node.status(unrelated, wait=10))["code"] == "engine_error"
+
+
+@pytest.mark.item(50)
+async def test_a_setting_holds_in_its_script_only(node: Node) -> None:
+    operation = await node.finished("postgresql", "SET work_mem = '7MB'; SHOW work_mem")
+    body = await node.told("editor/execute/postgresql", operationId=operation, wait=10)
+    assert (await node.page(body["history_uuid"]))["data"] == [["7MB"]]
+    assert await node.value("postgresql", "SHOW work_mem") != "7MB"
+
+
+async def many(node: Node, number: int) -> None:
+    """So many finished statements, a few at a time, none of them closed."""
+
+    async def one(place: int) -> None:
+        dialect = ("postgresql", "sqlite", "duckdb")[place % 3]
+        rows = 3 if place % 5 else 2_000
+        generate = {
+            "postgresql": f"SELECT n, md5(n::text) FROM generate_series(1, {rows}) n",
+            "duckdb": f"SELECT range, md5(range::VARCHAR) FROM range({rows})",
+            "sqlite": f"""WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {rows})
+                          SELECT n, hex(randomblob(16)) FROM c""",
+        }
+        await node.finished(dialect, generate[dialect])
+
+    for begin in range(0, number, 10):
+        await asyncio.gather(*(one(place) for place in range(begin, begin + 10)))
+
+
+def held_by(process: psutil.Process) -> dict[str, int]:
+    """What a process holds open."""
+    return {
+        "threads": process.num_threads(),
+        "files": process.num_fds(),
+        "connections": len(process.net_connections("all")),
+        "children": len(process.children(recursive=True)),
+    }
+
+
+class Peak:
+    """The most memory that a process had, above what it had at first."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._first = self._most = process.memory_info().rss
+
+    def look(self) -> None:
+        self._most = max(self._most, self._process.memory_info().rss)
+
+    @property
+    def grown(self) -> int:
+        return self._most - self._first
+
+
+@asynccontextmanager
+async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
+    """Look at the memory of a process while inside."""
+    peak = Peak(process)
+
+    async def look() -> None:
+        while True:
+            peak.look()
+            await asyncio.sleep(0.05)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield peak
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        peak.look()
+
+
+class Gap:
+    """The longest time without an answer."""
+
+    seconds = 0.0
+
+
+@asynccontextmanager
+async def longest_gap(node: Node) -> AsyncIterator[Gap]:
+    """Ask another way in every 20 ms whether the server lives, while inside."""
+    gap = Gap()
+
+    async def ask() -> None:
+        while True:
+            began = time.monotonic()
+            assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
+            gap.seconds = max(gap.seconds, time.monotonic() - began)
+            await asyncio.sleep(0.02)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield gap
+        await asyncio.sleep(0.1)
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
