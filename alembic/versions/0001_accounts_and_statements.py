@@ -128,7 +128,7 @@ def upgrade() -> None:
             "id",
             sa.BigInteger(),
             nullable=False,
-            comment="from session_ids, as operations without a record also take one",
+            comment="from session_ids",
         ),
         sa.Column("guid", sa.Text(), nullable=False),
         sa.Column("user_id", sa.BigInteger(), nullable=False),

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from queryserver.domain.errors import QueryServerError
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -63,13 +61,13 @@ class CoalescingReader(Generic[K, V]):
     async def _answer(self, asked: "Mapping[K, Sequence[asyncio.Future[V | None]]]") -> None:
         try:
             found = await self._read_many(list(asked))
-        except QueryServerError as error:
-            for future in _unsettled(asked.values()):
-                future.set_exception(error)
-        except BaseException:
+        except asyncio.CancelledError:
             for future in _unsettled(asked.values()):
                 future.cancel()
             raise
+        except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
+            for future in _unsettled(asked.values()):
+                future.set_exception(error)
         else:
             for key, futures in asked.items():
                 for future in _unsettled([futures]):

@@ -1,42 +1,66 @@
 """Creating and upgrading the schema of the service database."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
+import structlog
 
 from queryserver.db.database import database_errors
 from queryserver.domain.errors import SchemaMismatch
 
+log = structlog.get_logger(__name__)
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # A wheel carries the scripts inside the package; in a checkout they stand at the top level.
-_SCRIPTS = next(path for path in (_PACKAGE / "_alembic", _PACKAGE.parents[1] / "alembic") if path.is_dir())
+SCRIPTS = next(path for path in (_PACKAGE / "_alembic", _PACKAGE.parents[1] / "alembic") if path.is_dir())
 
 _LOCK = 0x71736D67  # "qsmg": servers that start together migrate one after another
+_LIMIT_S = 3600
 
 
 def newest_revision() -> str:
-    """The schema version that this program was written for."""
-    head = ScriptDirectory(str(_SCRIPTS)).get_current_head()
-    if head is None:
-        message = "the migrations are not part of this installation"
-        raise RuntimeError(message)
-    return head
+    """The schema version that this program was written for. Scripts are named `<revision>_<slug>.py`, in order."""
+    return max(script.name.partition("_")[0] for script in SCRIPTS.glob("versions/[0-9]*.py"))
 
 
 async def migrate(dsn: str) -> None:
-    """Bring the schema to the newest revision. Several at once are safe: they queue on an advisory lock."""
+    """Bring the schema to the newest revision. Several at once are safe: they queue on an advisory lock.
+
+    Raises DatabaseUnavailable, SchemaMismatch when it did not work.
+    """
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
             await connection.execute("select pg_advisory_lock($1)", _LOCK)
-            # Alembic is synchronous at heart; its own loop runs in this thread, off ours.
-            await asyncio.to_thread(command.upgrade, _config(dsn), "head")
+            if await present_revision(dsn) != newest_revision():
+                await _upgrade(dsn)
         finally:
             await connection.close(timeout=5)
+
+
+async def _upgrade(dsn: str) -> None:
+    """Through standard input, for other processes can read the arguments and the environment of this one's children."""
+    upgrading = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "queryserver.db.upgrading",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            _, complaint = await upgrading.communicate(dsn.encode())
+    finally:
+        if upgrading.returncode is None:
+            upgrading.kill()
+            await upgrading.wait()
+    if upgrading.returncode:
+        log.error("migration failed", complaint=complaint.decode(errors="replace")[-4000:])
+        message = "The database could not be migrated; the log says why."
+        raise SchemaMismatch(message)
 
 
 async def present_revision(dsn: str) -> str | None:
@@ -60,10 +84,3 @@ async def require_newest(dsn: str) -> None:
             "Run `queryserver migrate` with the newest program."
         )
         raise SchemaMismatch(message)
-
-
-def _config(dsn: str) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    config.attributes["dsn"] = dsn
-    return config

@@ -90,6 +90,22 @@ async def test_an_error_reaches_every_caller_of_its_query_and_no_later_one():
     assert await reader.get(2) == 4
 
 
+async def test_an_unforeseen_error_cancels_nobody_and_leaves_nobody_waiting():
+    store = Store()
+    store.error = RuntimeError("nobody thought of this")
+    store.gate.clear()
+    reader = CoalescingReader(store.read, side_by_side=1)
+    first = asyncio.create_task(reader.get(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(reader.get(2))
+    await asyncio.sleep(0)
+    store.gate.set()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(first, behind, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [RuntimeError, RuntimeError]
+
+
 async def test_closing_cancels_those_who_wait():
     store = Store()
     store.gate.clear()
