@@ -46,8 +46,7 @@ def require_contract(response: httpx.Response) -> None:
         assert response.content == b""
         return
     if response.status_code >= 400:
-        shapes = ["FieldErrors", "ErrorBody"] if path.startswith("/api/v1/token/") else ["ErrorBody"]
-        _require_shape(response, ["Unauthorized"] if response.status_code == 401 else shapes)
+        _require_shape(response, _failures(response, path))
         assert not INSIDE.search(response.text), response.text
         return
     operation = operation_of(request.method, path)
@@ -58,6 +57,15 @@ def require_contract(response: httpx.Response) -> None:
         _require_shape(response, models)
         if response.json().get("status", 0) != 0:
             assert not INSIDE.search(response.text), response.text
+
+
+def _failures(response: httpx.Response, path: str) -> list[str]:
+    """What the body of a failure may be."""
+    if response.status_code == 401:
+        return ["Unauthorized"]
+    if path.startswith("/api/v1/token/"):
+        return ["FieldErrors", "ErrorBody"]
+    return ["NotReadyResponse"] if path == "/desktop/debug/is_ready" else ["ErrorBody"]
 
 
 def _require_headers(response: httpx.Response, path: str) -> None:

@@ -125,7 +125,8 @@ class TestCreate:
     @staticmethod
     async def _open_sessions(ana: Caller) -> int:
         return await ana.api.database.value(
-            "select count(*) from sessions join users on users.id = user_id where username_key = $1 and closed_at is null",
+            "select count(*) from sessions join users on users.id = user_id"
+            " where username_key = $1 and closed_at is null",
             ana.username,
         )
 

@@ -20,6 +20,8 @@ _OUT_OF_REACH = (
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # What asyncpg says when the server ends a connection that is just being prepared.
+    asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.PostgresSystemError,

@@ -1,0 +1,149 @@
+"""What the service says when something below it fails (Contract editor 3.4, 1.5)."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.driving import Api, Caller, verdict
+from tests.fixtures.database import execute
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+BAD_STATEMENTS = [
+    (DUCKDB, "SELEC 1"),
+    (DUCKDB, "SELECT no_such_function(1)"),
+    (DUCKDB, "SELECT 'x'::INTEGER"),
+    (DUCKDB, "SELECT error('boom')"),
+    (DUCKDB, "ATTACH 'other.duckdb'"),
+    (DUCKDB, "SELECT * FROM read_csv('other.csv')"),
+    (DUCKDB, "COPY (SELECT 1) TO 'out.csv'"),
+    (DUCKDB, "INSTALL httpfs"),
+    (DUCKDB, "LOAD httpfs"),
+    (DUCKDB, "SET enable_external_access = true"),
+    (SQLITE, "SELEC 1"),
+    (SQLITE, "SELECT no_such_function(1)"),
+    (SQLITE, "SELECT abs(-9223372036854775807 - 1)"),
+    (SQLITE, "ATTACH 'other.sqlite' AS other"),
+    (SQLITE, "SELECT load_extension('other')"),
+    (SQLITE, "VACUUM INTO 'out.sqlite'"),
+    (POSTGRESQL, "SELEC 1"),
+    (POSTGRESQL, "SELECT 1 / 0"),
+    (POSTGRESQL, "SELECT 'x'::integer"),
+    (POSTGRESQL, "DO $$ BEGIN RAISE EXCEPTION 'boom'; END $$"),
+    (POSTGRESQL, "SELECT pg_read_file('secret')"),
+    (POSTGRESQL, "COPY (SELECT 1) TO PROGRAM 'true'"),
+    (POSTGRESQL, "CREATE EXTENSION dblink"),
+    (POSTGRESQL, "SELECT 1; SELECT 2; SELECT /* unclosed"),
+]
+
+
+class TestEngines:
+    @pytest.mark.item(16)
+    @pytest.mark.parametrize(("dialect", "statement"), BAD_STATEMENTS)
+    async def test_no_failure_tells_of_the_inside(self, ana: Caller, dialect: Dialect, statement: str):
+        body = await ana.run(dialect, statement)
+        while body["handle"]["has_more_statements"]:
+            body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+        # The client looks through every failing body for words of the inside.
+        assert (body["status"], body["query_status"]["state"]) == (1, "failed")
+        assert body["code"] in {"engine_error", "rejected"}
+        assert body["message"]
+        for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement"):
+            await ana.on(body["history_uuid"], call)
+        assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
+
+    async def test_a_failure_after_some_rows_gives_no_rows(self, ana: Caller):
+        body = await ana.run("mysql", "rows 5000 then fail halfway")
+        assert (body["code"], body["message"]) == ("engine_error", "halfway")
+        assert (await ana.on(body["history_uuid"], "fetch_result_data"))["code"] == "engine_error"
+
+    async def test_a_lost_session_is_never_replaced_silently(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        held = ana.api.services.runner.held.get(session)
+        assert held is not None
+        await held.engine_session.end()
+        marked = f"text lost {ana.username}"
+        body = await ana.run("mysql", marked, session_id=session)
+        assert (body["status"], body["code"]) == (1, "session_lost")
+        assert body["message"].startswith("Invalid session Id")
+        assert marked not in ana.api.fakes["mysql"].executions
+
+    @pytest.mark.item(35)
+    async def test_a_time_limit_counts_from_recording(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        first = (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"]
+        marked = f"text late {ana.username}"
+        body = await ana.run("mysql", marked, session_id=session, timeout=1)
+        assert (body["status"], body["code"]) == (-4, "statement_timeout")
+        await ana.on(first, "cancel_statement")
+        assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0
+        assert marked not in ana.api.fakes["mysql"].executions
+
+    @pytest.mark.item(11)
+    async def test_long_statements_do_not_hold_up_other_users(self, ana: Caller, bob: Caller):
+        long = [(one, one.slow) for one in (DUCKDB, SQLITE, POSTGRESQL) for _ in range(6)]
+        operations = [(await ana.execute(dialect, statement))["history_uuid"] for dialect, statement in long]
+        theirs = (await bob.run("mysql", "rows 3"))["history_uuid"]
+        slowest = 0.0
+        for _ in range(10):
+            for call in (bob.on(theirs, "check_status"), bob.history(), bob.page(theirs, start_row=0)):
+                began = time.monotonic()
+                await call
+                slowest = max(slowest, time.monotonic() - began)
+        await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in operations))
+        assert slowest < 1
+
+
+class TestResultStore:
+    async def test_a_result_that_cannot_be_stored_fails_its_statement(self, small_api: ApiOpener):
+        async with small_api() as api:
+            ana = await api.user()
+            results = api.services.settings.results_dir
+            shutil.rmtree(results)
+            results.write_text("no directory")
+            body = await ana.run("mysql", "rows 3000 wide 100")
+            assert (body["status"], body["code"]) == (1, "result_store_failed")
+            # Small results live in the record.
+            assert (await ana.result("mysql", "rows 3"))["data"] == [[0], [1], [2]]
+
+
+class TestDatabase:
+    async def test_without_its_database_every_call_is_503(self, postgres: EmbeddedPostgres, small_api: ApiOpener):
+        async with small_api() as api:
+            ana = await api.user()
+            operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
+            unavailable = (503, -1, "database_unavailable")
+            async with _no_connections(postgres, api):
+                for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement", "close_statement"):
+                    assert await ana.refused(f"editor/{call}", operationId=operation) == unavailable
+                assert await ana.refused("editor/execute/mysql", statement="rows 1") == unavailable
+                assert await ana.refused("editor/create_session", session='{"type": "mysql"}') == unavailable
+                for path in ("editor/get_history", f"editor/events/{operation}", f"editor/download/{operation}"):
+                    assert verdict(await ana.get(path)) == unavailable
+                login = await api.stranger.post("token/auth", username="x", password="y")
+                assert verdict(login) == unavailable
+                assert (await ana.get("/desktop/debug/is_alive")).status_code == 200
+                assert verdict(await ana.get("/desktop/debug/is_ready")) == (503, -1, "not_ready")
+                # Without credentials nothing has to be looked up.
+                assert (await api.stranger.get("editor/get_history")).status_code == 401
+            assert (await ana.page(operation))["data"] == [[0], [1], [2]]
+            assert (await ana.run("mysql", "rows 1"))["status"] == 0
+
+
+@asynccontextmanager
+async def _no_connections(postgres: EmbeddedPostgres, api: Api) -> AsyncIterator[None]:
+    """The service database takes no connection, and ends those it has."""
+    name = await api.database.value("select current_database()")
+    await execute(postgres.admin_dsn(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    try:
+        await execute(
+            postgres.admin_dsn(), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        )
+        yield
+    finally:
+        await execute(postgres.admin_dsn(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
