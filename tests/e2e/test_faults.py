@@ -154,6 +154,10 @@ async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
             body = await node.status(quick, wait=30)
             assert body["query_status"]["state"] in {"available", "failed"}
             assert await at_work(postgres.admin_dsn(), "longer than the outage") == 0
+            await node.submit("postgresql", "SELECT pg_sleep(60), 'at the end'")
+            cable.cut()
+            assert await node.process.terminate() == 0, "a server can be stopped while its database is away"
+            assert await at_work(postgres.admin_dsn(), "at the end") == 0
 
 
 async def test_shutdown_waits_for_short_statements_and_stops_long_ones(

@@ -81,6 +81,13 @@ class MemoryLeases:
         """The record behind an assignment."""
         return self.entries[assignment.lease.statement_id]
 
+    def ask_to_cancel(self, statement_id: UUID) -> None:
+        """What `StatementRecords.request_cancel` does: at once where nothing was sent."""
+        entry = self.entries[statement_id]
+        entry.cancel_requested = True
+        if not entry.sent and not entry.state.is_terminal:
+            entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
+
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
     ) -> Assignment | None:
@@ -98,7 +105,7 @@ class MemoryLeases:
             entry
             for entry in self.entries.values()
             if not entry.state.is_terminal
-            and (entry.assignment.connector in connectors or entry.sent)
+            and (entry.assignment.connector in connectors or entry.sent or _is_late(entry))
             and (everything or _is_free(entry))
         ]
         return [_taken(entry, owner, lease) for entry in found]
@@ -292,6 +299,10 @@ class PlainSealer:
 
 def _is_free(entry: Entry) -> bool:
     return entry.owner is None or entry.lease_until < time.monotonic()
+
+
+def _is_late(entry: Entry) -> bool:
+    return entry.assignment.deadline_at < datetime.now(UTC)
 
 
 def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:

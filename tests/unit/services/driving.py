@@ -102,10 +102,11 @@ CONNECTOR = Connector(
 
 
 class PausingEngine(FakeEngine):
-    """Its batches come with pauses: the first at once, the others when `go_on` is set."""
+    """Its batches come when `go_on` is set; the first one at once, unless it is to wait too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_waits: bool = False) -> None:
         super().__init__()
+        self.first_waits = first_waits
         self.go_on = asyncio.Event()
 
     @asynccontextmanager
@@ -121,9 +122,11 @@ class PausingEngine(FakeEngine):
 class _PausingSession(FakeSession):
     def __init__(self, engine: PausingEngine) -> None:
         super().__init__(engine)
-        self._go_on = engine.go_on
+        self._first_waits, self._go_on = engine.first_waits, engine.go_on
 
     async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        if self._first_waits:
+            await self._go_on.wait()
         async for batch in super().batches(handle):
             yield batch
             await self._go_on.wait()

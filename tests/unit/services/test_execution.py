@@ -98,7 +98,7 @@ async def test_rows_of_a_slow_statement_can_be_read_while_it_runs() -> None:
 
 
 async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
-    run = Run(engine=PausingEngine())
+    run = Run(engine=PausingEngine(first_waits=True))
     assignment = run.leases.add("rows 2")
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.leases.of(assignment).state is StatementState.RUNNING, 5)

@@ -1,6 +1,7 @@
 """Leases, take-over, heartbeat, shutdown (Contract platform 10.2)."""
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -117,14 +118,20 @@ async def test_after_an_outage_the_owners_of_statements_come_before_those_who_wo
 async def test_the_heartbeat_survives_what_nobody_expected() -> None:
     fleet = Fleet()
     runner = fleet.runner()
-    assignment = fleet.leases.add("sleep 2.5", lease_s=1.5)
+    assignment = fleet.leases.add("sleep 3", lease_s=1.5)
+
+    failures = iter(range(3))
 
     def fail() -> None:
-        raise ZeroDivisionError
+        if next(failures, None) is not None:
+            fleet.leases.before["renew"] = fail
+            raise ZeroDivisionError
 
     async with runner.running():
         runner.start(assignment, ANA)
         fleet.leases.before["renew"] = fail
+        await asyncio.sleep(2.5)
+        assert fleet.leases.of(assignment).lease_until > time.monotonic()
         await until(lambda: terminal(fleet.leases.of(assignment)), 6)
     assert fleet.leases.of(assignment).state is SUCCESS
 
@@ -176,7 +183,7 @@ async def test_a_process_that_shuts_down_takes_nothing_over() -> None:
         runner._draining = True
         await asyncio.sleep(0.6)
         await runner.claim(orphan.lease.statement_id)
-    assert fleet.leases.of(orphan).owner is None
+    assert (fleet.leases.of(orphan).owner, fleet.leases.of(orphan).fence) == (None, 1)
     assert fleet.engine.executions == ["sleep 30"]
 
 

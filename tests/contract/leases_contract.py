@@ -1,0 +1,192 @@
+"""What every keeper of leases must do (interfaces.statements.StatementLeases), inherited by one class per keeper."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from queryserver.domain.result import Column, ResultType, Segment
+from queryserver.domain.statement import Lease, Outcome, StatementState
+from queryserver.interfaces.statements import StatementLeases
+
+ME, OTHER = "me", "other"
+LEASE = timedelta(seconds=30)
+COLUMNS = (Column("n", ResultType.INT, "integer"),)
+FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
+SUCCESS = Outcome(StatementState.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as its readers see it."""
+
+    state: StatementState
+    owner: str | None
+    lines: Sequence[str]
+
+
+class LeaseDesk(ABC):
+    """A keeper with what the tests need beside it."""
+
+    leases: StatementLeases
+
+    @abstractmethod
+    async def add(
+        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+    ) -> Lease:
+        """A new waiting statement."""
+
+    @abstractmethod
+    async def look(self, statement_id: UUID) -> Seen:
+        """The record."""
+
+    @abstractmethod
+    async def ask_to_cancel(self, statement_id: UUID) -> None:
+        """What a caller does."""
+
+    async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
+        """Claim by somebody who runs the connector `here`."""
+        found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, connectors=["here"])
+        return found.lease if found else None
+
+    async def orphans(self, *, owner: str = ME, everything: bool = False) -> dict[UUID, Lease]:
+        """Take over as somebody who runs the connector `here`."""
+        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, connectors=["here"], everything=everything)
+        return {one.lease.statement_id: one.lease for one in found}
+
+    async def finish(
+        self, lease: Lease, outcome: Outcome, lines: Sequence[str] = (), *, start_line: int | None = 0
+    ) -> bool:
+        """End it."""
+        return await self.leases.finish(lease, outcome, retention=LEASE, lines=lines, start_line=start_line)
+
+
+class LeasesContract:
+    """The rules. A class that inherits them gives a fixture `desk`."""
+
+    async def test_one_of_several_gets_a_free_statement(self, desk: LeaseDesk) -> None:
+        free = await desk.add(owner=None)
+        mine = await desk.claim(free)
+        assert mine is not None
+        assert (mine.owner, mine.fence > 0) == (ME, True)
+        assert await desk.claim(free, owner=OTHER) is None
+
+    async def test_a_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
+        assert await desk.claim(await desk.add(owner=None, connector="elsewhere")) is None
+
+    async def test_an_orphan_is_taken_over_and_its_former_owner_writes_nothing_more(self, desk: LeaseDesk) -> None:
+        old = await desk.add(owner=OTHER, lease_s=-1)
+        new = (await desk.orphans())[old.statement_id]
+        assert new.fence > old.fence
+        assert not await desk.leases.mark_sent(old)
+        assert not await desk.leases.mark_running(old, engine_handle="h")
+        assert not await desk.leases.report(old, progress=1, lines=["old"], start_line=0)
+        assert not await desk.finish(old, FAILED)
+        assert not await desk.leases.release(old)
+        assert await desk.finish(new, SUCCESS, ["new"])
+        assert await desk.look(old.statement_id) == Seen(StatementState.SUCCESS, ME, ["new"])
+
+    async def test_a_lease_in_force_is_respected_but_by_who_is_alone(self, desk: LeaseDesk) -> None:
+        held = await desk.add(owner=OTHER)
+        assert held.statement_id not in await desk.orphans()
+        assert held.statement_id in await desk.orphans(everything=True)
+
+    async def test_unsent_statements_of_other_connectors_are_no_orphans(self, desk: LeaseDesk) -> None:
+        unsent = await desk.add(owner=None, connector="elsewhere")
+        assert unsent.statement_id not in await desk.orphans()
+
+    async def test_sent_statements_end_whoever_runs_their_connector(self, desk: LeaseDesk) -> None:
+        sent = await desk.add(owner=OTHER, lease_s=-1, connector="elsewhere")
+        assert await desk.leases.mark_sent(sent)
+        assert sent.statement_id in await desk.orphans()
+
+    async def test_statements_past_their_deadline_end_whoever_runs_their_connector(self, desk: LeaseDesk) -> None:
+        late = await desk.add(owner=None, connector="elsewhere", timeout_s=-1)
+        assert late.statement_id in await desk.orphans()
+
+    async def test_what_was_not_sent_can_be_given_back(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.release(lease)
+        assert (await desk.look(lease.statement_id)).owner is None
+        again = await desk.claim(lease, owner=OTHER)
+        assert again is not None
+        assert again.fence > lease.fence
+
+    async def test_what_was_sent_cannot_be_given_back(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_sent(lease)
+        assert not await desk.leases.release(lease)
+        assert (await desk.look(lease.statement_id)).owner == ME
+
+    async def test_marking_as_sent_twice_is_harmless(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_sent(lease)
+        assert await desk.leases.mark_sent(lease)
+
+    @pytest.mark.item(37)
+    async def test_a_statement_canceled_before_it_was_sent_is_never_sent(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        await desk.ask_to_cancel(lease.statement_id)
+        assert not await desk.leases.mark_sent(lease)
+        assert (await desk.look(lease.statement_id)).state is StatementState.CANCELED
+        assert not await desk.finish(lease, SUCCESS)
+
+    async def test_a_refused_statement_is_not_sent_again_after_a_cancel(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_sent(lease)
+        await desk.ask_to_cancel(lease.statement_id)
+        assert not await desk.leases.mark_sent(lease)
+        assert await desk.finish(lease, Outcome(StatementState.CANCELED, message="Canceled."))
+
+    async def test_the_heartbeat_tells_of_cancels_and_of_losses(self, desk: LeaseDesk) -> None:
+        calm, canceled, lost, ended = [await desk.add() for _ in range(4)]
+        assert await desk.leases.mark_sent(canceled)
+        await desk.ask_to_cancel(canceled.statement_id)
+        await desk.orphans(owner=OTHER, everything=True)
+        mine = [await desk.add() for _ in range(2)]
+        await desk.finish(mine[1], SUCCESS)
+        told = await desk.leases.renew(
+            [one.statement_id for one in (calm, canceled, lost, ended, *mine)], owner=ME, lease=LEASE
+        )
+        assert told == {mine[0].statement_id: False}
+        others = await desk.leases.renew([calm.statement_id, canceled.statement_id], owner=OTHER, lease=LEASE)
+        assert others == {calm.statement_id: False, canceled.statement_id: True}
+
+    async def test_a_lease_that_ran_out_and_was_not_taken_can_be_renewed(self, desk: LeaseDesk) -> None:
+        lease = await desk.add(lease_s=-1)
+        assert lease.statement_id in await desk.leases.renew([lease.statement_id], owner=ME, lease=LEASE)
+        assert lease.statement_id not in await desk.orphans(owner=OTHER)
+
+    async def test_lines_written_again_with_more_behind_them_are_kept_once(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.report(lease, progress=None, lines=["a", "b"], start_line=0)
+        assert await desk.leases.report(lease, progress=None, lines=["a", "b", "c"], start_line=0)
+        assert await desk.leases.report(lease, progress=None, lines=["a"], start_line=0)
+        assert await desk.finish(lease, FAILED, ["d"], start_line=3)
+        assert (await desk.look(lease.statement_id)).lines == ["a", "b", "c", "d"]
+
+    async def test_lines_without_a_number_come_last(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.report(lease, progress=None, lines=["a", "b"], start_line=0)
+        assert await desk.finish(lease, FAILED, ["gone"], start_line=None)
+        assert (await desk.look(lease.statement_id)).lines == ["a", "b", "gone"]
+
+    async def test_rows_become_visible_only_of_a_running_statement(self, desk: LeaseDesk) -> None:
+        lease, segment = await desk.add(), Segment(0, 0, 10, 100)
+        assert not await desk.leases.add_segment(lease, segment, columns=COLUMNS)
+        assert await desk.leases.mark_running(lease, engine_handle="h")
+        assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
+        assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
+
+    @pytest.mark.item(41)
+    async def test_an_end_is_final(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.finish(lease, FAILED)
+        assert not await desk.finish(lease, SUCCESS)
+        assert not await desk.leases.mark_running(lease, engine_handle="h")
+        assert await desk.claim(lease) is None
+        assert lease.statement_id not in await desk.orphans(everything=True)
+        assert (await desk.look(lease.statement_id)).state is StatementState.FAILED

@@ -1,0 +1,155 @@
+"""The keepers of leases: PostgreSQL, and the one in memory that tests of services use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from uuid import UUID, uuid4
+
+import pytest
+from tests.contract.leases_contract import COLUMNS, FAILED, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
+from tests.contract.test_signatures import members, shape
+from tests.fakes.statements import MemoryLeases, MemorySessions
+
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.database import Database, open_database
+from queryserver.db.sessions import Sessions
+from queryserver.db.statements.leases import Leases
+from queryserver.db.statements.records import Records
+from queryserver.domain.result import Segment
+from queryserver.domain.statement import Lease, NewStatement, Outcome, StatementHandle, StatementState
+from queryserver.domain.usernames import Username
+from queryserver.interfaces.accounts import NewAccount
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.interfaces.statements import StatementLeases
+
+_numbers = count(1)
+
+
+class MemoryDesk(LeaseDesk):
+    """In memory."""
+
+    def __init__(self) -> None:
+        self.leases: MemoryLeases = MemoryLeases()
+
+    async def add(
+        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+    ) -> Lease:
+        deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
+        return self.leases.add("x", owner=owner, lease_s=lease_s, connector=connector, deadline_at=deadline).lease
+
+    async def look(self, statement_id: UUID) -> Seen:
+        entry = self.leases.entries[statement_id]
+        return Seen(entry.state, entry.owner, entry.lines)
+
+    async def ask_to_cancel(self, statement_id: UUID) -> None:
+        self.leases.ask_to_cancel(statement_id)
+
+
+class DatabaseDesk(LeaseDesk):
+    """In PostgreSQL."""
+
+    def __init__(self, database: Database, user_id: int) -> None:
+        self.database = database
+        self.records = Records(database)
+        self.leases: Leases = Leases(database)
+        self._user_id = user_id
+
+    async def add(
+        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+    ) -> Lease:
+        number = next(_numbers)
+        handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", f"g{number}", f"s{number}", number, "a:b")
+        new = NewStatement(
+            id=uuid4(),
+            user_id=self._user_id,
+            connector=connector,
+            dialect="fake",
+            handle=handle,
+            script=None,
+            script_id=None,
+            database=None,
+            settings={},
+            row_limit=10,
+            timeout=timedelta(seconds=timeout_s),
+            has_result_set=True,
+            in_history=True,
+            in_named_session=False,
+            parent_uuid="",
+            owner=owner,
+            lease=timedelta(seconds=lease_s),
+            idempotency=None,
+            max_active=10_000,
+            max_spool_bytes=1 << 40,
+        )
+        await self.records.record(new)
+        return Lease(new.id, owner or "", 1 if owner else 0)
+
+    async def look(self, statement_id: UUID) -> Seen:
+        record = await self.records.read(statement_id)
+        assert record is not None
+        log = await self.records.logs(statement_id, start=0, size=None)
+        return Seen(record.status.state, record.status.owner, log.lines)
+
+    async def ask_to_cancel(self, statement_id: UUID) -> None:
+        await self.records.request_cancel(statement_id, by="ana")
+
+
+class TestMemoryLeases(LeasesContract):
+    @pytest.fixture
+    def desk(self) -> MemoryDesk:
+        return MemoryDesk()
+
+
+class TestDatabaseLeases(LeasesContract):
+    @pytest.fixture
+    async def desk(self, database_dsn: str) -> AsyncIterator[DatabaseDesk]:
+        async with open_database(database_dsn) as database:
+            accounts = AccountRepository(database)
+            await accounts.ensure_group("default", ())
+            name = Username("ana", "ana")
+            user_id = await accounts.create(NewAccount(name, is_admin=False, groups=()), default_group="default")
+            yield DatabaseDesk(database, user_id)
+
+    @pytest.mark.parametrize(("outcome", "doomed"), [(FAILED, 1), (SUCCESS, 0), (Outcome(StatementState.AVAILABLE), 0)])
+    async def test_bytes_of_a_failed_statement_are_deleted_even_if_none_was_visible(
+        self, desk: DatabaseDesk, outcome: Outcome, doomed: int
+    ) -> None:
+        assert await desk.finish(await desk.add(), outcome)
+        assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
+
+    async def test_a_successors_segment_replaces_the_same_one(self, desk: DatabaseDesk) -> None:
+        old = await desk.add(owner="other", lease_s=-1)
+        assert await desk.leases.mark_running(old, engine_handle="h")
+        assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
+        new = (await desk.orphans())[old.statement_id]
+        assert await desk.leases.add_segment(new, Segment(0, 0, 20, 200), columns=COLUMNS)
+        assert not await desk.leases.add_segment(old, Segment(0, 0, 30, 300), columns=COLUMNS)
+        stored = await desk.records.stored_result(old.statement_id, start_row=0, rows=100)
+        assert stored is not None
+        assert [(one.rows, one.fence) for one in stored.segments] == [(20, new.fence)]
+
+    async def test_several_sweeps_at_once_share_the_orphans(self, desk: DatabaseDesk) -> None:
+        lost = {(await desk.add(owner=None)).statement_id for _ in range(20)}
+        shares = await asyncio.gather(*(desk.orphans(owner=f"instance {number}") for number in range(4)))
+        taken = [statement_id for share in shares for statement_id in share]
+        assert sorted(taken) == sorted(lost)
+
+
+PAIRS = [
+    (kind, protocol, name)
+    for protocol, kinds in {StatementLeases: (Leases, MemoryLeases), SessionRecords: (Sessions, MemorySessions)}.items()
+    for kind in kinds
+    for name in members(protocol)
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "name"), PAIRS, ids=[f"{kind.__name__}.{name}" for kind, _, name in PAIRS]
+)
+def test_signature_is_that_of_the_protocol(kind: type, protocol: type, name: str) -> None:
+    assert shape(vars(kind)[name]) == shape(vars(protocol)[name])
+
+
+def test_the_contract_is_not_empty() -> None:
+    assert len([name for name in vars(LeasesContract) if name.startswith("test_")]) >= 18
