@@ -38,6 +38,8 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Asked anew for each call whether somebody listens, through the environment: a tenth of a status call.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=lifespan,
     )
     # Added flat: an included router is matched anew at each of its levels, for every call.
