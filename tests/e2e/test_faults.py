@@ -13,12 +13,17 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import PROGRAM, free_port, started
+from tests.e2e.harness import PROGRAM, free_port, running_server, started
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, at_work, eventually, installed
 from tests.fixtures.database import execute
 
 from queryserver.embedded.cluster import SERVICE_ROLE
 from queryserver.embedded.postgres import EmbeddedPostgres
+
+LASTING = {
+    "postgresql": "SELECT pg_sleep(60)",
+    "duckdb": "SELECT count(*) FROM range(100000) AS a, range(10000000) AS b WHERE a.range % 7 = b.range % 11",
+}
 
 # Text that does not compress, so that bytes on disk are as many as they seem.
 NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {rows}) AS n"
@@ -67,6 +72,25 @@ async def test_a_kill_while_spooling_and_downloading(place: Installation) -> Non
         assert time.monotonic() - started_at < TAKEN_OVER_WITHIN_S
         assert await after.file(kept) == whole
         await eventually(lambda: _answer(not [one for one in place.spooled() if spooling in str(one)]))
+
+
+async def test_a_power_cut_of_the_embedded_server(tmp_path: Path) -> None:
+    """Alone on its database, a server waits for nobody's lease after a restart."""
+    password = "a password of the test"
+    operations: dict[str, str] = {}
+    async with embedded(tmp_path / "state", password) as victim:
+        operations["kept"] = await victim.finished("duckdb", "CREATE TABLE cut AS SELECT 6 AS n")
+        for dialect in ("postgresql", "duckdb"):
+            operations[dialect] = await victim.submit(dialect, LASTING[dialect])
+            await victim.until(operations[dialect], lambda status: status["state"] == "running")
+        await victim.process.kill9()
+    async with embedded(tmp_path / "state", password) as after:
+        for dialect in ("postgresql", "duckdb"):
+            body = await after.status(operations[dialect])
+            assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
+        assert await after.state(operations["kept"]) == "success"
+        assert await after.value("duckdb", "SELECT n FROM cut") == 6
+        assert await after.process.terminate() == 0
 
 
 async def test_an_unusable_store_fails_statements_but_not_the_server(place: Installation) -> None:
@@ -288,6 +312,19 @@ async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         await target.drain()
     with suppress(OSError):
         target.write_eof()
+
+
+@asynccontextmanager
+async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
+    """A server with a database of its own; `ana` is its administrator."""
+    environment = {"QUERYSERVER_ADMIN_PASSWORD": password, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
+    async with (
+        running_server(data_dir, settings=environment) as process,
+        httpx.AsyncClient(base_url=process.base_url, timeout=60) as http,
+    ):
+        login = {"username": "admin", "password": password}
+        tokens = (await http.post("/api/v1/token/auth", json=login)).json()
+        yield Node(process, http, {"ana": tokens["access"]})
 
 
 @asynccontextmanager
