@@ -51,7 +51,7 @@ class RetentionSweep:
         results: ResultStore,
         settings: RetentionSettings,
         *,
-        sweep_leftovers: Callable[[timedelta], Awaitable[int]],
+        sweep_leftovers: Callable[..., Awaitable[int]],
     ) -> None:
         self._records = records
         self._statements = statements
@@ -90,9 +90,9 @@ class RetentionSweep:
         counts["history entries"] = await self._in_batches(
             self._records.delete_history, history or self._settings.history, dry_run=dry_run
         )
+        counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)
         if not dry_run:
             await self.expire()
-            counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE)
         return counts
 
     async def close_queries(self, unused_for: timedelta) -> Closed:

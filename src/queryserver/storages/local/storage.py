@@ -98,8 +98,8 @@ class LocalStorage:
         """See the Protocol. A link is deleted itself."""
         await self._run(self._tree.delete, path, recursive)
 
-    async def sweep_leftovers(self, older_than: timedelta) -> int:
-        """Delete what uploads of crashed processes left behind, last written before that time; how many.
+    async def sweep_leftovers(self, older_than: timedelta, *, dry_run: bool = False) -> int:
+        """Delete, or count only, what uploads of crashed processes left behind, last written before that time.
 
         `older_than` must exceed the longest pause of a living upload, of other processes too.
         """
@@ -108,7 +108,7 @@ class LocalStorage:
         while directories:
             # One short call per directory: a store of 100,000 directories holds up no other caller.
             with suppress(PathNotFound):
-                inner, count = await self._run(self._tree.sweep, directories.pop(), before)
+                inner, count = await self._run(self._tree.sweep, directories.pop(), before, dry_run)
                 directories += inner
                 removed += count
         return removed

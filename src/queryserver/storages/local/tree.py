@@ -105,12 +105,12 @@ class Tree:
                 os.rmdir(name, dir_fd=parent)
             os.fsync(parent)
 
-    def sweep(self, path: str, before: datetime) -> tuple[list[str], int]:
-        """The directories in a directory, and how many leftovers last changed before `before` were deleted from it."""
+    def sweep(self, path: str, before: datetime, dry_run: bool) -> tuple[list[str], int]:
+        """The directories in a directory, and how many leftovers last changed before `before` go, or would go."""
         removed = 0
         with file_errors(path), self._directory(names_of(path)) as directory, os.scandir(directory) as found:
             for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:
-                removed += _delete_older(directory, name, before)
+                removed += _delete_older(directory, name, before, dry_run=dry_run)
         return [entry.path for entry in self.entries(path, None) if entry.is_directory], removed
 
     @contextmanager
@@ -182,10 +182,11 @@ def _status(path: str, found: os.stat_result) -> FileStatus:
     return FileStatus(path, is_directory, 0 if is_directory else found.st_size, modified_at)
 
 
-def _delete_older(directory: int, name: str, before: datetime) -> bool:
+def _delete_older(directory: int, name: str, before: datetime, *, dry_run: bool) -> bool:
     with suppress(FileNotFoundError):
         if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < before.timestamp():
-            os.unlink(name, dir_fd=directory)
+            if not dry_run:
+                os.unlink(name, dir_fd=directory)
             return True
     return False
 
