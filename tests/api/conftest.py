@@ -38,6 +38,12 @@ def make_settings(directory: Path, database_dsn: str, users_url: str, **editor: 
         "sqlite": {"interface": "sqlite", "options": {"path": "api.sqlite"}},
         "postgresql": {"interface": "sqlalchemy", "options": {"url": users_url}},
         "warehouse": {"interface": "sqlalchemy", "dialect": "postgresql", "options": {"url": users_url}},
+        "replica": {
+            "interface": "sqlalchemy",
+            "dialect": "postgresql",
+            "options": {"url": users_url},
+            "read_only": True,
+        },
         "hive2": {"interface": "fake", "dialect": "hive"},
         "7": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},

@@ -30,7 +30,7 @@ DUCKDB = Dialect(
     name="duckdb",
     rows=lambda count: f"SELECT range AS n FROM range({count})",
     slow="SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b",
-    brief="SELECT sum(a.range * b.range) FROM range(30000) a, range(30000) b",
+    brief="SELECT sum(a.range * b.range) FROM range(15000) a, range(15000) b",
     bad_table="Table with name no_such_table does not exist",
     integer_type="BIGINT_TYPE",
 )

@@ -86,8 +86,17 @@ class TestEngines:
 
     @pytest.mark.item(11)
     async def test_long_statements_do_not_hold_up_other_users(self, ana: Caller, bob: Caller):
-        long = [(one, one.slow) for one in (DUCKDB, SQLITE, POSTGRESQL) for _ in range(6)]
-        operations = [(await ana.execute(dialect, statement))["history_uuid"] for dialect, statement in long]
+        long = [
+            (DUCKDB, 2, DUCKDB.slow),
+            (SQLITE, 2, SQLITE.slow),
+            (POSTGRESQL, 8, POSTGRESQL.slow),
+            ("hive", 8, "sleep 30"),
+        ]
+        operations = [
+            (await ana.execute(dialect, statement))["history_uuid"]
+            for dialect, count, statement in long
+            for _ in range(count)
+        ]
         theirs = (await bob.run("mysql", "rows 3"))["history_uuid"]
         slowest = 0.0
         for _ in range(10):
@@ -97,6 +106,53 @@ class TestEngines:
                 slowest = max(slowest, time.monotonic() - began)
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in operations))
         assert slowest < 1
+
+
+class TestReadOnly:
+    """A connector with `read_only`: the service refuses what looks like a change, the engine whatever is one."""
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "CREATE TABLE sneaky (a int)",
+            "WITH new AS (INSERT INTO kept VALUES (2) RETURNING a) SELECT a FROM new",
+            "SELECT 2 AS a INTO sneaky",
+            "SELECT change_kept()",
+            "EXPLAIN ANALYZE SELECT change_kept()",
+            "/* SELECT */ INSERT INTO kept VALUES (2)",
+            "DO $$ BEGIN INSERT INTO kept VALUES (2); END $$",
+            "BEGIN READ WRITE",
+            "SET default_transaction_read_only = off",
+        ],
+    )
+    async def test_nothing_is_changed(self, ana: Caller, statement: str):
+        await self._prepare(ana)
+        before = await ana.result(POSTGRESQL, "SELECT count(*) FROM kept")
+        body = await ana.run("replica", statement)
+        assert (body["status"], body["query_status"]["state"]) == (1, "failed")
+        after = await ana.result(POSTGRESQL, "SELECT count(*) FROM kept")
+        assert after["data"] == before["data"] == [[1]]
+        assert (await ana.result("replica", "SELECT min(a) FROM kept"))["data"] == [[1]]
+
+    async def test_a_statement_before_cannot_open_the_way(self, ana: Caller):
+        await self._prepare(ana)
+        switch = "SELECT set_config('default_transaction_read_only', 'off', false)"
+        body = await ana.run("replica", f"{switch}; SELECT change_kept(); SELECT 2 INTO sneaky")
+        assert body["status"] == 0
+        while body["handle"]["has_more_statements"]:
+            body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
+            assert (body["status"], body["query_status"]["state"]) == (1, "failed")
+
+    @staticmethod
+    async def _prepare(ana: Caller) -> None:
+        for statement in (
+            "CREATE TABLE IF NOT EXISTS kept AS SELECT 1 AS a",
+            (
+                "CREATE OR REPLACE FUNCTION change_kept() RETURNS int LANGUAGE sql"
+                " AS 'INSERT INTO kept VALUES (2) RETURNING a'"
+            ),
+        ):
+            assert (await ana.run(POSTGRESQL, statement))["status"] == 0
 
 
 class TestResultStore:

@@ -97,10 +97,10 @@ def _by_url(connector: Connector) -> Engine:
     for name, _value in parse_qsl(url.query):
         if name not in _URL_OPTIONS[driver]:
             raise _problem(connector, "options.url", f"the option {name} is not allowed")
-    return _postgresql(url) if driver == "postgresql" else _mysql(url)
+    return _postgresql(url, read_only=connector.read_only) if driver == "postgresql" else _mysql(url)
 
 
-def _postgresql(url: SplitResult) -> Engine:
+def _postgresql(url: SplitResult, *, read_only: bool) -> Engine:
     from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine  # noqa: PLC0415 as above
 
     options = dict(parse_qsl(url.query))
@@ -114,7 +114,8 @@ def _postgresql(url: SplitResult) -> Engine:
             ssl=options.get("sslmode", "prefer"),
             application_name=options.get("application_name", "queryserver"),
             connect_timeout_s=int(options.get("connect_timeout", 10)),
-        )
+        ),
+        read_only=read_only,
     )
 
 

@@ -24,8 +24,9 @@ _PING_S = 5.0
 class PostgresqlEngine:
     """Statements on one database of one server. `SessionOptions.database` names a schema."""
 
-    def __init__(self, address: PostgresqlAddress) -> None:
+    def __init__(self, address: PostgresqlAddress, *, read_only: bool = False) -> None:
         self._address = address
+        self._read_only = read_only
         self._pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="postgresql")
 
@@ -44,7 +45,7 @@ class PostgresqlEngine:
         connection = await self._pool.take(login)
         interrupt = partial(self._interrupt, login)
         session = StreamedSession(
-            lambda sql: PostgresqlStatement(connection, sql, interrupt),
+            lambda sql: PostgresqlStatement(connection, sql, interrupt, read_only=self._read_only),
             is_connected=lambda: not connection.is_closed(),
             executor=self._executor,
         )

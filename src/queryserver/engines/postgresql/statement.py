@@ -29,13 +29,21 @@ _CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
 class PostgresqlStatement:
     """A StatementSource. `interrupt_process` sends the stop signal to a server process."""
 
-    def __init__(self, connection: Connection, sql: str, interrupt_process: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sql: str,
+        interrupt_process: Callable[[int], Awaitable[None]],
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.columns: tuple[Column, ...] = ()
         self.log_lines: list[str] = []
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql)
         self._interrupt_process = interrupt_process
+        self._read_only = read_only
         self._reader = RowReader((), ())
         self._portal: Portal | None = None
         self._whole: Rows = ()
@@ -59,6 +67,10 @@ class PostgresqlStatement:
         if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
             raise StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         go_on()
+        if self._read_only:
+            # Anew for each statement: one before it may have switched the default off by set_config().
+            with statement_errors(started=False):
+                await self._connection.execute("SET default_transaction_read_only = on")
         statement, fields = await self._prepare()
         go_on()
         if not fields or self._keyword == "CALL":
