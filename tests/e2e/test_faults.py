@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -195,6 +196,11 @@ async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
         await node.until(longs[-1], lambda status: status["state"] == "running")
         descendants = psutil.Process(node.process.pid).children(recursive=True)
         began = time.monotonic()
+        node.process.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
+        assert (await node.http.get("/desktop/debug/is_ready")).status_code == 503
+        assert await node.state(short, wait=5) == "available"
         assert await node.process.terminate() == 0
         assert time.monotonic() - began < 10
     assert not psutil.wait_procs(descendants, timeout=2)[1]

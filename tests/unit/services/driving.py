@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 from tests.fakes.engine import FakeEngine, FakeSession
@@ -70,7 +71,7 @@ class Fleet:
     engine: FakeEngine = field(default_factory=FakeEngine)
     limits: RunnerLimits = QUICK
 
-    def runner(self, owner: str = OWNER, **limits: object) -> Runner:
+    def runner(self, owner: str = OWNER, **limits: Any) -> Runner:
         """A runner; use its `running()`."""
         connectors = Connectors([CONNECTOR], build=lambda _: self.engine)
         parts = RunnerParts(

@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import OWNER
-from tests.unit.services.driving import ANA, Fleet, state_of, terminal, until
+from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, StatementState
+from queryserver.interfaces.engine import EngineCapabilities
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -196,6 +198,29 @@ async def test_a_statement_sent_at_the_moment_of_shutdown_ends_with_a_reason() -
         # Recorded as sent between the look of the shutdown and its attempt to give the statement back.
         fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
     assert fleet.leases.of(assignment).state is CANCELED
+
+
+async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
+    fleet = Fleet(engine=FakeEngine(capabilities=EngineCapabilities(one_process=True)))
+    runner = fleet.runner()
+    async with runner.running():
+        assert fleet.sessions.engines == {"fake": OWNER}
+        await runner.drain()
+        await asyncio.sleep(0.8)  # more than one heartbeat: calls are still answered
+        assert fleet.sessions.engines == {}
+        assert not await runner.may_run(CONNECTOR)
+
+
+async def test_an_engine_is_held_while_statements_get_their_grace() -> None:
+    fleet = Fleet(engine=FakeEngine(capabilities=EngineCapabilities(one_process=True)))
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=5))
+    async with runner.running():
+        runner.start(fleet.leases.add("sleep 1"), ANA)
+        draining = asyncio.create_task(runner.drain())
+        await asyncio.sleep(0.7)
+        assert fleet.sessions.engines == {"fake": OWNER}
+        await draining
+    assert fleet.engine.executions == ["sleep 1"]
 
 
 async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:

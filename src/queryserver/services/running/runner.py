@@ -253,6 +253,8 @@ class Runner:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.held.aclose()
+        # The next heartbeat must not take back what others may have from now on.
+        self._engines_held.clear()
         await _tolerantly(self._parts.sessions.release_engines(owner=self.owner))
 
     async def _hand_over(self, execution: Execution) -> bool:
