@@ -11,6 +11,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress, free_port
 
+from queryserver.domain.errors import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.interfaces.engine import Engine
@@ -135,6 +136,37 @@ class TestMariadb(EngineContract):
         engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password))
         yield engine
         await engine.close()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "INSERT INTO kept VALUES (2)",
+            "CREATE TABLE other (a INTEGER)",
+            "SELECT change_kept()",
+            "/*! INSERT INTO kept VALUES (2) */",
+        ],
+    )
+    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress, change: str):
+        address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password)
+        writing, reading = MysqlEngine(address), MysqlEngine(address, read_only=True)
+        try:
+            async with writing.session(USER, NO_OPTIONS) as session:
+                for sql in (
+                    "CREATE OR REPLACE TABLE kept (a INTEGER)",
+                    (
+                        "CREATE OR REPLACE FUNCTION change_kept() RETURNS INTEGER MODIFIES SQL DATA"
+                        " BEGIN INSERT INTO kept VALUES (2); RETURN 1; END"
+                    ),
+                ):
+                    await run(session, sql)
+            async with reading.session(USER, NO_OPTIONS) as session:
+                await run(session, "/*! SET SESSION TRANSACTION READ WRITE */")
+                with pytest.raises(StatementRejected, match="READ ONLY"):
+                    await run(session, change)
+                assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
+        finally:
+            await writing.close()
+            await reading.close()
 
     @pytest.fixture
     async def unreachable_engine(self) -> AsyncGenerator[Engine]:

@@ -97,7 +97,8 @@ def _by_url(connector: Connector) -> Engine:
     for name, _value in parse_qsl(url.query):
         if name not in _URL_OPTIONS[driver]:
             raise _problem(connector, "options.url", f"the option {name} is not allowed")
-    return _postgresql(url, read_only=connector.read_only) if driver == "postgresql" else _mysql(url)
+    build = _postgresql if driver == "postgresql" else _mysql
+    return build(url, read_only=connector.read_only)
 
 
 def _postgresql(url: SplitResult, *, read_only: bool) -> Engine:
@@ -119,7 +120,7 @@ def _postgresql(url: SplitResult, *, read_only: bool) -> Engine:
     )
 
 
-def _mysql(url: SplitResult) -> Engine:
+def _mysql(url: SplitResult, *, read_only: bool) -> Engine:
     from queryserver.engines.mysql import MysqlAddress, MysqlEngine  # noqa: PLC0415 as above
 
     options = dict(parse_qsl(url.query))
@@ -131,7 +132,8 @@ def _mysql(url: SplitResult) -> Engine:
             user=_own_login(url.username),
             password=_own_login(url.password),
             connect_timeout_s=int(options.get("connect_timeout", 10)),
-        )
+        ),
+        read_only=read_only,
     )
 
 

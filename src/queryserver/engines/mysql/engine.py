@@ -27,8 +27,9 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class MysqlEngine:
     """Statements on one server. `SessionOptions.database` names a database."""
 
-    def __init__(self, address: MysqlAddress) -> None:
+    def __init__(self, address: MysqlAddress, *, read_only: bool = False) -> None:
         self._address = address
+        self._read_only = read_only
         self._pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="mysql")
 
@@ -47,7 +48,7 @@ class MysqlEngine:
         connection = await self._pool.take(login)
         interrupt = partial(self._interrupt, login)
         session = StreamedSession(
-            lambda sql: MysqlStatement(connection, sql, interrupt),
+            lambda sql: MysqlStatement(connection, sql, interrupt, read_only=self._read_only),
             is_connected=lambda: not connection.is_closed(),
             executor=self._executor,
         )

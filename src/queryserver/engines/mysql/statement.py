@@ -24,7 +24,14 @@ _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 class MysqlStatement:
     """A StatementSource. `interrupt_thread` sends the stop signal to a connection of the server."""
 
-    def __init__(self, connection: Connection, sql: str, interrupt_thread: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sql: str,
+        interrupt_thread: Callable[[int], Awaitable[None]],
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.columns: tuple[Column, ...] = ()
         self.modified_rows: int | None = None
         self.log_lines: list[str] = []
@@ -33,6 +40,7 @@ class MysqlStatement:
         self._sql = sql
         self._keyword = first_keyword(sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
+        self._read_only = read_only
         self._reader = RowReader(())
         self._rows_read = 0
 
@@ -40,6 +48,10 @@ class MysqlStatement:
         go_on()
         if self._connection.is_closed():
             raise SessionLost("The MySQL session is gone; the statement was not started.")
+        if self._read_only:
+            # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
+            with statement_errors(started=False):
+                await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         with statement_errors(started=True):
             await self._connection.start(self._sql)
             declared = [declare(field) for field in self._connection.fields]
