@@ -70,10 +70,11 @@ class Fleet:
     results: MemoryResults = field(default_factory=MemoryResults)
     engine: FakeEngine = field(default_factory=FakeEngine)
     limits: RunnerLimits = QUICK
+    read_only: bool = False
 
     def runner(self, owner: str = OWNER, **limits: Any) -> Runner:
         """A runner; use its `running()`."""
-        connectors = Connectors([CONNECTOR], build=lambda _: self.engine)
+        connectors = Connectors([replace(CONNECTOR, read_only=self.read_only)], build=lambda _: self.engine)
         parts = RunnerParts(
             leases=self.leases,
             sessions=self.sessions,

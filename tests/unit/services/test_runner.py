@@ -65,6 +65,19 @@ async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
     assert fleet.engine.executions == []
 
 
+@pytest.mark.parametrize(
+    ("statement", "code"), [("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error")]
+)
+async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(
+    statement: str, code: str
+) -> None:
+    fleet = Fleet(read_only=True)
+    assignment = fleet.leases.add(statement, owner=None)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == (FAILED, code), "the fake engine knows no SQL"
+
+
 async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("sleep 30")

@@ -15,6 +15,7 @@ import structlog
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, Outcome, StatementState
+from queryserver.domain.statement_kind import changes_data
 from queryserver.domain.user import User
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
@@ -29,6 +30,12 @@ from queryserver.services.running.slots import Slots
 from queryserver.services.signals import StateSignals
 
 log = structlog.get_logger(__name__)
+
+_GONE = Outcome(
+    StatementState.FAILED,
+    error_code="outcome_unknown",
+    message="The server that ran this statement is gone: it may or may not have taken effect.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,21 +173,9 @@ class Runner:
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or say how it ended: a statement that may have been sent is never sent again."""
-        if assignment.sent:
-            outcome = Outcome(
-                StatementState.FAILED,
-                error_code="outcome_unknown",
-                message="The server that ran this statement is gone: it may or may not have taken effect.",
-            )
-        else:
-            user = await self._parts.users.user(assignment.user_id)
-            if self._draining:
-                await self._parts.leases.release(assignment.lease)
-                return
-            if user is not None:
-                self.start(assignment, user)
-                return
-            outcome = Outcome(StatementState.FAILED, error_code="rejected", message="The user is no longer active.")
+        outcome = _GONE if assignment.sent else await self._start_unsent(assignment)
+        if outcome is None:
+            return
         await self._parts.leases.finish(
             assignment.lease,
             outcome,
@@ -189,6 +184,20 @@ class Runner:
             start_line=None,
         )
         self._parts.signals.notify(assignment.lease.statement_id)
+
+    async def _start_unsent(self, assignment: Assignment) -> Outcome | None:
+        """None, or why the engine must not see the statement."""
+        user = await self._parts.users.user(assignment.user_id)
+        connector = self._parts.connectors.find(assignment.connector)
+        if user is None:
+            return _rejected("The user is no longer active.")
+        if connector and connector.read_only and changes_data(assignment.statement, assignment.dialect):
+            return _rejected("This connector is read-only.")
+        if self._draining:
+            await self._parts.leases.release(assignment.lease)
+        else:
+            self.start(assignment, user)
+        return None
 
     async def _renew(self) -> None:
         ours = list(self._runs)
@@ -285,6 +294,10 @@ class Runner:
                 self._others_may_be_late_until = time.monotonic() + late_s
             except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
                 log.exception("round failed", action=action.__name__)
+
+
+def _rejected(message: str) -> Outcome:
+    return Outcome(StatementState.FAILED, error_code="rejected", message=message)
 
 
 async def _tolerantly(action: Awaitable[None]) -> None:
