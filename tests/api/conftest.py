@@ -1,6 +1,6 @@
 """One application for the tests of a process: three real engines, and scripted ones where a rule needs them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ async def users_url(tcp_open: EmbeddedPostgres) -> str:
     return f"postgresql://api_tests:planted-secret@127.0.0.1:{tcp_open.port}/api_tests"
 
 
-def make_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Settings:
+def make_settings(
+    directory: Path, database_dsn: str, users_url: str, *, desktop: Mapping[str, Any] | None = None, **editor: Any
+) -> Settings:
     """Settings with an interpreter of each kind that the tests need."""
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
@@ -63,6 +65,7 @@ def make_settings(directory: Path, database_dsn: str, users_url: str, **editor: 
                     "local_database_dir": databases,
                     "session_conf_allowed": ("work_mem", "statement_timeout", "mem_limit"),
                 },
+                **(desktop or {}),
             },
             "editor": {"cancel_wait_s": 5, **editor},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
@@ -79,10 +82,10 @@ async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str
 
 @pytest.fixture
 def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
-    """Opens an application of the test's own, with other editor settings."""
+    """Opens an application of the test's own, with other settings of the editor and of `desktop`."""
 
-    def opener(**editor: Any) -> AbstractAsyncContextManager[Api]:
-        return open_api(make_settings(tmp_path, database_dsn, users_url, **editor))
+    def opener(**changes: Any) -> AbstractAsyncContextManager[Api]:
+        return open_api(make_settings(tmp_path, database_dsn, users_url, **changes))
 
     return opener
 

@@ -188,9 +188,38 @@ class TestCredentials:
         assert answer.status_code == 200
 
 
+class TestPlaces:
+    async def test_a_prefix_stands_before_every_path(self, small_api: ApiOpener):
+        async with small_api(desktop={"url_prefix": "/sql"}) as api:
+            ana = await api.user()
+            for path in ("/sql/api/v1/editor/get_history", "/sql/api/v1/editor/get_history/"):
+                answer = await api.http.get(path, headers=ana.headers)
+                assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+            assert (await api.http.get("/sql/desktop/debug/is_alive")).status_code == 200
+            for path in ("/api/v1/editor/get_history", "/sqlx/api/v1/editor/get_history", "/sql", "/sql/", "/"):
+                assert verdict(await api.http.get(path, headers=ana.headers)) == (404, -1, "not_found")
+
+    async def test_other_host_names_are_not_served(self, small_api: ApiOpener):
+        async with small_api(desktop={"allowed_hosts": ("db.example.com",)}) as api:
+            ana = await api.user()
+            for host in ("db.example.com", "DB.example.com:8888"):
+                assert (await ana.send("GET", "editor/get_history", headers={"Host": host})).status_code == 200
+            for host in ("test", "db.example.com.evil.org", "evil.org:8888", ""):
+                answer = await ana.send("GET", "editor/get_history", headers={"Host": host})
+                assert verdict(answer) == (400, -1, "invalid_host")
+            assert (await ana.send("GET", "/desktop/debug/is_alive", headers={"Host": "10.0.0.1"})).status_code == 200
+
+    async def test_downloads_may_be_switched_off_for_all(self, small_api: ApiOpener):
+        async with small_api(desktop={"enable_download": False}) as api:
+            admin = await api.user(admin=True)
+            operation = (await admin.run("mysql", "rows 1"))["history_uuid"]
+            assert verdict(await admin.get(f"editor/download/{operation}")) == (403, -1, "download_disabled")
+
+
 class TestOrderOfChecks:
     """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
 
+    @pytest.mark.platform(12)
     @pytest.mark.parametrize(
         ("kind", "body", "expected"),
         [

@@ -111,6 +111,16 @@ class TestLogs:
         assert body["status"] == 0
         assert dialect.bad_table in body["logs"]
 
+    @pytest.mark.item(51)
+    async def test_a_line_is_one_line_without_control_characters(self, ana: Caller):
+        operation = (await ana.run("mysql", "fail one\ntwo\r\nthree\x07 \x1b[31mred end"))["history_uuid"]
+        whole = await ana.on(operation, "get_logs")
+        assert whole["next_from"] == len(whole["logs"].split("\n"))
+        assert [line for line in whole["logs"].split("\n") if not line.isprintable()] == []
+        assert "one" in whole["logs"].split("\n")
+        second = await ana.on(operation, "get_logs", **{"from": 1, "size": 1})
+        assert second["logs"] == whole["logs"].split("\n")[1]
+
     async def test_progress_follows_the_state(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
