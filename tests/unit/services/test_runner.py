@@ -277,6 +277,19 @@ async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -
     assert fleet.engine.sessions_opened == 1
 
 
+async def test_statements_that_continue_one_script_at_once_share_one_engine_session() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=10))
+    first = fleet.leases.add("ddl", keeps_session=True)
+    others = [fleet.leases.add("ddl", session_id=first.session_id, keeps_session=True) for _ in range(5)]
+    async with runner.running():
+        for one in (first, *others):
+            runner.start(one, ANA)
+        await until(lambda: all(terminal(fleet.leases.of(one)) for one in (first, *others)))
+        assert fleet.engine.sessions_opened == 1
+    assert len(fleet.engine._sessions) == 0
+
+
 async def test_the_last_statement_of_a_script_lets_its_session_go_although_the_database_is_away() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=10))

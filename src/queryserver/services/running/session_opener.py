@@ -1,8 +1,10 @@
 """Which engine session a statement runs in (Contract editor 9.3)."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from weakref import WeakValueDictionary
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import SessionLost
@@ -39,6 +41,8 @@ class SessionOpener:
         self._credentials = credentials
         self._lease = lease
         self._max_kept = max_kept
+        # A lock lives as long as somebody holds it or waits for it.
+        self._openings: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
@@ -85,7 +89,14 @@ class SessionOpener:
         return await self._open(record, connector, user, options, max_open=max_open)
 
     async def _keep(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
-        """A session for the statements of one script: recorded, so that the next one finds its way here."""
+        """A session for the statements of one script: recorded, so that the next one finds its way here.
+
+        Of several statements that continue one script at once, the first opens it and the others find it.
+        """
+        async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
+            return self._held.get(assignment.session_id) or await self._keep_new(assignment, connector, user)
+
+    async def _keep_new(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
         await self._held.make_room(user.id, keep=self._max_kept - 1)
         record = SessionRecord(
             id=assignment.session_id,
