@@ -1,5 +1,6 @@
 """The web server: settings in, a serving process out. Nothing happens at import time."""
 
+import asyncio
 import gc
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -147,12 +148,7 @@ async def _serve_prepared(
 
     `announce` is told the password of the first administrator, if there is to be one.
     """
-    dsn = settings.desktop.database.dsn
-    if dsn is None:
-        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
-    if auto_migrate or settings.desktop.database.auto_migrate:
-        await migrate(dsn)
-    await require_newest(dsn)
+    await _prepare_database(settings, auto_migrate=auto_migrate)
     async with open_services(settings, alone=alone) as services:
         if announce is not None:
             given = settings.sources.admin_password
@@ -167,6 +163,16 @@ async def _serve_prepared(
             gc.unfreeze()
 
 
+async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -> None:
+    """Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable unless the database can be served from."""
+    dsn = settings.desktop.database.dsn
+    if dsn is None:
+        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
+    if auto_migrate or settings.desktop.database.auto_migrate:
+        await migrate(dsn)
+    await require_newest(dsn)
+
+
 def _settle_memory() -> None:
     """Leave what lives as long as the process out of every later search for garbage: those searches stop the loop."""
     gc.collect()
@@ -176,6 +182,8 @@ def _settle_memory() -> None:
 
 def _serve_in_workers(settings: Settings) -> None:
     """Serve in several processes, restarted when they die. They read their settings from the environment."""
+    # Asked here once: a worker that cannot start would only be started again, for ever.
+    asyncio.run(_prepare_database(settings))
     config = server(settings, "queryserver.main:create_worker_app")
     listener = config.bind_socket()
     Multiprocess(config, sockets=[listener]).run()

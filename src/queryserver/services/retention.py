@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import structlog
 
@@ -79,9 +80,19 @@ class RetentionSweep:
         while await self._records.expire_results(limit=_BATCH) == _BATCH:
             pass
         while doomed := await self._records.doomed(limit=_BATCH):
-            for statement_id in doomed:
-                await self._results.delete(statement_id)
-            await self._records.buried(doomed)
+            buried = [statement_id for statement_id in doomed if await self._deleted(statement_id)]
+            await self._records.buried(buried)
+            if len(buried) < len(doomed):
+                return
+
+    async def _deleted(self, statement_id: UUID) -> bool:
+        """Whether the bytes are gone. One result that cannot be deleted must not keep all others."""
+        try:
+            await self._results.delete(statement_id)
+        except StorageError as error:
+            log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
+            return False
+        return True
 
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
         """Delete what is older than the settings say, or `history` for entries; kind to number."""
@@ -134,3 +145,5 @@ async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> Non
             await action()
         except (DatabaseUnavailable, StorageError) as error:
             log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)
+        except Exception:  # the outer wall of a task: without it nothing would be expired or deleted any more
+            log.exception("sweep failed", action=getattr(action, "__name__", ""))
