@@ -138,8 +138,13 @@ class TestMethods:
 
     async def test_events_have_no_head(self, ana: Caller):
         operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
-        answer = await ana.send("HEAD", f"editor/events/{operation}")
-        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+        for method in ("HEAD", "POST", "OPTIONS"):
+            answer = await ana.send(method, f"editor/events/{operation}")
+            assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "GET")
+
+    async def test_head_of_events_asks_for_a_login_before_the_method(self, api: Api):
+        answer = await api.stranger.send("HEAD", f"editor/events/{uuid4()}")
+        assert answer.status_code == 401
 
     @pytest.mark.parametrize("operation", CALLS, ids=name_of)
     async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):

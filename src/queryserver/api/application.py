@@ -13,8 +13,9 @@ from queryserver.api.dependencies import authenticated
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.frame import Frame
 from queryserver.api.metrics import RequestMetrics
+from queryserver.api.routing import answers_head
 from queryserver.api.v1 import editor, token
-from queryserver.domain.errors import NotAuthenticated, QueryServerError
+from queryserver.domain.errors import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
 _PUBLIC = (
@@ -68,16 +69,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for it
     if error.status_code != 405:
         return failure(404, "not_found", "Not found.")
-    allow = _with_head((error.headers or {}).get("Allow", ""))
+    allow = _allow(request.scope["path"], (error.headers or {}).get("Allow", ""))
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})
     if not request.url.path.startswith(_PUBLIC):
         try:
             await authenticated(request)
-        except NotAuthenticated as refused:
+        except QueryServerError as refused:
             return respond(request, refused)
-        except QueryServerError as other:
-            return respond(request, other)
     return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
@@ -86,6 +85,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return internal_error(request)
 
 
-def _with_head(allow: str) -> str:
-    methods = sorted({method.strip() for method in allow.split(",") if method.strip()})
-    return ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+def _allow(path: str, routed: str) -> str:
+    """The header `Allow` of a path: the methods of its routes, and HEAD where GET brings it."""
+    methods = {method.strip() for method in routed.split(",") if method.strip()}
+    if "GET" in methods and answers_head(path):
+        methods.add("HEAD")
+    return ", ".join(sorted(methods))

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api.errors import failure, internal_error
 from queryserver.api.metrics import RequestMetrics
-from queryserver.api.routing import normalized
+from queryserver.api.routing import answers_head, normalized
+from queryserver.api.streaming import HEADERS_ONLY
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_HOST_CHECK = "/desktop/debug/"
@@ -38,25 +39,26 @@ class Frame:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        scope["request_id"] = request_id
         answer = _Answer(scope, send, request_id)
+        # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
+        call = {**scope, "request_id": request_id}
         started = time.perf_counter()
         self._metrics.active.inc()
         # Each call runs in a context of its own: what is bound here ends with it.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         try:
-            await self._serve(scope, receive, answer)
+            await self._serve(call, receive, answer)
         except ClientDisconnect:
             log.debug("client left before the call was read")
         except Exception:  # the outer wall of a request: the client learns an id, the log the rest
             log.exception("call failed", error_id=request_id)
             if not answer.started:
-                await internal_error(Request(scope))(scope, receive, answer)
+                await internal_error(Request(call))(call, receive, answer)
             elif not answer.ended:
                 raise
         finally:
             self._metrics.active.dec()
-            self._metrics.observe(scope, answer.status, time.perf_counter() - started)
+            self._metrics.observe(call, answer.status, time.perf_counter() - started)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
@@ -68,14 +70,9 @@ class Frame:
         if not self._knows_host(scope, path):
             await failure(400, "invalid_host", "This host name is not served.")(scope, receive, answer)
             return
-        if scope["method"] == "HEAD":
-            # Every GET path answers HEAD; an event stream has no end to wait for, so it does not.
-            if path.startswith("/api/v1/editor/events/"):
-                await failure(405, "method_not_allowed", "Method not allowed.", {"Allow": "GET"})(
-                    scope, receive, answer
-                )
-                return
+        if scope["method"] == "HEAD" and answers_head(path):
             scope["method"] = "GET"
+            scope[HEADERS_ONLY] = True
         await self._app(scope, receive, answer)
 
     def _knows_host(self, scope: Scope, path: str) -> bool:

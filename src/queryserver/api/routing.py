@@ -55,5 +55,10 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
     return text[:-1] if len(text) > 1 and text.endswith("/") else text
 
 
+def answers_head(path: str) -> bool:
+    """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
+    return not path.startswith("/api/v1/editor/events/")
+
+
 def _segment(raw: bytes) -> str:
     return quote(unquote_to_bytes(raw).decode(), safe=_PLAIN)

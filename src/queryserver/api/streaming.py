@@ -5,6 +5,9 @@ from collections.abc import AsyncGenerator, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+HEADERS_ONLY = "queryserver.headers_only"
+"""True in the scope of a HEAD call, which routes see as GET."""
+
 
 class OwnedStream(StreamingResponse):
     """A streamed answer that closes its source at the end, also when the client leaves."""
@@ -16,8 +19,12 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send it; for HEAD the source is closed behind its first piece."""
         try:
+            if scope.get(HEADERS_ONLY):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
             await super().__call__(scope, receive, send)
         finally:
             await self._source.aclose()
