@@ -40,6 +40,14 @@ CALLS: dict[str, Send] = {
     "many blanks": raw(b'{"a":' + b" " * (15 * MIB) + b"}", JSON),
     "a form of escapes": raw(b"statement=" + b"%41" * (5 * MIB), FORM),
     "a form of separators": raw(b"&" * (16 * MIB - 1), FORM),
+    "many objects in JSON text of a form": raw(
+        b'snippet={"statement":"rows 1","z":[' + b"{}," * (2 * MIB) + b"{}]}", FORM
+    ),
+    "many sessions": execute("rows 1", notebook={"sessions": [{"type": "mysql", "id": 1}] * 300_000}),
+    "many settings": execute("x", snippet={"properties": {"settings": [{"key": "k", "value": "v"}] * 300_000}}),
+    "many properties of a session": lambda ana: ana.post_json(
+        "editor/create_session", session={"type": "mysql", "properties": [{"name": "n", "value": "v"}] * 300_000}
+    ),
     "many parts": raw(b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 250_000, MULTIPART),
     "one part without an end": raw(
         b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + b"\r\n" * (7 * MIB), MULTIPART

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queryserver.domain.errors import InvalidBody, InvalidJson, InvalidParameter, PayloadTooLarge
+from queryserver.domain.json_text import StepwiseParser, parse_json
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
-from queryserver.formats.bodies_json import StepwiseParser, parse_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

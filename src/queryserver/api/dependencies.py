@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request, Response
@@ -32,7 +33,15 @@ async def authenticated(request: Request) -> User:
     return await services_of(request).accounts.authenticator.authenticate(request.scope["headers"])
 
 
-async def read_fields(request: Request, *, max_bytes: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The fields of a body, and whether it is too large to be looked through on the event loop."""
+
+    fields: Mapping[str, Any]
+    is_large: bool = False
+
+
+async def read_body(request: Request, *, max_bytes: int) -> Body:
     """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
 
     Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), InvalidRequest.
@@ -42,17 +51,19 @@ async def read_fields(request: Request, *, max_bytes: int) -> dict[str, Any]:
     length = request.headers.get("content-length", "")
     is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
     if is_empty:
-        return {}
+        return Body({})
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
         if await _is_empty(request):
-            return {}
+            return Body({})
         raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
     if length.isdecimal() and int(length) > max_bytes:
         raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
     body = await _read(request, max_bytes)
-    if len(body) > _THREAD_ABOVE_BYTES:
-        return await asyncio.to_thread(_parse, kind, body, content_type)
-    return _parse(kind, body, content_type)
+    services = services_of(request)
+    parsed = partial(_parse, kind, body, content_type, services.settings.limits.max_json_depth)
+    if len(body) <= _THREAD_ABOVE_BYTES:
+        return Body(parsed())
+    return Body(await asyncio.get_running_loop().run_in_executor(services.threads, parsed), is_large=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +73,15 @@ class Call:
     request: Request
     services: Services
     user: User
-    values: Mapping[str, Any]
+    body: Body
 
-    def read(self, model: type[Model]) -> Model:
+    async def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
-        return parse(model, self.values)
+        services = self.services
+        parsed = partial(parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        if not self.body.is_large:
+            return parsed()
+        return await asyncio.get_running_loop().run_in_executor(services.threads, parsed)
 
 
 async def _call(request: Request) -> Call:
@@ -74,9 +89,9 @@ async def _call(request: Request) -> Call:
     services = services_of(request)
     user = await authenticated(request)
     if request.method == "GET":
-        return Call(request, services, user, parse_form(request.scope["query_string"]))
-    values = await read_fields(request, max_bytes=services.settings.editor.request_body_max_bytes)
-    return Call(request, services, user, values)
+        return Call(request, services, user, Body(parse_form(request.scope["query_string"])))
+    body = await read_body(request, max_bytes=services.settings.editor.request_body_max_bytes)
+    return Call(request, services, user, body)
 
 
 class CallRoute(APIRoute):
@@ -97,14 +112,14 @@ class CallRoute(APIRoute):
         await response(scope, receive, send)
 
 
-async def _public_fields(request: Request) -> dict[str, Any]:
-    return await read_fields(request, max_bytes=services_of(request).settings.limits.max_body_bytes)
+async def _public_fields(request: Request) -> Mapping[str, Any]:
+    return (await read_body(request, max_bytes=services_of(request).settings.limits.max_body_bytes)).fields
 
 
 AuthenticatedCall = Annotated[Call, Depends(_call)]
 """One authenticated call; for endpoints of a CallRoute."""
 
-Fields = Annotated[dict[str, Any], Depends(_public_fields)]
+Fields = Annotated[Mapping[str, Any], Depends(_public_fields)]
 """Fields of a public POST."""
 
 
@@ -136,11 +151,11 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _parse(kind: str, body: bytes, content_type: str) -> dict[str, Any]:
+def _parse(kind: str, body: bytes, content_type: str, max_json_depth: int) -> dict[str, Any]:
     if not body:
         return {}
     if kind == "application/json":
-        return parse_json_object(body)
+        return parse_json_object(body, max_depth=max_json_depth)
     if kind == _FORM:
         return dict(parse_form(body))
     return dict(parse_multipart(body, content_type))

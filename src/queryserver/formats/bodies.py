@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from queryserver.domain.errors import InvalidBody, InvalidParameter
-from queryserver.formats.bodies_json import parse_json
+from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.formats.bodies_multipart import text_parts
 
 MAX_FIELDS = 1000
@@ -16,7 +16,7 @@ _WINDOW_BYTES = 64 * 1024
 _SHOWN = 64  # characters of a name in an error message
 
 
-def parse_json_object(body: bytes, *, max_depth: int = 64) -> dict[str, Any]:
+def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """The members of a JSON object; none for an empty body. The object itself is the first level of `max_depth`.
 
     Raises InvalidJson (also for duplicate keys, NaN, U+0000 and half a surrogate pair), and InvalidBody for a value

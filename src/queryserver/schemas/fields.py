@@ -4,18 +4,21 @@ A value outside its rule raises a PydanticCustomError whose text continues the s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from queryserver.domain.errors import InvalidJson
-from queryserver.domain.json_text import read_json
+from queryserver.domain.json_text import MAX_DEPTH, parse_json
 
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
+JSON_DEPTH = "max_json_depth"
+"""Key of the validation context: how deep JSON text in a field may nest."""
+MAX_ENTRIES = 1000
 
 _TRUE = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
@@ -71,13 +74,20 @@ def _object(value: Any) -> Mapping[str, Any]:
     return without_nulls(value)
 
 
-def _object_or_json_text(value: Any) -> Mapping[str, Any]:
+def _object_or_json_text(value: Any, reading: ValidationInfo) -> Mapping[str, Any]:
     if not isinstance(value, str):
         return _object(value)
     try:
-        return _object(read_json(value))
+        return _object(parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH)))
     except InvalidJson as error:
         raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+
+
+def _few(value: Any) -> Any:
+    """Looked at before the entries are: each of them costs some microseconds."""
+    if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
+        raise must(f"have at most {MAX_ENTRIES} entries.")
+    return value
 
 
 def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,6 +117,9 @@ Json: TypeAlias = Annotated[T, BeforeValidator(_object_or_json_text)]
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object within another one."""
+
+Few: TypeAlias = Annotated[T, BeforeValidator(_few)]
+"""An array of at most 1000 entries."""
 
 
 @dataclass(frozen=True, slots=True)

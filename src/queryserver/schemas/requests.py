@@ -11,8 +11,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
+from queryserver.domain.json_text import MAX_DEPTH
 from queryserver.schemas.fields import (
     INVALID_JSON,
+    JSON_DEPTH,
     Flag,
     Json,
     Number,
@@ -33,13 +35,14 @@ KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
 Model = TypeVar("Model", bound=Fields)
 
 
-def parse(model: type[Model], values: Mapping[str, Any]) -> Model:
+def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
     """The fields of one call, from form or query text or from native JSON values.
 
+    JSON text in a field may nest as deep as `max_json_depth`.
     Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
     """
     try:
-        return model.model_validate(without_nulls(values))
+        return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
     except ValidationError as error:
         raise _as_domain_error(error.errors(include_url=False, include_input=False)) from None
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
-from queryserver.schemas.fields import Flag, Name, Nested, Text, TextOrNothing, Whole, is_clean, must
+from queryserver.schemas.fields import Few, Flag, Name, Nested, Text, TextOrNothing, Whole, is_clean, must
 
+_MAX_KEPT_VALUES = 10_000
 _STEERING = frozenset({"statement_id", "statements_count", "has_more_statements", "previous_statement_hash"})
 
 
@@ -65,7 +66,7 @@ class Setting(Fields):
 class SnippetProperties(Fields):
     """Properties of a snippet that reach the engine."""
 
-    settings: tuple[Nested[Setting], ...] = ()
+    settings: Few[tuple[Nested[Setting], ...]] = ()
 
 
 class Snippet(Fields):
@@ -105,7 +106,7 @@ class NotebookFields(Fields):
     is_saved: Flag = Field(default=False, alias="isSaved")
     skip_historify: Flag = Field(default=False, alias="skipHistorify")
     parent_saved_query_uuid: TextOrNothing = Field(default=None, alias="parentSavedQueryUuid")
-    sessions: tuple[Nested[NotebookSession], ...] = ()
+    sessions: Few[tuple[Nested[NotebookSession], ...]] = ()
 
     @property
     def hides_history(self) -> bool:
@@ -128,7 +129,11 @@ class NotebookFields(Fields):
 def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is kept and given back must be storable as JSON; walks without recursion."""
     left: list[Any] = list(properties)
+    seen = 0
     while left:
+        seen += 1
+        if seen > _MAX_KEPT_VALUES:
+            raise must(f"hold at most {_MAX_KEPT_VALUES} values.")
         match left.pop():
             case str(text) if not is_clean(text):
                 raise must("be free of U+0000 and of lone surrogates.")
@@ -148,7 +153,7 @@ class SessionSpec(Fields):
 
     type: TextOrNothing = None
     id: Annotated[int, Whole()] | None = None
-    properties: Annotated[list[dict[str, Any]], AfterValidator(_clean_tree)] = []
+    properties: Annotated[Few[list[dict[str, Any]]], AfterValidator(_clean_tree)] = []
 
     @property
     def credentials(self) -> tuple[str, str] | None:
@@ -183,4 +188,4 @@ class SessionSpec(Fields):
         return self
 
 
-_SETTINGS = TypeAdapter(list[Nested[Setting]])
+_SETTINGS = TypeAdapter(Few[list[Nested[Setting]]])

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from queryserver.domain.errors import InvalidBody, InvalidJson, InvalidParameter, PayloadTooLarge
+from queryserver.domain.json_text import MAX_VALUES
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
-from queryserver.formats.bodies_json import MAX_VALUES
 
 TYPE = "multipart/form-data; boundary=XX"
 STATEMENT = "SELECT \"a\", 'b'\n\t\\n % & + = é 😀;"

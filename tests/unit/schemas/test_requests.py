@@ -1,6 +1,7 @@
 """Fields of requests: one set of rules for form text and JSON values (Contract platform 1.2, editor 1.2)."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from queryserver.schemas.requests import (
     parse,
     query_parameters,
 )
+from queryserver.schemas.snippets import Fields
 
 TRUE_WORDS = ["true", "1", "yes", "on", "y", "t", "yea"]
 FALSE_WORDS = ["false", "0", "no", "off", "n", "f", "nay", ""]
@@ -148,7 +150,7 @@ class TestText:
 
     @pytest.mark.parametrize("text", UNCLEAN)
     def test_json_escapes_cannot_smuggle_them_in(self, text: str):
-        with pytest.raises(InvalidParameter, match=r"snippet\.statement must be free of"):
+        with pytest.raises(InvalidJson, match="snippet is not valid"):
             parse(ExecuteRequest, {"snippet": json.dumps({"statement": text})})
 
 
@@ -169,6 +171,35 @@ class TestJsonFields:
     def test_json_that_is_no_object_is_an_invalid_parameter(self, value: Any):
         with pytest.raises(InvalidParameter, match="snippet must be a JSON object"):
             execute(snippet=value)
+
+    @pytest.mark.parametrize(
+        ("model", "field", "fields"),
+        [
+            (ExecuteRequest, "notebook.sessions", lambda n: {"notebook": {"sessions": [{"id": 1}] * n}}),
+            (
+                ExecuteRequest,
+                "snippet.properties.settings",
+                lambda n: {"snippet": {"properties": {"settings": [{"key": "k", "value": "v"}] * n}}},
+            ),
+            (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
+        ],
+    )
+    def test_arrays_have_at_most_a_thousand_entries(
+        self, model: type[Fields], field: str, fields: Callable[[int], dict[str, Any]]
+    ):
+        parse(model, {"statement": "x", **fields(1000)})
+        with pytest.raises(InvalidParameter, match=f"{field} must have at most 1000 entries"):
+            parse(model, {"statement": "x", **fields(1001)})
+
+    def test_properties_that_are_kept_have_few_values(self):
+        with pytest.raises(InvalidParameter, match=r"session\.properties must hold at most 10000 values"):
+            parse(SessionRequest, {"session": {"type": "x", "properties": [{"value": [0] * 10_000}]}})
+
+    def test_json_text_nests_as_deep_as_the_settings_say(self):
+        two_levels = {"statement": "x", "snippet": '{"a":{}}'}
+        assert parse(ExecuteRequest, two_levels, max_json_depth=2)
+        with pytest.raises(InvalidJson):
+            parse(ExecuteRequest, two_levels, max_json_depth=1)
 
     def test_what_does_not_parse_is_told_before_what_is_out_of_range(self):
         with pytest.raises(InvalidJson, match="notebook"):

@@ -35,7 +35,7 @@ _FILE = {
 )
 async def download(call: AuthenticatedCall, operation_id: str) -> Response:
     """The stored rows in one of six formats, streamed from the spool. Contract editor 8.2."""
-    asked = call.read(DownloadParameters)
+    asked = await call.read(DownloadParameters)
     kind = DownloadFormat(asked.format)
     rows = await call.services.downloads.open(call.user, parse_operation_id(operation_id))
     return await stream(

@@ -24,7 +24,7 @@ _FAILURES = failures(400, 403, 404, 413, 415)
 )
 async def cancel_statement(call: AuthenticatedCall) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
-    operation_id = await operation_of(call, call.read(EndRequest))
+    operation_id = await operation_of(call, await call.read(EndRequest))
     status = await call.services.ending.cancel(call.user, operation_id)
     return answer(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
@@ -40,7 +40,7 @@ async def cancel_statement(call: AuthenticatedCall) -> Response:
 )
 async def close_statement(call: AuthenticatedCall) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
-    operation_id = await operation_of(call, call.read(EndRequest))
+    operation_id = await operation_of(call, await call.read(EndRequest))
     before = await call.services.ending.close(call.user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."

@@ -38,7 +38,7 @@ _DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": {"type": "stri
 )
 async def events(call: AuthenticatedCall, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
-    asked = call.read(EventsParameters)
+    asked = await call.read(EventsParameters)
     status = await call.services.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)

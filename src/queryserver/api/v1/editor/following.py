@@ -28,7 +28,7 @@ _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_
 )
 async def check_status(call: AuthenticatedCall) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
-    asked = call.read(CheckStatusRequest)
+    asked = await call.read(CheckStatusRequest)
     operation_id = await operation_of(call, asked)
     status = await call.services.following.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
@@ -46,7 +46,7 @@ async def check_status(call: AuthenticatedCall) -> Response:
 )
 async def get_logs(call: AuthenticatedCall) -> Response:
     """Log lines and progress, in every state. Spec §4, Contract editor 7.1."""
-    asked = call.read(LogsRequest)
+    asked = await call.read(LogsRequest)
     operation_id = await operation_of(call, asked)
     status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
     return answer(

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 )
 async def get_history(call: AuthenticatedCall) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
-    asked = call.read(HistoryParameters)
+    asked = await call.read(HistoryParameters)
     count, entries = 0, []
     if not asked.is_notification_manager:
         count, entries = await call.services.history.page(

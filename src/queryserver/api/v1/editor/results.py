@@ -26,7 +26,7 @@ _FAILURES = failures(400, 403, 404, 413, 415)
 )
 async def fetch_result_data(call: AuthenticatedCall) -> Response:
     """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1."""
-    asked = call.read(FetchRequest)
+    asked = await call.read(FetchRequest)
     operation_id = await operation_of(call, asked)
     escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
     page = await call.services.reading.page(
@@ -46,7 +46,7 @@ async def fetch_result_data(call: AuthenticatedCall) -> Response:
 )
 async def fetch_result_metadata(call: AuthenticatedCall) -> Response:
     """The columns. Contract editor 6.2."""
-    operation_id = await operation_of(call, call.read(OperationRequest))
+    operation_id = await operation_of(call, await call.read(OperationRequest))
     status, columns, _ = await call.services.reading.overview(call.user, operation_id)
     if status.outcome is not None:
         return shapes.failed(await call.services.following.record(call.user, operation_id))
@@ -62,7 +62,7 @@ async def fetch_result_metadata(call: AuthenticatedCall) -> Response:
 )
 async def fetch_result_size(call: AuthenticatedCall) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
-    operation_id = await operation_of(call, call.read(OperationRequest))
+    operation_id = await operation_of(call, await call.read(OperationRequest))
     status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)
     if status.outcome is not None:
         return shapes.failed(await call.services.following.record(call.user, operation_id))

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 )
 async def create_session(call: AuthenticatedCall) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
-    asked = call.read(SessionRequest).session
+    asked = (await call.read(SessionRequest)).session
     opened = await call.services.sessions.create(
         call.user,
         sessions.SessionRequest(
@@ -53,7 +53,7 @@ async def create_session(call: AuthenticatedCall) -> Response:
 )
 async def close_session(call: AuthenticatedCall) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
-    asked = call.read(CloseSessionRequest).session
+    asked = (await call.read(CloseSessionRequest)).session
     if asked.id is None:
         closed = await call.services.sessions.close_all(call.user, asked.type)
     else:

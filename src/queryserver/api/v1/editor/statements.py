@@ -35,7 +35,7 @@ _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 )
 async def create_notebook(call: AuthenticatedCall) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
-    asked = call.read(CreateNotebookRequest)
+    asked = await call.read(CreateNotebookRequest)
     kind, name = "notebook", "My Notebook"
     if asked.type and asked.type != "notebook":
         dialect = call.services.connectors.resolve(call.user, asked.type.removeprefix("query-")).dialect
@@ -92,7 +92,7 @@ async def query(call: AuthenticatedCall, dialect: str) -> Response:
 
 
 async def _execute(call: Call, dialect: str | None) -> Response:
-    asked = call.read(ExecuteRequest)
+    asked = await call.read(ExecuteRequest)
     submission = _submission(call, asked, dialect)
     if asked.wait > 0:
         with call.services.streams.place(call.user):
