@@ -19,6 +19,7 @@ _PARTS = {
     "spool": parts.spool,
     "many": parts.many_users,
     "unclosed": parts.unclosed,
+    "stalls": parts.stalls,
 }
 
 

@@ -45,7 +45,10 @@ class Client:
 
     def form(self, path: str, fields: Mapping[str, Any]) -> bytes:
         """A form post as bytes, to be sent many times."""
-        body = urlencode(fields).encode()
+        return self.form_body(path, urlencode(fields).encode())
+
+    def form_body(self, path: str, body: bytes) -> bytes:
+        """A form post of a body that is encoded already."""
         return (
             f"POST {path} HTTP/1.1\r\n{self._head}Content-Type: application/x-www-form-urlencoded\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"

@@ -130,6 +130,45 @@ async def many_users(bench: Bench) -> list[Measured]:
     ]
 
 
+async def stalls(bench: Bench) -> list[Measured]:
+    """The longest that is_alive waited while nasty calls came in: what holds up the loop holds up everybody."""
+    big = "SELECT '" + "x" * (9 * 2**20) + "'"
+    nasty = {
+        "10 MB of SQL text": [("editor/execute/duckdb", "statement=" + big)],
+        "a script of 10,000 statements": [("editor/execute/duckdb", "statement=" + "SELECT 1;" * 10_000)],
+        "10 MB of percent signs": [("editor/execute/duckdb", "statement=" + "%25" * (3 * 2**20))],
+        "1,000,000 empty arrays in a snippet": [
+            ("editor/execute/duckdb", 'statement=SELECT+1&snippet={"z":[' + "[]," * 1_000_000 + "[]]}")
+        ],
+        "nesting of 1,000,000": [("editor/execute/duckdb", 'snippet={"z":' + "[" * 1_000_000 + "}")],
+    }
+    return [
+        Measured(f"longest wait of is_alive during {name}", f"{await _longest_wait(bench, calls):.0f} ms", "<= 200 ms")
+        for name, calls in nasty.items()
+    ]
+
+
+async def _longest_wait(bench: Bench, calls: list[tuple[str, str]]) -> float:
+    waits: list[float] = []
+
+    async def ask() -> None:
+        async with bench.client() as client:
+            while True:
+                started = time.perf_counter()
+                await client.get("/desktop/debug/is_alive")
+                waits.append((time.perf_counter() - started) * 1000)
+                await asyncio.sleep(0.005)
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0.2)
+    async with bench.client() as client:
+        for path, body in calls:
+            await client.send(client.form_body(f"/api/v1/{path}", body.encode()))
+    await asyncio.sleep(0.5)
+    asking.cancel()
+    return max(waits)
+
+
 async def unclosed(bench: Bench) -> list[Measured]:
     """10,000 statements of one user that nobody closes."""
     import psutil
