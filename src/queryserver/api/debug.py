@@ -1,16 +1,18 @@
 """Health and metrics: no login (Contract platform 9)."""
 
-from ipaddress import ip_address
+from hmac import compare_digest
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from queryserver.api.answers import answer, gives
+from queryserver.api.client_address import client_address
 from queryserver.api.dependencies import ServicesOf
 from queryserver.api.errors import failure
 from queryserver.schemas import generated as wire
 from queryserver.services.readiness import Check
-from queryserver.settings.networks import Networks
+from queryserver.settings.desktop import MetricsSettings
+from queryserver.settings.networks import Networks, contains
 
 router = APIRouter(tags=["health"])
 
@@ -52,22 +54,22 @@ async def is_ready(services: ServicesOf) -> Response:
 @router.get("/metrics", responses=gives("text/plain"), response_class=Response, summary="Counters in Prometheus form")
 async def metrics(request: Request, services: ServicesOf) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
-    settings = services.settings.desktop.metrics
-    if not settings.enable_prometheus:
+    desktop = services.settings.desktop
+    if not desktop.metrics.enable_prometheus:
         return failure(404, "not_found", "Not found.")
-    if not _may_read(request, settings.allowed_networks, settings.token.get_secret_value()):
+    if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
         return failure(403, "permission_denied", "Metrics are not for this address.")
     return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Networks) -> bool:
+    """Whether the caller has the metrics token, or calls from an allowed network."""
+    token = settings.token.get_secret_value()
+    given = request.headers.get("authorization", "")
+    if token and compare_digest(given.encode(), f"Bearer {token}".encode()):
+        return True
+    return contains(settings.allowed_networks, client_address(request, trusted))
+
+
 def _shown(check: Check) -> wire.HealthCheck:
     return wire.HealthCheck(ok=check.ok, ms=check.ms)
-
-
-def _may_read(request: Request, networks: Networks, token: str) -> bool:
-    if token and request.headers.get("authorization") == f"Bearer {token}":
-        return True
-    if request.client is None:
-        return False
-    address = ip_address(request.client.host)
-    return any(address in network for network in networks)
