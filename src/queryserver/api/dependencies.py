@@ -1,7 +1,7 @@
 """What a route gets: who calls, the fields of the call, the services."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
@@ -10,7 +10,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from queryserver.domain.errors import PayloadTooLarge, UnsupportedMediaType
+from queryserver.domain.errors import LateBody, PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.schemas.requests import parse
@@ -19,8 +19,11 @@ from queryserver.services.everything import Services
 
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
+# 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
+_BODY_WITHIN_S = 60.0
 
 Model = TypeVar("Model", bound=FieldsModel)
+T = TypeVar("T")
 
 
 def services_of(request: Request) -> Services:
@@ -41,10 +44,11 @@ class Body:
     is_large: bool = False
 
 
-async def read_body(request: Request, *, max_bytes: int) -> Body:
+async def read_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> Body:
     """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
 
-    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), InvalidRequest.
+    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody after
+    `within_s`, InvalidRequest.
     """
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
@@ -53,12 +57,12 @@ async def read_body(request: Request, *, max_bytes: int) -> Body:
     if is_empty:
         return Body({})
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
-        if await _is_empty(request):
+        if await _in_time(_is_empty(request), within_s):
             return Body({})
         raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
     if length.isdecimal() and int(length) > max_bytes:
         raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
-    body = await _read(request, max_bytes)
+    body = await _in_time(_read(request, max_bytes), within_s)
     services = services_of(request)
     parsed = partial(_parse, kind, body, content_type, services.settings.limits.max_json_depth)
     if len(body) <= _THREAD_ABOVE_BYTES:
@@ -130,6 +134,14 @@ async def _services(request: Request) -> Services:
 
 ServicesOf = Annotated[Services, Depends(_services)]
 """The services of this process."""
+
+
+async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
+    try:
+        async with asyncio.timeout(within_s):
+            return await reading
+    except TimeoutError:
+        raise LateBody from None
 
 
 async def _is_empty(request: Request) -> bool:

@@ -96,6 +96,8 @@ def failure(status: int, code: str, message: str, headers: Mapping[str, str] | N
 def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
     if isinstance(error, errors.TooManyRequests):
         return {"Retry-After": str(_whole_seconds(error.retry_after.total_seconds()))}
+    if isinstance(error, errors.LateBody):
+        return {"Connection": "close"}
     return {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
 
 

@@ -37,6 +37,7 @@ from queryserver.domain.errors.calls import InvalidPassword as InvalidPassword
 from queryserver.domain.errors.calls import InvalidPath as InvalidPath
 from queryserver.domain.errors.calls import InvalidRequest as InvalidRequest
 from queryserver.domain.errors.calls import InvalidUsername as InvalidUsername
+from queryserver.domain.errors.calls import LateBody as LateBody
 from queryserver.domain.errors.calls import MissingParameter as MissingParameter
 from queryserver.domain.errors.calls import NotSupported as NotSupported
 from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge

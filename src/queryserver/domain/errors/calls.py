@@ -33,6 +33,13 @@ class InvalidBody(InvalidRequest):
     code = "invalid_body"
 
 
+class LateBody(InvalidBody):
+    """The body did not arrive in time; the rest of it is not waited for."""
+
+    def __init__(self) -> None:
+        super().__init__("The body did not arrive in time.")
+
+
 class InvalidHost(InvalidRequest):
     """The `Host` header is outside `desktop.allowed_hosts`."""
 
