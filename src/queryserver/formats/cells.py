@@ -59,6 +59,12 @@ def render_page(
     return RenderedRows(b"[" + b",".join(pieces) + b"]", rows)
 
 
+def joined_rows(pages: Sequence[RenderedRows]) -> RenderedRows:
+    """The rows of several pages, in their order, as one array."""
+    filled = [page for page in pages if page.rows]
+    return RenderedRows(b"[" + b",".join(page.json[1:-1] for page in filled) + b"]", sum(page.rows for page in filled))
+
+
 def cell_values(array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False) -> list[object]:
     """The values of one column as str, int, float, bool, None, list and dict, ready for any JSON writer.
 

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import ACTIVE, StatementState, StatementStatus, StoredResult
 from queryserver.domain.user import User
 from queryserver.formats import arrow_stream
-from queryserver.formats.cells import RenderedRows, render_page
+from queryserver.formats.cells import RenderedRows, joined_rows, render_page
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.signals import StateSignals
@@ -22,6 +23,7 @@ from queryserver.services.statements.access import Access
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
+_THREAD_ABOVE_BYTES = 256 * 1024
 _NOTHING = RenderedRows(b"[]", 0)
 
 
@@ -104,7 +106,7 @@ class Reading:
         if stored.inline is not None:
             yield arrow_stream.decode(stored.inline).schema
         for segment in stored.segments:
-            with _store_errors():
+            with _gone_is_unavailable(), _store_errors():
                 yield await self._parts.results.schema(operation_id, fence=segment.fence, number=segment.number)
 
     async def _whole(self, operation_id: UUID, rows: int) -> StoredResult:
@@ -119,7 +121,10 @@ class Reading:
             start_row = stored.cursor_row if first is None else first
             rendered = _NOTHING
             if stored.status.outcome is None and start_row < stored.status.rows:
-                rendered = await self._render(stored, start_row, asked)
+                try:
+                    rendered = await self._render(stored, start_row, asked)
+                except PathNotFound as error:
+                    return await self._without_rows(user, operation_id, start_row, error)
             page = ResultPage(stored.status, stored.columns, rendered.json, rendered.rows, start_row)
             if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
                 return page
@@ -134,31 +139,53 @@ class Reading:
         self._parts.access.require_owner(user, stored.status)
         return stored
 
+    async def _without_rows(self, user: User, operation_id: UUID, start_row: int, error: PathNotFound) -> ResultPage:
+        """The answer when rows went between the look at the record and theirs: the result was closed or expired."""
+        stored = await self._stored(user, operation_id, start_row=start_row, rows=0)
+        if stored.status.outcome is None:
+            raise ServiceUnavailable("The result store cannot be reached.") from error
+        return ResultPage(stored.status, stored.columns, _NOTHING.json, 0, start_row)
+
     async def _render(self, stored: StoredResult, start_row: int, asked: PageRequest) -> RenderedRows:
-        tables = await self._slices(stored, start_row, asked.rows)
+        """One segment at a time, so that a page never holds much more than `batch_max_bytes`.
 
-        def render() -> RenderedRows:
-            return render_page(
-                tables, columns=stored.columns, escape=asked.escape, max_bytes=self._parts.batch_max_bytes
-            )
+        Raises PathNotFound when the rows that the record tells of are gone.
+        """
+        pages: list[RenderedRows] = []
+        left = self._parts.batch_max_bytes
+        async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
+            async for table in slices:
+                page = await self._render_slice(table, stored.columns, escape=asked.escape, max_bytes=left)
+                if pages and len(page.json) > left:
+                    break
+                pages.append(page)
+                left -= len(page.json) - 1  # joining puts a comma in the place of two brackets
+                if page.rows < table.num_rows or left <= 0:
+                    break
+        if not pages:
+            raise PathNotFound("The rows of this result are gone.")
+        return joined_rows(pages)
 
-        cells = sum(table.num_rows for table in tables) * max(len(stored.columns), 1)
-        if cells <= _THREAD_ABOVE_CELLS:
+    async def _render_slice(
+        self, table: pa.Table, columns: Sequence[Column], *, escape: bool, max_bytes: int
+    ) -> RenderedRows:
+        render = partial(render_page, [table], columns=columns, escape=escape, max_bytes=max_bytes)
+        cells = table.num_rows * max(len(columns), 1)
+        if cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES:
             return render()
         return await asyncio.get_running_loop().run_in_executor(self._parts.threads, render)
 
-    async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> Sequence[pa.Table]:
+    async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> AsyncGenerator[pa.Table]:
         if stored.inline is not None:
-            return [arrow_stream.decode(stored.inline).slice(start_row, rows)]
-        slices: list[pa.Table] = []
+            yield arrow_stream.decode(stored.inline).slice(start_row, rows)
         for segment in stored.segments:
-            table = await self._read(stored.status.id, segment)
+            with _store_errors():
+                table = await self._parts.results.read(stored.status.id, fence=segment.fence, number=segment.number)
             begin = max(start_row - segment.start_row, 0)
-            slices.append(table.slice(begin, start_row + rows - segment.start_row - begin))
-        return slices
+            yield table.slice(begin, start_row + rows - segment.start_row - begin)
 
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
-        with _store_errors():
+        with _gone_is_unavailable(), _store_errors():
             return await self._parts.results.read(operation_id, fence=segment.fence, number=segment.number)
 
 
@@ -166,5 +193,13 @@ class Reading:
 def _store_errors() -> Generator[None]:
     try:
         yield
-    except (StorageError, PathNotFound) as error:
+    except StorageError as error:
+        raise ServiceUnavailable("The result store cannot be reached.") from error
+
+
+@contextmanager
+def _gone_is_unavailable() -> Generator[None]:
+    try:
+        yield
+    except PathNotFound as error:
         raise ServiceUnavailable("The result store cannot be reached.") from error
