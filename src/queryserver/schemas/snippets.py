@@ -1,7 +1,7 @@
 """The objects `snippet`, `notebook` and `session` of requests in the full form (Contract editor 2.3, 9.1)."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Annotated, Any, Self
 
@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from queryserver.schemas.fields import Few, Flag, Name, Nested, Text, TextOrNothing, Whole, is_clean, must
 
 _MAX_KEPT_VALUES = 10_000
+_PASSWORDS = ("password", "passwd", "pwd")
 _STEERING = frozenset({"statement_id", "statements_count", "has_more_statements", "previous_statement_hash"})
 
 
@@ -148,6 +149,12 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return properties
 
 
+def _is_password(one: Mapping[str, Any]) -> bool:
+    """Whether a property is a password by its name or key, in any spelling."""
+    names = [str(one.get(member, "")).casefold() for member in ("name", "key")]
+    return any(word in name for name in names for word in _PASSWORDS)
+
+
 class SessionSpec(Fields):
     """A session as create_session and close_session take it."""
 
@@ -169,8 +176,8 @@ class SessionSpec(Fields):
 
     @property
     def shown_properties(self) -> list[dict[str, Any]]:
-        """The properties as given, with an empty password."""
-        return [{**one, "value": ""} if one.get("name") == "password" else one for one in self.properties]
+        """The properties as given, with empty passwords."""
+        return [{**one, "value": ""} if _is_password(one) else one for one in self.properties]
 
     def _credential(self, name: str) -> str | None:
         value = self._value("name", name)

@@ -127,10 +127,3 @@ class Sessions:
             idle=connector.limits.session_idle,
             last_used_at=datetime.now(UTC),
         )
-
-
-def without_passwords(properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Properties as they may be kept and shown: a password is shown as empty text."""
-    return [
-        {**one, "value": ""} if "password" in str(one.get("name", "")).casefold() else dict(one) for one in properties
-    ]

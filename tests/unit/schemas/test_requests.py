@@ -398,6 +398,13 @@ class TestSessions:
             {"x": 1},
         ]
 
+    @pytest.mark.item(58)
+    @pytest.mark.parametrize("member", ["name", "key"])
+    @pytest.mark.parametrize("word", ["password", "Password", "PASSWD", "db.password", "pwd"])
+    def test_a_password_in_any_spelling_is_not_shown(self, member: str, word: str):
+        session = parse(SessionRequest, {"session": {"type": "hive", "properties": [{member: word, "value": "s3"}]}})
+        assert session.session.shown_properties == [{member: word, "value": ""}]
+
     @pytest.mark.parametrize(
         "properties",
         [
