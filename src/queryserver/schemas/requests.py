@@ -4,15 +4,17 @@ Models are read with `parse` only. A name that a client may give in two ways (sh
 the model's properties, never by the single fields.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
 from queryserver.domain.json_text import MAX_DEPTH
 from queryserver.schemas.fields import (
+    INT64_MAX,
     INVALID_JSON,
     JSON_DEPTH,
     Flag,
@@ -29,6 +31,7 @@ from queryserver.schemas.snippets import Fields, NotebookFields, PreviousHandle,
 HISTORY_LIMIT_MAX = 100
 PAGE_MAX = 10**9
 KEY_MAX = 255
+_LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
 
 
@@ -210,6 +213,13 @@ class DownloadParameters(Fields):
     guard: Flag = False
 
 
+def _as_int64(value: Any) -> Any:
+    """Decimal text of a number beyond int64 as its bound: it is out of every range, but no less a number."""
+    if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
+        return value
+    return -INT64_MAX if value.startswith("-") else INT64_MAX
+
+
 def _history_limit(value: int) -> int:
     return value if 1 <= value <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX
 
@@ -221,8 +231,8 @@ class HistoryParameters(Fields):
     doc_text: TextOrNothing = None
     doc_connector: TextOrNothing = None
     # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
-    page: Annotated[int, Whole(1), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
-    limit: Annotated[int, Whole(), AfterValidator(_history_limit)] = 50
+    page: Annotated[int, Whole(1), BeforeValidator(_as_int64), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
+    limit: Annotated[int, Whole(), BeforeValidator(_as_int64), AfterValidator(_history_limit)] = 50
     is_notification_manager: Flag = False
 
 
