@@ -20,8 +20,8 @@ JSON_DEPTH = "max_json_depth"
 """Key of the validation context: how deep JSON text in a field may nest."""
 MAX_ENTRIES = 1000
 
-_TRUE = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
-_FALSE = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
+TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
+FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
 _EXACT_IN_A_DOUBLE = 2**53
@@ -52,9 +52,9 @@ def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = value.lower() if isinstance(value, str) else None
-    if word in _TRUE:
+    if word in TRUE_WORDS:
         return True
-    if word in _FALSE:
+    if word in FALSE_WORDS:
         return False
     raise must("be true or false (also 1 yes on y t yea, 0 no off n f nay).")
 

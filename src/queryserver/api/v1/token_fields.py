@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queryserver.domain.errors import InvalidFields
-from queryserver.schemas.fields import is_clean
-
-_TRUE = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
-_FALSE = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
+from queryserver.schemas.fields import FALSE_WORDS, TRUE_WORDS, is_clean
 
 
 class TokenFields:
@@ -42,9 +39,9 @@ class TokenFields:
         if isinstance(value, bool) or value is None:
             return bool(value)
         word = str(value).lower() if isinstance(value, str | int) else None
-        if word not in _TRUE | _FALSE:
+        if word not in TRUE_WORDS | FALSE_WORDS:
             self._problem(name, "Must be a valid boolean.")
-        return word in _TRUE
+        return word in TRUE_WORDS
 
     def require_good(self) -> None:
         """Raises InvalidFields when anything was wrong."""
