@@ -93,10 +93,10 @@ class TestPaths:
                 assert verdict(await self._raw(caller, method, path)) == (404, -1, "not_found")
 
     @staticmethod
-    async def _raw(caller: Caller, method: str, path: str) -> httpx.Response:
+    async def _raw(caller: Caller, method: str, path: str, **more: Any) -> httpx.Response:
         # httpx would tidy some of these paths.
         url = httpx.URL("http://test").copy_with(raw_path=path.encode())
-        response = await caller.api.http.request(method, url, headers=caller.headers)
+        response = await caller.api.http.request(method, url, headers=caller.headers, **more)
         assert response.request.url.raw_path == path.encode()
         return response
 
@@ -106,6 +106,27 @@ class TestPaths:
             answer = await ana.post(f"editor/execute/{encoded}", statement="rows 1")
             assert verdict(answer) == (404, -1, "dialect_not_found")
             assert answer.json()["message"] == f"Snippet type {name} is not configured."
+
+    @pytest.mark.parametrize("path", ["editor/execute/%20", "query/%20%09"])
+    async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
+        answer = await self._raw(ana, "POST", f"/api/v1/{path}", data={"statement": "SELECT 1"})
+        assert verdict(answer) == (404, -1, "dialect_not_found")
+
+    async def test_a_long_name_is_cut_in_the_message(self, ana: Caller):
+        answer = await ana.post(f"editor/execute/{'x' * 5000}", statement="rows 1")
+        assert verdict(answer) == (404, -1, "dialect_not_found")
+        assert answer.json()["message"] == f"Snippet type {'x' * 100} is not configured."
+
+    @pytest.mark.platform(5)
+    async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):
+        assert verdict(await self._raw(api.stranger, "GET", "/api/docs/zzz")) == (404, -1, "not_found")
+
+    @pytest.mark.parametrize("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
+    async def test_an_operation_has_one_form_of_id(self, ana: Caller, form: str):
+        operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+        assert (await ana.on(operation.upper(), "check_status"))["status"] == 0
+        refused = await ana.refused("editor/check_status", operationId=form.format(operation))
+        assert refused == (404, 2, "operation_not_found")
 
     async def test_fixed_words_win_over_dialects(self, ana: Caller):
         assert "notebook" in await ana.told("query/create_notebook")

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from queryserver.api.answers import gives
+from queryserver.api.errors import failure
 from queryserver.schemas import requests
 
 router = APIRouter(include_in_schema=True, tags=["description"])
@@ -62,7 +63,7 @@ async def page() -> Response:
 async def asset(asset: str) -> Response:
     """Script and style of the page."""
     if asset not in _ASSETS:
-        return Response(status_code=404)
+        return failure(404, "not_found", "Not found.")
     return _own(_PAGE.joinpath(asset).read_bytes(), _ASSETS[asset])
 
 

@@ -2,6 +2,8 @@
 
 from queryserver.domain.errors.base import QueryServerError
 
+_SHOWN = 100  # characters of a name that a client gave
+
 
 class NotFound(QueryServerError):
     """What was named does not exist, or the caller may not see it: the two are not told apart."""
@@ -24,7 +26,7 @@ class UnknownDialect(NotFound):
     code = "dialect_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Snippet type {name} is not configured.")
+        super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.")
 
 
 class UnknownUser(NotFound):

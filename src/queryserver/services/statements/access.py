@@ -1,5 +1,6 @@
 """Who may see which operation (Contract editor 1.6)."""
 
+import re
 from uuid import UUID
 
 from queryserver.domain.errors import OperationNotFound
@@ -9,6 +10,7 @@ from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.connectors import Connectors
 
 _LONGEST_ID_SHOWN = 64
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 class Access:
@@ -64,7 +66,7 @@ class Access:
 
 def parse_operation_id(text: str) -> UUID:
     """A UUID in its usual form. Raises OperationNotFound."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise OperationNotFound(text[:_LONGEST_ID_SHOWN]) from None
+    if not _UUID.fullmatch(text):
+        # UUID() would read more: braces, `urn:uuid:`, hyphens anywhere or nowhere.
+        raise OperationNotFound(text[:_LONGEST_ID_SHOWN])
+    return UUID(text)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.v1.editor import shapes
+from queryserver.domain.errors import UnknownDialect
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import StatementRecord
 from queryserver.schemas import generated as wire
@@ -108,6 +109,9 @@ async def _execute(call: Call, dialect: str | None) -> Response:
 
 def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
     continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
+    if dialect is not None and not dialect.strip():
+        # Only a path without the segment means the default connector.
+        raise UnknownDialect(dialect)
     named = asked.snippet.dialect or dialect
     previous = asked.previous
     handle = asked.snippet.result.handle
