@@ -65,3 +65,9 @@ def test_engine_lines_are_counted_as_the_engine_counts_them() -> None:
     assert book.engine_lines == 2
     with book.taken() as (_, lines):
         assert lines == ["first", "second", ""]
+
+
+def test_an_endless_line_of_an_engine_is_cut() -> None:
+    assert len(clean("x" * 10_000_000)) < 70_000
+    assert len(storable("x" * 10_000_000)) < 70_000
+    assert storable("short\x00") == "short\ufffd"

@@ -11,15 +11,22 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
+_LONGEST = 64 * 1024
+
 
 def clean(line: str) -> str:
     """A log line without control characters and without what looks like a secret."""
-    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", line))
+    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shortened(line)))
 
 
 def storable(text: str) -> str:
-    """Text that a record can hold."""
-    return _UNSTORABLE.sub("\ufffd", text)
+    """Text that a record can hold: an engine may answer 10 MB of SQL with 10 MB of complaint."""
+    return _UNSTORABLE.sub("\ufffd", shortened(text))
+
+
+def shortened(text: str) -> str:
+    """The first 64 Ki characters."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 class Logbook:
