@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from queryserver.api.application import create_application, framed
+from queryserver.api.cors import CorsPolicy
 from queryserver.api.metrics import RequestMetrics
 from queryserver.container import open_services
 from queryserver.db.migrations import migrate, require_newest
@@ -25,6 +26,7 @@ from queryserver.embedded.settings import with_defaults
 from queryserver.logs import configure_logging
 from queryserver.services.everything import Services
 from queryserver.settings import Settings, load_settings
+from queryserver.settings.desktop import DesktopSettings
 
 # A call that only waits (events, long polls) must not hold up the end of the process.
 _CALLS_GRACE_S = 5
@@ -75,7 +77,12 @@ def create_app(settings: Settings, *, services: Services | None = None) -> ASGIA
         metrics=RequestMetrics(registry),
         prefix=settings.desktop.url_prefix,
         allowed_hosts=settings.desktop.allowed_hosts,
+        cors=_cors(settings.desktop) if settings.desktop.cors_enabled else None,
     )
+
+
+def _cors(desktop: DesktopSettings) -> CorsPolicy:
+    return CorsPolicy(frozenset(desktop.cors_allowed_origins), desktop.cors_allow_credentials)
 
 
 def create_worker_app() -> ASGIApp:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from queryserver import __version__
 from queryserver.api import debug, description
+from queryserver.api.cors import Cors, CorsPolicy
 from queryserver.api.dependencies import authenticated
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.frame import Frame
@@ -54,9 +55,17 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
     return app
 
 
-def framed(app: FastAPI, *, metrics: RequestMetrics, prefix: str, allowed_hosts: Sequence[str]) -> ASGIApp:
-    """The application as served."""
-    return Frame(app, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts)
+def framed(
+    app: FastAPI,
+    *,
+    metrics: RequestMetrics,
+    prefix: str,
+    allowed_hosts: Sequence[str],
+    cors: CorsPolicy | None = None,
+) -> ASGIApp:
+    """The application as served. Without `cors` no answer has a header of it."""
+    inner = Cors(app, cors) if cors else app
+    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts)
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:
