@@ -134,3 +134,28 @@ async def test_a_continued_script_is_compared_by_its_operation(ana: Caller):
     )
     assert ids(again) == ids(second)
     assert again.headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.item(44)
+async def test_a_replay_needs_no_session_that_was_closed_since(ana: Caller):
+    session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+    first = await submit(ana, "k", session_id=str(session), wait="30")
+    await ana.told("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
+    again = await submit(ana, "k", session_id=str(session))
+    assert again.headers["idempotency-replayed"] == "true"
+    assert ids(again) == ids(first)
+
+
+async def test_a_replay_that_would_wait_is_answered_when_no_place_is_free(small_api: ApiOpener):
+    async with small_api(max_streams_per_user=1) as api:
+        ana = await api.user()
+        first = await submit(ana, "k", statement="sleep 30")
+        path = f"/api/v1/editor/events/{first.json()['history_uuid']}"
+        async with api.http.stream("GET", path, headers=ana.headers):
+            again = await submit(ana, "k", statement="sleep 30", wait="30")
+            refused = await submit(ana, "l", wait="30")
+            unknown = await submit(ana, "m", path="nope", wait="30")
+        assert again.json()["history_uuid"] == first.json()["history_uuid"]
+        assert verdict(refused) == (429, -1, "too_many_streams")
+        assert verdict(unknown) == (404, -1, "dialect_not_found")
+        assert (await ana.history())["count"] == 1

@@ -10,6 +10,7 @@ from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import (
     Assignment,
     HistoryEntry,
+    IdempotencyKey,
     Lease,
     LogPage,
     NewStatement,
@@ -45,6 +46,10 @@ class StatementRecords(Protocol):
 
         Raises IdempotencyConflict, TooManyStatements, QuotaExceeded; then nothing is stored.
         """
+        ...
+
+    async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
+        """The statement that was recorded under the key. Raises IdempotencyConflict for another request's key."""
         ...
 
     async def new_session_id(self) -> int:

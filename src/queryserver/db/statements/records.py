@@ -11,6 +11,7 @@ from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, TooMan
 from queryserver.domain.result import Segment
 from queryserver.domain.statement import (
     HistoryEntry,
+    IdempotencyKey,
     LogPage,
     NewStatement,
     StatementRecord,
@@ -48,6 +49,11 @@ on conflict (user_id, key) do update
     set fingerprint = excluded.fingerprint, statement_id = excluded.statement_id, created_at = now()
     where known.created_at < now() - interval '24 hours'
 returning true
+"""
+
+_KNOWN_KEY = """
+select fingerprint, statement_id from idempotency_keys
+where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
 _STORED = """
@@ -105,20 +111,15 @@ class Records:
             key = new.idempotency
             if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
                 return Recorded(await self._insert(connection, new), replayed=False)
-            known = await connection.fetchrow(
-                "select fingerprint, statement_id from idempotency_keys where user_id = $1 and key = $2",
-                new.user_id,
-                key.key,
-            )
-            if known is None or known["fingerprint"] != key.fingerprint:
-                raise IdempotencyConflict
-            replayed = await connection.fetchrow(
-                f"select {rows.RECORD} from statements where id = $1",
-                known["statement_id"],
-            )
+            replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
             raise IdempotencyConflict
-        return Recorded(rows.record_of(replayed), replayed=True)
+        return Recorded(replayed, replayed=True)
+
+    async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
+        """See the Protocol."""
+        async with self._database.connection() as connection:
+            return await _replay_of(connection, user_id, key)
 
     async def new_session_id(self) -> int:
         """Taken from the sequence by the dozen, so that most statements need no round trip for theirs."""
@@ -284,6 +285,20 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.max_active,
         new.max_spool_bytes,
     )
+
+
+async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
+    """What the key stands for, if anything. Raises IdempotencyConflict."""
+    known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
+    if known is None:
+        return None
+    replayed = await connection.fetchrow(
+        f"select {rows.RECORD} from statements where id = $1",
+        known["statement_id"],
+    )
+    if known["fingerprint"] != key.fingerprint or replayed is None:
+        raise IdempotencyConflict
+    return rows.record_of(replayed)
 
 
 async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyStatements | QuotaExceeded:

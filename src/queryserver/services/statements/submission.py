@@ -5,7 +5,7 @@ import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
@@ -105,8 +105,12 @@ class Submissions:
     def __init__(self, parts: SubmissionParts) -> None:
         self._parts = parts
 
-    async def submit(self, user: User, asked: Submission) -> Recorded:
-        """Record one statement of the script and hand it to a runner.
+    async def submit(
+        self, user: User, asked: Submission, *, before_recording: Callable[[], object] | None = None
+    ) -> Recorded:
+        """Record one statement of the script and hand it to a runner, or find it under its idempotency key.
+
+        `before_recording` is called when the request is in order and new; what it raises is raised.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
         CredentialsRequired, TooManyRequests; then nothing is recorded.
@@ -117,15 +121,27 @@ class Submissions:
         statements = await _split(script, connector.dialect)
         if not statements:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
+        replay = await self._replay(user, _idempotency(asked, connector, script))
+        if replay is not None:
+            return replay
         index = next_statement(statements, _steering(asked, before), full_form=asked.continued is None)
         if await self._parts.credentials.are_missing(user, connector):
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
         new = await self._new(user, asked, before, connector, script, statements, index, session)
+        if before_recording is not None:
+            before_recording()
         recorded = await self._parts.records.record(new)
         if recorded.replayed:
             return recorded
         return await self._hand_over(user, connector, new, recorded)
+
+    async def _replay(self, user: User, key: IdempotencyKey | None) -> Recorded | None:
+        """Looked up before sessions, credentials and limits: they may have changed since the first call."""
+        if key is None:
+            return None
+        known = await self._parts.records.find_replay(user.id, key)
+        return Recorded(known, replayed=True) if known is not None else None
 
     async def _previous(self, user: User, asked: Submission) -> StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""

@@ -1,5 +1,7 @@
 """execute in its three forms, and create_notebook."""
 
+from contextlib import ExitStack
+from dataclasses import replace
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
@@ -7,9 +9,10 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.v1.editor import shapes
-from queryserver.domain.errors import UnknownDialect
+from queryserver.domain.errors import TooManyStreams, UnknownDialect
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import StatementRecord
+from queryserver.interfaces.statements import Recorded
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
 from queryserver.services.statements.access import parse_operation_id
@@ -95,16 +98,33 @@ async def query(call: AuthenticatedCall, dialect: str) -> Response:
 async def _execute(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExecuteRequest)
     submission = _submission(call, asked, dialect)
-    if asked.wait > 0:
-        with call.services.streams.place(call.user):
-            recorded = await call.services.submissions.submit(call.user, submission)
-            await call.services.following.settled(recorded.record.status, asked.wait)
-            record = await call.services.following.record(call.user, recorded.record.status.id)
-    else:
-        recorded = await call.services.submissions.submit(call.user, submission)
-        record = recorded.record
+    recorded = await _submitted(call, submission, wait_s=asked.wait)
     headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
-    return answer(_executed(record), headers=headers)
+    return answer(_executed(recorded.record), headers=headers)
+
+
+async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Recorded:
+    """The statement after `wait_s` at most. Without a place to wait a new one is refused; a replay does not wait."""
+    services, user = call.services, call.user
+    if wait_s <= 0:
+        return await services.submissions.submit(user, submission)
+    with ExitStack() as places:
+        has_place = False
+
+        def take_place() -> None:
+            nonlocal has_place
+            places.enter_context(services.streams.place(user))
+            has_place = True
+
+        recorded = await services.submissions.submit(user, submission, before_recording=take_place)
+        status = recorded.record.status
+        if not has_place:
+            try:
+                take_place()
+            except TooManyStreams:
+                return recorded
+        await services.following.settled(status, wait_s)
+        return replace(recorded, record=await services.following.record(user, status.id))
 
 
 def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
