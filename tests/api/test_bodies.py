@@ -3,10 +3,11 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from tests.api.conftest import ApiOpener
-from tests.api.driving import Api, Caller, verdict
+from tests.api.conftest import ApiOpener, make_settings
+from tests.api.driving import Api, Caller, open_api, verdict
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -203,3 +204,15 @@ class TestSize:
             ana = await api.user()
             body = b'{"a": [' + b"1," * 1_100_000 + b"1]}"
             assert verdict(await ana.send("POST", PATHS[0], content=body, headers=JSON)) == (400, -1, "invalid_json")
+
+
+@pytest.mark.platform(10)
+async def test_json_nests_as_deep_as_the_settings_say(tmp_path: Path, database_dsn: str, users_url: str):
+    settings = make_settings(tmp_path, database_dsn, users_url)
+    limits = settings.limits.model_copy(update={"max_json_depth": 3})
+    async with open_api(settings.model_copy(update={"limits": limits})) as api:
+        ana = await api.user("ana")
+        assert (await ana.post_json("editor/execute/mysql", statement="rows 1", x=[[]])).status_code == 200
+        for deep in ([[[]]], "x"):
+            answer = await ana.post_json("editor/execute/mysql", statement="rows 1", x=deep, snippet='{"a":[[[]]]}')
+            assert verdict(answer) == (400, -1, "invalid_json")
