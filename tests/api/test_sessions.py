@@ -151,11 +151,7 @@ class TestClose:
         assert (await closed(ana, type="mysql"))["session"]["application"] == "mysql"
         assert (await closed(ana, type="mysql"))["session"] is None
         for session in gone:
-            assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session["id"]) == (
-                404,
-                -1,
-                "session_not_found",
-            )
+            assert (await ana.run("mysql", "rows 1", session_id=session["id"]))["code"] == "session_lost"
         assert (await ana.run("sqlite", "SELECT 1", session_id=kept["id"]))["status"] == 0
 
     async def test_what_runs_in_it_is_canceled_and_results_stay(self, ana: Caller):

@@ -184,16 +184,22 @@ class Submissions:
         self, user: User, asked: Submission, before: StatementRecord | None, connector: Connector
     ) -> _Session:
         if asked.session_id is not None and (before is None or asked.continued is None):
-            found = await self._parts.sessions.read(asked.session_id)
-            if found is None or found.user_id != user.id or found.connector != connector.key:
-                raise SessionNotFound(asked.session_id)
-            await self._parts.sessions.touch(found.id)
-            return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
+            return await self._named_session(user, asked.session_id, connector)
         if before is not None and before.status.connector == connector.key:
             kept = await self._parts.sessions.read(before.handle.session_id)
             owner = kept.owner if kept is not None and kept.is_live else None
             return _Session(before.handle.session_id, before.handle.session_guid, before.in_named_session, owner)
         return _Session(await self._parts.records.new_session_id(), new_session_guid(), named=False, owner=None)
+
+    async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
+        """A session of create_session. The statement of one that is gone is recorded, and fails (Contract 9.3)."""
+        found = await self._parts.sessions.read(session_id)
+        if found is None and await self._parts.sessions.owner_of(session_id) == user.id:
+            return _Session(session_id, new_session_guid(), named=True, owner=None)
+        if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
+            raise SessionNotFound(session_id)
+        await self._parts.sessions.touch(found.id)
+        return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
     async def _new(
         self,
