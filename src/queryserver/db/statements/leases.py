@@ -57,7 +57,7 @@ logged as (
 
 _REPORT = f"""
 with changed as (
-    update statements set progress = coalesce($4, progress), jobs = $5
+    update statements set progress = greatest($4, progress), jobs = $5
     where {_MINE} and state in ('waiting', 'running') returning id
 ), {_LOGGED.format(start="$6", lines="$7")}
 select count(*) from changed

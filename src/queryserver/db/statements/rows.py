@@ -33,8 +33,8 @@ RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, s
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
     in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at"""
 
-HISTORY = """id, history_id, dialect, left(statement, 1001) as statement, state, recorded_at, parent_uuid, message,
-    database, rows"""
+HISTORY = """id, history_id, dialect, left(statement, 1001) as statement, state, recorded_at, parent_uuid,
+    left(message, 1000) as message, database, rows"""
 
 
 def status_of(row: Row) -> StatementStatus:

@@ -74,6 +74,7 @@ class Execution:
         self._sent = assignment.sent
         self._accepted = False
         self._marked_running = False
+        self._progress = 50
         self._settled = False
         if assignment.cancel_requested:
             self.stop("Canceled.")
@@ -187,6 +188,7 @@ class Execution:
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         status = await session.poll(handle, wait_s=_QUICK_S)
+        self._note(status)
         if status.state.is_terminal and not status.has_result_set:
             return await self._ended(session, handle, status)
         if not status.state.is_terminal:
@@ -267,13 +269,17 @@ class Execution:
             await self._mark_running(handle)
             status = await session.poll(handle)
             self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
-            progress = min(status.progress, 99) if status.progress is not None else 50
-            if self._log.has_news or progress != shown:
-                shown = progress
-                await self._report(progress)
+            self._note(status)
+            if self._log.has_news or self._progress != shown:
+                shown = self._progress
+                await self._report()
 
-    async def _report(self, progress: int) -> None:
-        lease = self.assignment.lease
+    def _note(self, status: OperationStatus) -> None:
+        """Engines that tell no progress are half way until they are done (Contract editor 7.1)."""
+        self._progress = 50 if status.progress is None else min(status.progress, 99)
+
+    async def _report(self) -> None:
+        lease, progress = self.assignment.lease, self._progress
         with self._log.taken() as (start, lines):
             await self._write(
                 lambda: self._tools.leases.report(lease, progress=progress, lines=lines, start_line=start)
@@ -286,6 +292,8 @@ class Execution:
     async def _mark_running(self, handle: OperationHandle) -> None:
         if self._marked_running:
             return
+        # Before the state, so that nobody sees a running statement without its progress.
+        await self._report()
         await self._write(lambda: self._tools.leases.mark_running(self.assignment.lease, engine_handle=handle.token))
         if not self._marked_running:
             self._marked_running = True

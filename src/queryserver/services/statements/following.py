@@ -9,12 +9,13 @@ from queryserver.domain.errors import OperationNotFound
 from queryserver.domain.statement import LogPage, StatementRecord, StatementStatus
 from queryserver.domain.user import User
 from queryserver.interfaces.statements import StatementRecords
-from queryserver.services.signals import StateSignals
+from queryserver.services.signals import StateSignals, Watch
 from queryserver.services.statements.access import Access
 from queryserver.services.streams import Streams
 
 # Another instance may run the statement: its changes are found by looking, at most this far apart.
 _LOOK_EVERY_S = 0.5
+_LOOK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Following:
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(self, status: StatementStatus, *, log_from: int, until_s: float) -> AsyncGenerator[Progress]:
-        """A look now, and at every change, at most once a second; ends after the terminal state or `until_s`.
+        """A look now, at every change of state, and else once a second; ends after the terminal state or `until_s`.
 
         The caller holds a place in Streams.
         """
@@ -81,7 +82,15 @@ class Following:
                 yield Progress(status, log)
                 if status.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
                     return
-                await watch.changed(1.0)
+                await self._state_changed(status, watch, within_s=_LOOK_AGAIN_S)
+
+    async def _state_changed(self, status: StatementStatus, watch: Watch, *, within_s: float) -> None:
+        """Return once the state is another, or after `within_s`: rows and log lines that arrive meanwhile can wait."""
+        give_up = asyncio.get_running_loop().time() + within_s
+        while (left_s := give_up - asyncio.get_running_loop().time()) > 0:
+            await watch.changed(min(left_s, _LOOK_EVERY_S))
+            if (await self._look(status.id)).state is not status.state:
+                return
 
     async def _look(self, operation_id: UUID) -> StatementStatus:
         status = await self._records.status(operation_id)

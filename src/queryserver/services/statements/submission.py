@@ -115,6 +115,7 @@ class Submissions:
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
         CredentialsRequired, TooManyRequests; then nothing is recorded.
         """
+        self._require_good_parameters(asked)
         before = await self._previous(user, asked)
         connector = self._connector(user, asked, before)
         script = await self._script(asked, before)
@@ -135,6 +136,11 @@ class Submissions:
         if recorded.replayed:
             return recorded
         return await self._hand_over(user, connector, new, recorded)
+
+    def _require_good_parameters(self, asked: Submission) -> None:
+        """Parameters are looked at before anything that they name (Contract editor 1.5)."""
+        self._row_limit(asked.limit)
+        self._settings(asked, None)
 
     async def _replay(self, user: User, key: IdempotencyKey | None) -> Recorded | None:
         """Looked up before sessions, credentials and limits: they may have changed since the first call."""

@@ -91,7 +91,7 @@ def shown_progress(status: StatementStatus) -> int:
         case StatementState.WAITING:
             return 0
         case StatementState.RUNNING:
-            return min(status.progress or 50, 99)
+            return min(status.progress, 99)
         case StatementState.AVAILABLE | StatementState.SUCCESS | StatementState.EXPIRED | StatementState.CLOSED:
             return 100
         case _:
