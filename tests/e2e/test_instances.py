@@ -128,8 +128,9 @@ async def test_a_session_is_closed_from_any_instance_with_what_runs_in_it(
     assert await second.state(operation, wait=10) == "canceled"
     assert time.monotonic() - started < 2
     assert await at_work(postgres.admin_dsn(), "in a session") == 0
-    gone = await second.post("editor/execute/postgresql", statement="SELECT 1", session_id=session)
-    assert gone.json()["code"] == "session_not_found"
+    gone = await second.told("editor/execute/postgresql", statement="SELECT 1", session_id=session)
+    told = (await second.post("editor/check_status", operationId=gone["history_uuid"], wait=10)).json()
+    assert (told["status"], told["code"]) == (1, "session_lost")
 
 
 @pytest.mark.item(44)
