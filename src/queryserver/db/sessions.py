@@ -26,6 +26,8 @@ on conflict (id) do update set owner = excluded.owner, lease_until = excluded.le
 returning true
 """
 
+_LOCK = 0x71737365  # "qsse"
+
 _HOLD = """
 insert into engine_owners as held (connector, owner, lease_until) values ($1, $2, now() + $3::interval)
 on conflict (connector) do update set owner = excluded.owner, lease_until = excluded.lease_until
@@ -42,22 +44,25 @@ class Sessions:
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
         """See the Protocol."""
-        stored = await self._database.value(
-            _OPEN,
-            session.id,
-            session.guid,
-            session.user_id,
-            session.connector,
-            session.dialect,
-            session.named,
-            list(session.properties),
-            dict(session.settings),
-            session.sealed_credentials,
-            session.owner,
-            lease,
-            int(session.idle.total_seconds()),
-            max_open,
-        )
+        async with self._database.transaction() as connection:
+            # Counting and inserting are one step only for those who do it one after the other.
+            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
+            stored = await connection.fetchval(
+                _OPEN,
+                session.id,
+                session.guid,
+                session.user_id,
+                session.connector,
+                session.dialect,
+                session.named,
+                list(session.properties),
+                dict(session.settings),
+                session.sealed_credentials,
+                session.owner,
+                lease,
+                int(session.idle.total_seconds()),
+                max_open,
+            )
         return stored is True
 
     async def read(self, session_id: int) -> SessionRecord | None:

@@ -1,8 +1,10 @@
 """What callers do with records (`interfaces.statements.StatementRecords`)."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from queryserver.db.coalescing import CoalescingReader
 from queryserver.db.database import Connection, Database
@@ -97,13 +99,22 @@ class Records:
         self._database = database
         self._statuses = CoalescingReader(self._read_statuses)
         self._session_ids: list[int] = []
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
         """Stop reads on their way."""
         await self._statuses.aclose()
 
     async def record(self, new: NewStatement) -> Recorded:
-        """See the Protocol. One round trip without an idempotency key."""
+        """See the Protocol. One round trip without an idempotency key.
+
+        A user's statements are counted and stored one after the other within this process; two processes at once can
+        pass the limit by a few.
+        """
+        async with self._turns.setdefault(new.user_id, asyncio.Lock()):
+            return await self._record(new)
+
+    async def _record(self, new: NewStatement) -> Recorded:
         if new.idempotency is None:
             async with self._database.connection() as connection:
                 return Recorded(await self._insert(connection, new), replayed=False)
