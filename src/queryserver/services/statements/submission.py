@@ -224,17 +224,7 @@ class Submissions:
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
         owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
-        handle = StatementHandle(
-            statement=chosen.text,
-            statement_index=index,
-            statements_count=len(statements),
-            position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
-            statement_hash=statement_hash(chosen.text),
-            guid=_token(),
-            secret=_token(),
-            session_id=session.id,
-            session_guid=session.guid,
-        )
+        handle = _handle(chosen, index, len(statements), session)
         return NewStatement(
             id=uuid4(),
             user_id=user.id,
@@ -286,6 +276,20 @@ class Submissions:
             return Recorded(refused or recorded.record, replayed=False)
         self._parts.queue.dispatch(_assignment(new, lease, recorded.record), user)
         return recorded
+
+
+def _handle(chosen: ScriptStatement, index: int, count: int, session: _Session) -> StatementHandle:
+    return StatementHandle(
+        statement=chosen.text,
+        statement_index=index,
+        statements_count=count,
+        position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
+        statement_hash=statement_hash(chosen.text),
+        guid=_token(),
+        secret=_token(),
+        session_id=session.id,
+        session_guid=session.guid,
+    )
 
 
 def new_session_guid() -> str:
