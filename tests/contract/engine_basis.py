@@ -22,6 +22,8 @@ class EngineBasis:
     """Declared by each adapter's test class: `facts`, `known_failures`, `running_statements`, fixture `engine`."""
 
     facts: ClassVar[EngineFacts]
+    tested_with: ClassVar[str] = ""
+    """The peer of these tests, for the support table: `Trino 476`, `scripted peer`."""
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     async def running_statements(self, engine: Engine) -> int:

@@ -23,6 +23,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
     errors.Conflict: 409,
     errors.TooManyRequests: 429,
     errors.NotSupported: 501,
+    errors.EngineForbidden: 403,
     errors.EngineUnavailable: 503,
     errors.EngineTimeout: 503,
     errors.EngineError: 200,
@@ -37,6 +38,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
 
 _COMPATIBLE: Mapping[type[QueryServerError], int] = {
     errors.OperationNotFound: 2,
+    errors.MetadataNotFound: 1,
     errors.NotSupported: 5,
     errors.CredentialsRequired: 401,
     errors.EngineTimeout: -4,

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -26,10 +26,11 @@ class EngineCapabilities:
     """The data belong to one process at a time: only the process that holds them may claim statements."""
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
+    explain_column: str | None = None
+    """The column of the plan's text, where the answer has others beside it; None: all columns."""
     reports_progress: bool = False
     wants_credentials: bool = False
     """Callers log in at the data source themselves, through create_session."""
-    can_reattach: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class SessionOptions:
     database: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
+    external_token: str | None = field(default=None, repr=False)
+    """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +169,34 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
 class ResumableEngine(Protocol):
-    """An engine whose running statements survive the loss of their client."""
+    """An engine whose running statements survive the loss of their client; its sessions are `ResumableSession`s."""
 
     def reattach(
-        self, user: User, options: SessionOptions, token: str
+        self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
-        """Follow a statement that another process started. Raises OutcomeUnknown when the engine no longer knows it."""
+        """Follow a statement that another process started; `batches` goes on after its first `rows_read` rows.
+
+        `token` is what `resume_token` gave last, or the token of the handle. Leaving it ends the statement and its
+        session at the engine, unless `detach` was called. Raises OutcomeUnknown (message begins `Results have
+        expired`) when the engine no longer knows the statement or those rows cannot be had again, EngineUnavailable.
+        """
+        ...
+
+
+@runtime_checkable
+class ResumableSession(Protocol):
+    """A session whose statement another process can go on following."""
+
+    def resume_token(self, handle: OperationHandle) -> str:
+        """The token by which to go on from what `poll` and `batches` gave last.
+
+        It may change with each of them; the former one stays valid until the next of them is asked for anything, so
+        that whoever stores rows and token together before going on loses nothing and reads nothing twice.
+        """
+        ...
+
+    def detach(self) -> None:
+        """From now on nothing is stopped at the engine when the session is left."""
         ...

@@ -6,13 +6,15 @@ QueryServerError
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters, InvalidPath,
 │                      InvalidUsername, InvalidPassword
 ├─ PayloadTooLarge, UnsupportedMediaType
-├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup
+├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup,
+│                      MetadataNotFound (DatabaseNotFound, TableNotFound, ColumnNotFound, NestedPathNotFound,
+│                      FunctionNotFound)
 ├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
 │                      UsernameTaken, LastAdministrator
 ├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
 ├─ NotSupported
 ├─ EngineError ─────── StatementRejected, RejectedByRule, EngineUnavailable, EngineTimeout, SessionLost,
-│                      OutcomeUnknown, CredentialsRequired, ResultStoreFailed
+│                      OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
 └─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
 """
@@ -44,6 +46,7 @@ from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge
 from queryserver.domain.errors.calls import UnsupportedMediaType as UnsupportedMediaType
 from queryserver.domain.errors.engines import CredentialsRequired as CredentialsRequired
 from queryserver.domain.errors.engines import EngineError as EngineError
+from queryserver.domain.errors.engines import EngineForbidden as EngineForbidden
 from queryserver.domain.errors.engines import EngineTimeout as EngineTimeout
 from queryserver.domain.errors.engines import EngineUnavailable as EngineUnavailable
 from queryserver.domain.errors.engines import OutcomeUnknown as OutcomeUnknown
@@ -57,11 +60,16 @@ from queryserver.domain.errors.limits import TooManyRequests as TooManyRequests
 from queryserver.domain.errors.limits import TooManySessions as TooManySessions
 from queryserver.domain.errors.limits import TooManyStatements as TooManyStatements
 from queryserver.domain.errors.limits import TooManyStreams as TooManyStreams
+from queryserver.domain.errors.objects import ColumnNotFound as ColumnNotFound
 from queryserver.domain.errors.objects import Conflict as Conflict
+from queryserver.domain.errors.objects import DatabaseNotFound as DatabaseNotFound
 from queryserver.domain.errors.objects import DirectoryNotEmpty as DirectoryNotEmpty
 from queryserver.domain.errors.objects import DownloadRefused as DownloadRefused
+from queryserver.domain.errors.objects import FunctionNotFound as FunctionNotFound
 from queryserver.domain.errors.objects import IdempotencyConflict as IdempotencyConflict
 from queryserver.domain.errors.objects import LastAdministrator as LastAdministrator
+from queryserver.domain.errors.objects import MetadataNotFound as MetadataNotFound
+from queryserver.domain.errors.objects import NestedPathNotFound as NestedPathNotFound
 from queryserver.domain.errors.objects import NoMoreStatements as NoMoreStatements
 from queryserver.domain.errors.objects import NotFound as NotFound
 from queryserver.domain.errors.objects import OperationNotFound as OperationNotFound
@@ -69,6 +77,7 @@ from queryserver.domain.errors.objects import PathExists as PathExists
 from queryserver.domain.errors.objects import PathNotFound as PathNotFound
 from queryserver.domain.errors.objects import PreviousNotFinished as PreviousNotFinished
 from queryserver.domain.errors.objects import SessionNotFound as SessionNotFound
+from queryserver.domain.errors.objects import TableNotFound as TableNotFound
 from queryserver.domain.errors.objects import UnknownDialect as UnknownDialect
 from queryserver.domain.errors.objects import UnknownGroup as UnknownGroup
 from queryserver.domain.errors.objects import UnknownUser as UnknownUser

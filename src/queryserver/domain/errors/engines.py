@@ -13,6 +13,12 @@ class StatementRejected(EngineError):
     """The engine refused or failed the statement; `message` is its own text, first line first, without traces."""
 
 
+class EngineForbidden(EngineError):
+    """The engine denies the user a metadata object."""
+
+    code = "engine_forbidden"
+
+
 class RejectedByRule(EngineError):
     """A rule of this service refused the statement; the engine never saw it."""
 

@@ -62,6 +62,55 @@ class PathNotFound(NotFound):
     code = "path_not_found"
 
 
+class MetadataNotFound(NotFound):
+    """A metadata object is unknown at the data source: `status` 1 (Contract editor 1.4)."""
+
+
+class DatabaseNotFound(MetadataNotFound):
+    """No such database, or schema where that is the unit."""
+
+    code = "database_not_found"
+
+    def __init__(self, database: str) -> None:
+        super().__init__(f"Database {database[:_SHOWN]} does not exist.")
+
+
+class TableNotFound(MetadataNotFound):
+    """No such table or view."""
+
+    code = "table_not_found"
+
+    def __init__(self, database: str, table: str) -> None:
+        super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
+
+
+class ColumnNotFound(MetadataNotFound):
+    """No such column."""
+
+    code = "column_not_found"
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(f"Column {table[:_SHOWN]}.{column[:_SHOWN]} does not exist.")
+
+
+class NestedPathNotFound(MetadataNotFound):
+    """A column's type has no such part."""
+
+    code = "nested_path_not_found"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"Invalid nested type path: {path[:_SHOWN]}")
+
+
+class FunctionNotFound(MetadataNotFound):
+    """No such function."""
+
+    code = "function_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Function {name[:_SHOWN]} does not exist.")
+
+
 class Conflict(QueryServerError):
     """The state of the object forbids the call."""
 
