@@ -13,6 +13,7 @@ from queryserver.domain.user import User
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.errors import opening_errors, statement_errors
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
+from queryserver.engines.quoting import identifier, literal
 from queryserver.engines.threaded_session import ThreadedSessions
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 
@@ -164,18 +165,10 @@ class DuckdbEngine:
 
 def _wished(options: SessionOptions) -> list[str]:
     """The caller's settings and schema; DuckDB refuses those that are locked or unknown."""
-    wishes = [f"SET {_quoted(name)} = {_literal(value)}" for name, value in options.settings.items()]
+    wishes = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
     if options.database:
-        wishes.append(f"USE {_quoted(options.database)}")
+        wishes.append(f"USE {identifier(options.database)}")
     return wishes
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _close(database: duckdb.DuckDBPyConnection) -> None:

@@ -3,6 +3,7 @@
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.domain.result import ResultType
+from queryserver.engines.quoting import identifier
 
 _NAMES = {
     "boolean": ResultType.BOOLEAN,
@@ -108,8 +109,4 @@ def _within(native: DuckDBPyType, place: int) -> str:
 def _carried_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
     if all(_carried(child, _AS_TEXT_WITHIN) == str(child) for _, child in members):
         return str(native)
-    return f"{word}({', '.join(f'{_quoted(name)} {_carried(child, _AS_TEXT_WITHIN)}' for name, child in members)})"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return f"{word}({', '.join(f'{identifier(name)} {_carried(child, _AS_TEXT_WITHIN)}' for name, child in members)})"

@@ -15,6 +15,7 @@ from queryserver.engines.mysql.address import Login, MysqlAddress
 from queryserver.engines.mysql.errors import connect_errors
 from queryserver.engines.mysql.statement import MysqlStatement
 from queryserver.engines.mysql.wire import Connection
+from queryserver.engines.quoting import identifier
 from queryserver.engines.streamed_session import StreamedSession
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
 
@@ -91,12 +92,8 @@ class MysqlEngine:
 
 def _set(settings: Mapping[str, str]) -> str:
     """A SET statement. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
-    parts = [f"SESSION {_quoted(name)} = {_value(text)}" for name, text in settings.items()]
+    parts = [f"SESSION {identifier(name, mark='`')} = {_value(text)}" for name, text in settings.items()]
     return f"SET {', '.join(parts)}"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _value(text: str) -> str:

@@ -1,0 +1,108 @@
+"""What the catalogues of all engines share: reading a few rows, and finding the name that was meant."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import asynccontextmanager
+from enum import Enum, auto
+from typing import Any
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
+
+MAX_ROWS = 200_000
+"""More than any list of names may hold, so that whoever cuts it sees that there was more."""
+
+MAX_BYTES = 128 * 1024 * 1024
+_POLL_S = 1.0
+_SLICE_ROWS = 2_000
+"""Turning so many rows into Python's values takes a few milliseconds: the event loop has others to serve."""
+
+Row = tuple[Any, ...]
+"""Cells as Arrow's `to_pylist` gives them."""
+
+
+class Folding(Enum):
+    """What an engine makes of a name without quotes."""
+
+    LOWER = auto()
+    UPPER = auto()
+    CASELESS = auto()
+    """Kept as written, found without regard to case."""
+
+
+def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
+    """The names to look for, the exact one first; with CASELESS the engine or `choose` must compare."""
+    folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
+    return (wanted,) if folded == wanted else (wanted, folded)
+
+
+def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
+    """The one of `names` that is meant: exactly that, else folded; None when there is none, or more than one."""
+    present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
+    for spelling in spellings(wanted, folding):
+        if spelling in present:
+            return spelling
+    if folding is not Folding.CASELESS:
+        return None
+    alike = {name for name in present if name.casefold() == wanted.casefold()}
+    return alike.pop() if len(alike) == 1 else None
+
+
+async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
+    """The rows of a query, at most the first `max_rows`; none for a statement without result set.
+
+    When the caller is cancelled, the statement is stopped at the engine. Raises EngineUnavailable also for a connection
+    that is lost on the way, StatementRejected also for an answer of more than `MAX_BYTES`.
+    """
+    try:
+        async with _finished(session, statement) as (handle, has_rows):
+            return await _collect(session, handle, max_rows) if has_rows else []
+    except (OutcomeUnknown, SessionLost) as error:
+        raise EngineUnavailable(error.message) from error
+
+
+@asynccontextmanager
+async def _finished(session: EngineSession, statement: str) -> AsyncGenerator[tuple[OperationHandle, bool]]:
+    """The statement at its end, and whether it has rows."""
+    handle = await session.submit(statement)
+    try:
+        yield handle, await _end(session, handle)
+    except BaseException:
+        # Also when the caller is cancelled: the engine must not work for nobody. The adapter limits both calls in time.
+        await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        await asyncio.shield(session.close(handle))
+
+
+async def _end(session: EngineSession, handle: OperationHandle) -> bool:
+    """Wait for the end of the statement; True when it has rows. Raises its failure."""
+    status = await session.poll(handle, wait_s=_POLL_S)
+    while not status.state.is_terminal:
+        status = await session.poll(handle, wait_s=_POLL_S)
+    if status.error is not None:
+        raise status.error
+    if status.state is OperationState.CANCELED:
+        raise StatementRejected("The query was canceled at the engine.")
+    return status.has_result_set
+
+
+async def _collect(session: EngineSession, handle: OperationHandle, max_rows: int) -> list[Row]:
+    rows, size = list[Row](), 0
+    async for batch in session.batches(handle):
+        size += batch.nbytes
+        if size > MAX_BYTES:
+            raise StatementRejected("The engine's answer about its metadata is too large.")
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            rows += _tuples(batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows))))
+            if len(rows) >= max_rows:
+                return rows
+            await asyncio.sleep(0)
+    return rows
+
+
+def _tuples(batch: pa.RecordBatch) -> list[Row]:
+    """Rows by position: names may occur twice."""
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -1,0 +1,86 @@
+"""Reading rows for a catalogue, and the choice of a name."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.fakes.engine import FakeEngine
+
+from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.user import User
+from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings
+from queryserver.interfaces.engine import EngineSession, SessionOptions
+
+USER = User(id=1, username="ada")
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+async def session(engine: FakeEngine) -> AsyncGenerator[EngineSession]:
+    async with engine.session(USER, SessionOptions()) as session:
+        yield session
+
+
+async def test_all_rows_come_as_tuples(session: EngineSession) -> None:
+    assert await read_rows(session, "rows 4500") == [(number,) for number in range(4500)]
+
+
+async def test_no_more_rows_than_asked_for_are_kept(session: EngineSession) -> None:
+    assert len(await read_rows(session, "rows 4500", max_rows=2100)) == 2100
+
+
+async def test_a_statement_without_result_set_has_no_rows(session: EngineSession) -> None:
+    assert await read_rows(session, "ddl") == []
+
+
+async def test_a_failure_is_raised(session: EngineSession) -> None:
+    with pytest.raises(StatementRejected, match="no such thing"):
+        await read_rows(session, "fail no such thing")
+    with pytest.raises(StatementRejected, match="half way"):
+        await read_rows(session, "rows 5000 then fail half way")
+
+
+async def test_the_engine_stops_when_the_reader_is_cancelled(engine: FakeEngine, session: EngineSession) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await read_rows(session, "sleep 30")
+    assert engine.cancels == 1
+    assert engine.running == 0
+
+
+async def test_a_lost_session_means_that_the_engine_is_unavailable(engine: FakeEngine) -> None:
+    async with engine.session(USER, SessionOptions()) as session:
+        pass
+    with pytest.raises(SessionLost):
+        await session.submit("rows 1")
+    with pytest.raises(EngineUnavailable):
+        await read_rows(session, "rows 1")
+
+
+@pytest.mark.item(61)
+@pytest.mark.parametrize(
+    ("wanted", "folding", "chosen"),
+    [
+        ("Items", Folding.LOWER, "Items"),
+        ("ITems", Folding.LOWER, "items"),
+        ("iTEMS", Folding.UPPER, "ITEMS"),
+        ("iTEMS", Folding.CASELESS, None),
+        ("ORDERS", Folding.CASELESS, "Orders"),
+        ("orders", Folding.LOWER, None),
+        ("orders", Folding.UPPER, None),
+        ("none", Folding.CASELESS, None),
+    ],
+)
+def test_a_name_is_chosen_exactly_first_then_folded(wanted: str, folding: Folding, chosen: str | None) -> None:
+    assert choose(wanted, ["items", "Items", "ITEMS", "Orders"], folding) == chosen
+    assert choose(wanted, iter(["items", "Items", "ITEMS", "Orders"]), folding) == chosen
+
+
+def test_spellings_hold_each_name_once() -> None:
+    assert spellings("items", Folding.LOWER) == ("items",)
+    assert spellings("Items", Folding.LOWER) == ("Items", "items")
+    assert spellings("Items", Folding.CASELESS) == ("Items",)
