@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +15,7 @@ from tests.fakes.engine import FakeEngine
 
 from queryserver.container import open_services
 from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, PoolLimits, open_database
 from queryserver.domain.connector import Connector
@@ -36,9 +36,9 @@ class Fakes:
 
     built: dict[str, FakeEngine] = field(default_factory=dict)
 
-    def build(self, connector: Connector, databases_dir: Path | None) -> Engine:
+    def build(self, connector: Connector, context: BuildContext) -> Engine:
         if connector.interface != "fake":
-            return build_engine(connector, databases_dir)
+            return build_engine(connector, context)
         return self.built.setdefault(connector.key, FakeEngine(dialect=connector.dialect))
 
 

@@ -8,12 +8,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.records import Kept, open_records
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
@@ -62,12 +62,12 @@ async def open_services(
     *,
     registry: CollectorRegistry | None = None,
     alone: bool = False,
-    engines: Callable[[Connector, Path | None], Engine] = build_engine,
+    engines: Callable[[Connector, BuildContext], Engine] = build_engine,
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
 
     `alone`: no other process can be using this database, so nothing waits for dead ones' leases.
-    `engines` makes the engine of a connector; its second argument is the directory of local databases.
+    `engines` makes the engine of a connector.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
@@ -84,13 +84,14 @@ async def open_services(
 
 
 async def _foundation(
-    settings: Settings, engines: Callable[[Connector, Path | None], Engine], stack: AsyncExitStack
+    settings: Settings, engines: Callable[[Connector, BuildContext], Engine], stack: AsyncExitStack
 ) -> _Foundation:
     kept = await stack.enter_async_context(open_records(settings))
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database))
+    context = BuildContext.of(settings)
     connectors = Connectors(
         configured_connectors(settings),
-        build=lambda connector: engines(connector, settings.desktop.connector_policy.local_database_dir),
+        build=lambda connector: engines(connector, context),
         default=settings.notebook.default_interpreter,
     )
     stack.push_async_callback(connectors.aclose)

@@ -1,0 +1,128 @@
+"""The options of a connector, with their types and ranges (Contract platform 5.11)."""
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import ConfigurationError
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off", ""})
+_TOP_PORT = 65535
+
+
+class Options:
+    """Reads options by name. A bad value is remembered and its default returned; see `options_of`."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._key = connector.key
+        self._given = connector.options
+        self._known = set[str]()
+        self.problems: list[str] = []
+        """Lines `<key>: <text>`."""
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether the connector has no options at all: then a section of the settings may stand for them."""
+        return not self._given
+
+    def text(self, name: str, default: str = "") -> str:
+        """A text; blanks around it do not count."""
+        self._known.add(name)
+        return str(self._given.get(name, default)).strip()
+
+    def required(self, name: str) -> str:
+        """A text that must not be empty."""
+        value = self.text(name)
+        if not value:
+            self.refuse(name, "must be given")
+        return value
+
+    def secret(self, name: str) -> str:
+        """A password or the like, blanks included. Never part of a message."""
+        self._known.add(name)
+        return str(self._given.get(name, ""))
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A boolean, or its text."""
+        self._known.add(name)
+        value = self._given.get(name, default)
+        word = str(value).strip().lower()
+        if isinstance(value, bool) or word in _TRUE | _FALSE:
+            return value if isinstance(value, bool) else word in _TRUE
+        self.refuse(name, "must be true or false")
+        return default
+
+    def whole(self, name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
+        """An integer from `least` to `most`, or its text."""
+        self._known.add(name)
+        value = self._given.get(name, default)
+        try:
+            number = int(str(value).strip()) if not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is not None and number >= least and (most is None or number <= most):
+            return number
+        self.refuse(name, f"must be a whole number from {least} to {most}" if most else f"must be at least {least}")
+        return default
+
+    def port(self, name: str, default: int) -> int:
+        """A TCP port."""
+        return self.whole(name, default, least=1, most=_TOP_PORT)
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        """One of `choices`, in their spelling, whatever the case of the value."""
+        value = self.text(name, default)
+        for one in choices:
+            if one.casefold() == value.casefold():
+                return one
+        self.refuse(name, f"must be one of {', '.join(one or 'empty' for one in choices)}")
+        return default
+
+    def pairs(self, name: str, allowed: Collection[str] | None = None) -> Mapping[str, str]:
+        """`k=v;k=v`; names outside `allowed` are refused. None allows all."""
+        found = dict[str, str]()
+        for part in self.text(name).split(";"):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if not part.strip():
+                continue
+            if not key or not equals:
+                self.refuse(name, "must look like name=value;name=value")
+            elif allowed is not None and key not in allowed:
+                self.refuse(name, f"{key} is not in desktop.connector_policy.session_conf_allowed")
+            else:
+                found[key] = value
+        return MappingProxyType(found)
+
+    def no_tunnel(self) -> None:
+        """Options of forms that offer a tunnel, which is not supported; without it the host of the tunnel is moot."""
+        self.text("ssh_server_host")
+        if self.flag("has_ssh"):
+            self.refuse("has_ssh", "must be false: tunnels are not supported")
+
+    def ignore(self, *names: str) -> None:
+        """Names that may be given and have no effect."""
+        self._known.update(names)
+
+    def refuse(self, name: str, text: str) -> None:
+        """Remember what is wrong with an option."""
+        self.problems.append(f"notebook.interpreters.{self._key}.options.{name}: {text}.")
+
+    def refuse_unknown(self) -> None:
+        """Remember the options that nobody asked for."""
+        for name in self._given.keys() - self._known:
+            self.refuse(name, "is not an option of this interface")
+
+
+@contextmanager
+def options_of(connector: Connector) -> Generator[Options]:
+    """The connector's options; all of them are to be read in the block.
+
+    Raises ConfigurationError at its end, with every problem: bad values, and options that the block did not read.
+    """
+    options = Options(connector)
+    yield options
+    options.refuse_unknown()
+    if options.problems:
+        raise ConfigurationError(sorted(options.problems))
