@@ -1,0 +1,1 @@
+"""Hive, Impala and Spark SQL over the HiveServer2 protocol (TCLIService)."""

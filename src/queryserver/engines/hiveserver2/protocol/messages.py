@@ -1,0 +1,197 @@
+"""Calls and replies as bytes and back (thrift's binary protocol, strict form), from memory.
+
+The C extension of Apache thrift does the work where it is there: about 5 million rows of five columns per second.
+"""
+
+import struct as packing
+from dataclasses import dataclass
+from typing import Any
+
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol, TBinaryProtocolAccelerated
+from thrift.protocol.TProtocol import TProtocolException
+from thrift.Thrift import TType
+from thrift.transport.TTransport import TMemoryBuffer
+
+from queryserver.engines.hiveserver2.protocol.declaring import (
+    I32,
+    TEXT,
+    Struct,
+    StructT,
+    missing_field,
+    struct,
+    struct_of,
+    wire,
+)
+from queryserver.engines.hiveserver2.protocol.methods import METHODS, AnyMethod, Method, ReplyT, RequestT
+
+_VERSION = 0x80010000
+_CALL, _REPLY, _EXCEPTION = 1, 2, 3
+_HEADER = packing.Struct(">II")
+_STOP = b"\0"
+
+
+class MalformedMessage(Exception):
+    """Bytes that are no message of this protocol."""
+
+
+class IncompleteMessage(MalformedMessage):
+    """The beginning of a message; more bytes may complete it."""
+
+
+class ServerException(Exception):
+    """The server could not carry the call out (TApplicationException): an unknown method, an inner error."""
+
+    def __init__(self, message: str, kind: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+
+
+UNKNOWN_METHOD = 1
+INTERNAL_ERROR = 6
+
+
+@struct
+class TApplicationException(Struct):
+    message: str | None = wire(1, TEXT, default=None)
+    type: int | None = wire(2, I32, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as a server sees it. `method` is None for an unknown name; `request` is then an empty struct."""
+
+    name: str
+    sequence: int
+    method: AnyMethod | None
+    request: Struct
+
+
+def encode_call(method: Method[RequestT, ReplyT], request: RequestT, sequence: int) -> bytes:
+    """The bytes of a call."""
+    return _message(method.name, _CALL, sequence, field=1, body=request)
+
+
+def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0) -> ReplyT:
+    """The reply in `raw`, which must hold it and nothing else.
+
+    Raises IncompleteMessage when `raw` ends too early, MalformedMessage, ServerException.
+    """
+    reader = _Reader(raw)
+    name, kind, answered = reader.header()
+    if kind == _EXCEPTION:
+        refused = reader.whole(TApplicationException)
+        raise ServerException(refused.message or "The server could not carry out the call.", refused.type or 0)
+    if kind != _REPLY or name != method.name or answered != sequence:
+        raise MalformedMessage(f"an answer to {name[:40]!r} instead of {method.name!r}")
+    reply = reader.wrapped(method.reply, field=0)
+    if missing := missing_field(reply):
+        raise MalformedMessage(f"{missing} is not set")
+    return reply
+
+
+def decode_call(raw: bytes) -> Call:
+    """The call in `raw`. Raises IncompleteMessage, MalformedMessage."""
+    reader = _Reader(raw)
+    name, kind, sequence = reader.header()
+    if kind != _CALL:
+        raise MalformedMessage("not a call")
+    method = METHODS.get(name)
+    if method is None:
+        return Call(name, sequence, None, reader.whole(_Nothing))
+    return Call(name, sequence, method, reader.wrapped(method.request, field=1))
+
+
+def encode_reply(call: Call, reply: Struct) -> bytes:
+    """The bytes of the answer to `call`."""
+    return _message(call.name, _REPLY, call.sequence, field=0, body=reply)
+
+
+def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
+    """The bytes of a refusal of `call`."""
+    return _start(call.name, _EXCEPTION, call.sequence) + _bytes_of(TApplicationException(message=message, type=kind))
+
+
+@struct
+class _Nothing(Struct):
+    """Whatever it held is skipped."""
+
+
+def _message(name: str, kind: int, sequence: int, *, field: int, body: Struct) -> bytes:
+    around = packing.pack(">bh", TType.STRUCT, field)
+    return b"".join((_start(name, kind, sequence), around, _bytes_of(body), _STOP))
+
+
+def _start(name: str, kind: int, sequence: int) -> bytes:
+    text = name.encode()
+    return _HEADER.pack(_VERSION | kind, len(text)) + text + packing.pack(">i", sequence)
+
+
+def _bytes_of(one: Struct) -> bytes:
+    target = TMemoryBuffer()
+    one.write(TBinaryProtocolAccelerated(target))
+    return target.getvalue()
+
+
+class _Reader:
+    """Reads one message; a container never has more elements than the message has bytes."""
+
+    def __init__(self, raw: bytes, protocol: type[TBinaryProtocol] = TBinaryProtocolAccelerated) -> None:
+        self._raw = raw
+        self._source = TMemoryBuffer(raw)
+        self._protocol: Any = protocol(self._source, string_length_limit=None, container_length_limit=_MOST_ELEMENTS)
+
+    def header(self) -> tuple[str, int, int]:
+        """Name, kind and sequence number."""
+        if len(self._raw) < _HEADER.size:
+            raise IncompleteMessage
+        version, length = _HEADER.unpack_from(self._raw)
+        if version & 0xFFFF0000 != _VERSION or length > _LONGEST_NAME:
+            raise MalformedMessage("no thrift message")
+        end = _HEADER.size + length
+        if len(self._raw) < end + 4:
+            raise IncompleteMessage
+        (sequence,) = packing.unpack_from(">i", self._raw, end)
+        self._source.cstringio_buf.seek(end + 4)
+        return self._raw[_HEADER.size : end].decode("utf-8", "replace"), version & 0xFF, sequence
+
+    def wrapped(self, kind: type[StructT], *, field: int) -> StructT:
+        """The only field of the struct around."""
+        around: Any = _around(kind, field)()
+        found: StructT | None = self.whole_of(around).body
+        if found is None:
+            raise MalformedMessage("the message is empty")
+        return found
+
+    def whole(self, kind: type[StructT]) -> StructT:
+        """The struct that the rest of the message is."""
+        return self.whole_of(kind())
+
+    def whole_of(self, one: StructT) -> StructT:
+        """Fill `one` from the rest of the message."""
+        try:
+            one.read(self._protocol)
+        except EOFError as error:
+            raise IncompleteMessage from error
+        except (TProtocolException, TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+            raise MalformedMessage("the message cannot be read") from error
+        if self._source.cstringio_buf.tell() != len(self._raw):
+            raise MalformedMessage("bytes after the end of the message")
+        return one
+
+
+_MOST_ELEMENTS = 16 * 1024 * 1024
+_LONGEST_NAME = 100
+_AROUND: dict[tuple[type[Struct], int], type[Struct]] = {}
+
+
+def _around(kind: type[Struct], field: int) -> type[Struct]:
+    """The struct of a call's arguments (field 1) or of its result (field 0)."""
+    if (kind, field) not in _AROUND:
+
+        @struct
+        class Around(Struct):
+            body: Struct | None = wire(field, struct_of(kind))
+
+        _AROUND[kind, field] = Around
+    return _AROUND[kind, field]
