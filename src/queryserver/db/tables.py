@@ -255,3 +255,29 @@ engine_owners = Table(
     _moment("lease_until", nullable=False),
     comment="Which process holds an engine whose data belong to one process at a time",
 )
+
+metadata_answers = Table(
+    "metadata_answers",
+    metadata,
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("connector", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False, comment="of what was asked"),
+    Column("value", LargeBinary, nullable=False, comment="compressed"),
+    Column("size_bytes", Integer, nullable=False),
+    _moment("looked_at", nullable=False),
+    PrimaryKeyConstraint("user_id", "connector", "digest"),
+    Index(None, "looked_at"),
+    comment="What catalogues of data sources answered lately; unlogged, for a crash may lose it",
+    prefixes=["UNLOGGED"],
+)
+
+metadata_changes = Table(
+    "metadata_changes",
+    metadata,
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("connector", Text, nullable=False),
+    _moment("changed_at", nullable=False),
+    PrimaryKeyConstraint("user_id", "connector"),
+    comment="When a user last changed objects of a data source: answers from before do not count",
+    prefixes=["UNLOGGED"],
+)

@@ -19,3 +19,26 @@ def changes_data(text: str, dialect: str) -> bool:
     if keyword not in _READING:
         return True
     return keyword in {"WITH", "EXPLAIN"} and _CHANGING_WORD.search(text) is not None
+
+
+_KEEPING = _READING | {
+    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
+    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
+}  # fmt: skip
+_MAKING_WORDS = {
+    **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(r"(?i)\binto\b")),
+    "EXPLAIN": re.compile(r"(?i)\b(?:analy[sz]e|reoptimization)\b"),
+    "UPDATE": re.compile(r"(?i)\bstatistics\b"),
+}
+
+
+def changes_objects(text: str, dialect: str) -> bool:
+    """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
+
+    In doubt yes: it only costs another look. The end of a transaction counts, for what was done in it shows then.
+    """
+    keyword = first_keyword(text, dialect)
+    if keyword not in _KEEPING:
+        return True
+    making = _MAKING_WORDS.get(keyword)
+    return making is not None and making.search(text) is not None

@@ -1,0 +1,75 @@
+"""Answers of catalogues (`interfaces.metadata_cache.MetadataCacheRecords`).
+
+A change of objects leaves its time. An answer counts only if its look began later, so that one that was under way
+while the objects changed is never given to anybody, whenever it is stored.
+"""
+
+from datetime import datetime, timedelta
+
+from queryserver.db.database import Database
+from queryserver.interfaces.metadata_cache import CacheKey, CacheLook
+
+_LOOK = """
+select now() as looked_at, changed.at as changed_at, kept.value
+from (select max(changed_at) as at from metadata_changes where user_id = $1 and connector = $2) as changed
+left join metadata_answers as kept
+    on kept.user_id = $1 and kept.connector = $2 and kept.digest = $3
+    and kept.looked_at > now() - $4::interval and (changed.at is null or kept.looked_at > changed.at)
+"""
+
+_KEEP = """
+insert into metadata_answers as kept (user_id, connector, digest, value, size_bytes, looked_at)
+select $1::bigint, $2::text, $3::bytea, $4::bytea, $5::integer, $6::timestamptz
+where $5 + (
+    select coalesce(sum(size_bytes), 0) from metadata_answers
+    where user_id = $1 and not (connector = $2 and digest = $3)
+) <= $7
+on conflict (user_id, connector, digest) do update
+    set value = excluded.value, size_bytes = excluded.size_bytes, looked_at = excluded.looked_at
+    where kept.looked_at < excluded.looked_at
+returning true
+"""
+
+_CHANGED = """
+with gone as (delete from metadata_answers where user_id = $1 and connector = $2)
+insert into metadata_changes (user_id, connector, changed_at) values ($1, $2, clock_timestamp())
+on conflict (user_id, connector) do update set changed_at = greatest(metadata_changes.changed_at, excluded.changed_at)
+"""
+
+_ROW_BYTES = 128  # what a row costs beside its value
+
+
+class MetadataAnswers:
+    """See the Protocol."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def look(self, key: CacheKey, *, max_age: timedelta) -> CacheLook:
+        """See the Protocol."""
+        row = await self._database.row(_LOOK, key.user_id, key.connector, key.digest, max_age)
+        if row is None:
+            raise AssertionError("an aggregate always has a row")
+        return CacheLook(row["value"], row["looked_at"], row["changed_at"])
+
+    async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
+        """See the Protocol."""
+        size = len(value) + _ROW_BYTES
+        kept = await self._database.value(
+            _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
+        )
+        return kept is True
+
+    async def objects_changed(self, user_id: int, connector: str) -> None:
+        """See the Protocol."""
+        await self._database.execute(_CHANGED, user_id, connector)
+
+    async def sweep(self, *, older_than: timedelta) -> int:
+        """See the Protocol."""
+        deleted = await self._database.execute(
+            "delete from metadata_answers where looked_at < now() - $1::interval", older_than
+        )
+        await self._database.execute(
+            "delete from metadata_changes where changed_at < now() - $1::interval", 2 * older_than
+        )
+        return deleted
