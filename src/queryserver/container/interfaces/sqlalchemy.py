@@ -1,71 +1,140 @@
-"""Interface `sqlalchemy`: `driver://user:password@host:port/database?option=value`."""
+"""Interface `sqlalchemy`: `driver://user:password@host:port/database?option=value`.
 
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+Urls of engines that have an adapter of their own go there; any other installed SQLAlchemy dialect is served by the
+generic adapter.
+"""
+
+import ssl
+from dataclasses import replace
+from types import MappingProxyType
 
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.options import options_of
+from queryserver.container.interfaces.options import Options, options_of
+from queryserver.container.interfaces.registry import builder_of
+from queryserver.container.interfaces.urls import DriverUrl, driver_url, whole_in_url, word_in_url
 from queryserver.domain.connector import Connector
+from queryserver.domain.errors import ConfigurationError
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.postgresql import KeepAlive, PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.tls import client_tls
 from queryserver.interfaces.engine import Engine
 
-_URL_OPTIONS = {
-    "postgresql": {"sslmode", "connect_timeout", "application_name"},
-    "mysql": {"charset", "connect_timeout"},
-}
+_POSTGRESQL_SSL = "disable allow prefer require verify-ca verify-full"
+_MYSQL_SSL = "DISABLED REQUIRED VERIFY_CA VERIFY_IDENTITY"
+_SERVER_STATES = "any primary standby read-write read-only prefer-standby"
 
 
-def build(connector: Connector, context: BuildContext) -> Engine:  # noqa: ARG001 addresses come next
+def build(connector: Connector, context: BuildContext) -> Engine:
     """See Builder."""
     with options_of(connector) as options:
         options.no_tunnel()
-        url = urlsplit(options.required("url"))
-        driver = url.scheme.partition("+")[0].lower()
-        driver = {"postgres": "postgresql"}.get(driver, driver)
-        if driver not in _URL_OPTIONS:
-            options.refuse("url", f"the driver {url.scheme or '(none)'} cannot be run here")
-        for name, _value in parse_qsl(url.query):
-            if name not in _URL_OPTIONS.get(driver, set()):
-                options.refuse("url", f"the option {name} is not allowed")
-    build_native = _postgresql if driver == "postgresql" else _mysql
-    return build_native(url, read_only=connector.read_only)
+        url = driver_url(options, context.policy)
+        acts_for_users = options.flag("has_impersonation")
+        if acts_for_users and url.dialect != "trino":
+            options.refuse("has_impersonation", "must be false: only trino acts for users")
+        engine = _engine(connector, options, url, context)
+    return engine or _by_native_client(connector, url, context, acts_for_users=acts_for_users)
 
 
-def _postgresql(url: SplitResult, *, read_only: bool) -> Engine:
-    options = dict(parse_qsl(url.query))
-    return PostgresqlEngine(
-        PostgresqlAddress(
-            host=url.hostname or "localhost",
-            port=url.port or 5432,
-            database=unquote(url.path.lstrip("/")),
-            user=_own_login(url.username),
-            password=_own_login(url.password),
-            ssl=options.get("sslmode", "prefer"),
-            application_name=options.get("application_name", "queryserver"),
-            connect_timeout_s=int(options.get("connect_timeout", 10)),
-        ),
-        read_only=read_only,
+def _engine(connector: Connector, options: Options, url: DriverUrl, context: BuildContext) -> Engine | None:
+    """None: another interface serves it."""
+    if url.dialect == "postgresql":
+        return PostgresqlEngine(_postgresql(options, url, context), read_only=connector.read_only)
+    if url.dialect == "mysql":
+        return MysqlEngine(_mysql(options, url, context), read_only=connector.read_only)
+    return None
+
+
+def _postgresql(options: Options, url: DriverUrl, context: BuildContext) -> PostgresqlAddress:
+    return PostgresqlAddress(
+        host=url.host,
+        port=url.port or 5432,
+        database=url.path,
+        user=url.username,
+        password=url.password,
+        ssl=_postgresql_tls(url.host, word_in_url(options, url, "sslmode", _POSTGRESQL_SSL, "prefer")),
+        application_name=url.options.get("application_name", "queryserver"),
+        connect_timeout_s=whole_in_url(options, url, "connect_timeout", 10),
+        server_state=word_in_url(options, url, "target_session_attrs", _SERVER_STATES, "any"),
+        keep_alive=_keep_alive(options, url),
+        rules=context.addresses,
     )
 
 
-def _mysql(url: SplitResult, *, read_only: bool) -> Engine:
-    options = dict(parse_qsl(url.query))
-    return MysqlEngine(
-        MysqlAddress(
-            host=url.hostname or "localhost",
-            port=url.port or 3306,
-            database=unquote(url.path.lstrip("/")) or None,
-            user=_own_login(url.username),
-            password=_own_login(url.password),
-            connect_timeout_s=int(options.get("connect_timeout", 10)),
-        ),
-        read_only=read_only,
-    )
+def _postgresql_tls(host: str, mode: str) -> str | ssl.SSLContext:
+    """libpq's own words, but for those that check certificates: the driver would read authorities of ours."""
+    if not mode.startswith("verify"):
+        return mode
+    return client_tls(host, check_name=mode == "verify-full")
 
 
-def _own_login(part: str | None) -> str | None:
-    """None for `${USER}` and `${PASSWORD}`: callers give theirs through create_session."""
-    if part is None:
+def _keep_alive(options: Options, url: DriverUrl) -> KeepAlive | None:
+    if word_in_url(options, url, "keepalives", "0 1", "1") == "0":
         return None
-    text = unquote(part)
-    return None if text in {"${USER}", "${PASSWORD}"} else text
+    return KeepAlive(
+        idle_s=whole_in_url(options, url, "keepalives_idle", 60),
+        interval_s=whole_in_url(options, url, "keepalives_interval", 15),
+        count=whole_in_url(options, url, "keepalives_count", 4),
+    )
+
+
+def _mysql(options: Options, url: DriverUrl, context: BuildContext) -> MysqlAddress:
+    # `charset` and `write_timeout` have no effect: texts are always UTF-8, and writing never waits for long.
+    whole_in_url(options, url, "write_timeout", 1)
+    return MysqlAddress(
+        host=url.host,
+        port=url.port or 3306,
+        database=url.path or None,
+        user=url.username,
+        password=url.password,
+        ssl=_mysql_tls(url.host, word_in_url(options, url, "ssl_mode", _MYSQL_SSL, "DISABLED")),
+        connect_timeout_s=whole_in_url(options, url, "connect_timeout", 10),
+        read_timeout_s=whole_in_url(options, url, "read_timeout", 1) if "read_timeout" in url.options else None,
+        rules=context.addresses,
+    )
+
+
+def _mysql_tls(host: str, mode: str) -> ssl.SSLContext | None:
+    if mode == "DISABLED":
+        return None
+    return client_tls(host, validate=mode != "REQUIRED", check_name=mode == "VERIFY_IDENTITY")
+
+
+def _by_native_client(connector: Connector, url: DriverUrl, context: BuildContext, *, acts_for_users: bool) -> Engine:
+    """`trino://` and `phoenix://` mean what the interfaces of those names do (Contract platform 5.10)."""
+    builder = builder_of(url.dialect) if url.dialect in {"trino", "phoenix"} else None
+    if builder is None:
+        text = f"the driver {url.driver} cannot be run here"
+        raise ConfigurationError([f"notebook.interpreters.{connector.key}.options.url: {text}."])
+    options = _trino_options(url, acts_for_users=acts_for_users) if url.dialect == "trino" else _phoenix_options(url)
+    return builder.build(replace(connector, interface=url.dialect, options=MappingProxyType(options)), context)
+
+
+def _trino_options(url: DriverUrl, *, acts_for_users: bool) -> dict[str, str | int | float | bool]:
+    catalog, _, schema = url.path.partition("/")
+    is_private = bool(url.password) or url.port == 443
+    scheme = "https" if is_private else "http"
+    return {
+        "url": f"{scheme}://{_place(url, 443 if is_private else 8080)}",
+        "catalog": catalog,
+        "schema": schema,
+        "username": url.username or "",
+        "password": url.password or "",
+        "auth_mechanism": "BASIC" if url.password else "NONE",
+        "has_impersonation": acts_for_users,
+        "client_tags": url.options.get("client_tags", ""),
+    }
+
+
+def _phoenix_options(url: DriverUrl) -> dict[str, str | int | float | bool]:
+    return {
+        "url": f"http://{_place(url, 8765)}/",
+        "username": url.username or "",
+        "password": url.password or "",
+        "auth_mechanism": "BASIC" if url.password else "NONE",
+    }
+
+
+def _place(url: DriverUrl, port: int) -> str:
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{host}:{url.port or port}"

@@ -2,9 +2,11 @@
 
 import asyncio
 import ssl as tls
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.engines.addresses import AddressRules
 from queryserver.engines.mysql.errors import connect_errors
 from queryserver.engines.mysql.wire import Connection
 from queryserver.interfaces.engine import SessionOptions
@@ -37,6 +39,9 @@ class MysqlAddress:
     connect_timeout_s: int = 10
     max_idle: int = 8
     idle_s: float = 60.0
+    read_timeout_s: int | None = None
+    """How long the server may be silent; None: as long as a statement may take."""
+    rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Login:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
@@ -49,10 +54,19 @@ class MysqlAddress:
 
     async def connect(self, login: Login) -> Connection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        hosts = [self.host] if self.unix_socket else await self.rules.resolve(self.host, self.port)
+        *others, last = hosts
+        limit_s = self.connect_timeout_s / len(hosts)
+        for host in others:
+            with suppress(EngineUnavailable):
+                return await self._connect_to(host, login, limit_s)
+        return await self._connect_to(last, login, limit_s)
+
+    async def _connect_to(self, host: str, login: Login, limit_s: float) -> Connection:
         with connect_errors():
             connection = Connection(
                 is_private=self.ssl is not None or self.unix_socket is not None,
-                host=self.host,
+                host=host,
                 port=self.port,
                 unix_socket=self.unix_socket,
                 user=login.user,
@@ -60,10 +74,11 @@ class MysqlAddress:
                 database=login.database,
                 ssl=self.ssl,
                 program_name=self.program_name,
-                connect_timeout=self.connect_timeout_s,
+                connect_timeout=limit_s,
+                read_timeout=self.read_timeout_s,
             )
             try:
-                async with asyncio.timeout(self.connect_timeout_s):
+                async with asyncio.timeout(limit_s):
                     await connection.connect()
                     await connection.set_up()
             except BaseException:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from queryserver.domain.errors import CredentialsRequired
+from queryserver.engines.addresses import AddressRules
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.interfaces.engine import Credentials
@@ -22,10 +23,20 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """How the operating system notices that the server is gone while nothing is sent."""
+
+    idle_s: int = 60
+    interval_s: int = 15
+    count: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresqlAddress:
     """One database of a server, the login used when a session brings none, and the limits of the pool.
 
-    `host` may be the directory of a unix socket. `ssl` takes libpq's words (`prefer`, `require`, `verify-full`, …).
+    `host` may be the directory of a unix socket. `ssl` takes libpq's words (`prefer`, `require`, `verify-full`, …), and
+    so does `server_state` (`any`, `primary`, …).
     """
 
     host: str
@@ -38,6 +49,9 @@ class PostgresqlAddress:
     connect_timeout_s: int = 10
     max_idle: int = 8
     idle_s: float = 60.0
+    server_state: str = "any"
+    keep_alive: KeepAlive | None = KeepAlive()
+    rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, credentials: Credentials | None) -> Login:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
@@ -49,9 +63,10 @@ class PostgresqlAddress:
 
     async def connect(self, login: Login) -> Connection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
-            return await asyncpg.connect(
-                host=self.host,
+            connection: Connection = await asyncpg.connect(
+                host=hosts,
                 port=self.port,
                 user=login.user,
                 password=login.password,
@@ -60,5 +75,10 @@ class PostgresqlAddress:
                 timeout=self.connect_timeout_s,
                 statement_cache_size=0,
                 connection_class=Connection,
+                target_session_attrs=self.server_state,
                 server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
             )
+        if self.keep_alive is not None:
+            keep = self.keep_alive
+            connection.keep_alive(idle_s=keep.idle_s, interval_s=keep.interval_s, count=keep.count)
+        return connection

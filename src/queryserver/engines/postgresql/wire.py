@@ -6,6 +6,7 @@ prepared, `_RowDescriptionTap` stands between the transport and asyncpg's protoc
 
 import asyncio
 import itertools
+import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,6 +70,16 @@ class Connection(asyncpg.Connection):
         return statement, tuple(
             Field(column.name, oid, modifier) for column, (oid, modifier) in zip(columns, described, strict=True)
         )
+
+    def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
+        """Let the operating system notice that the server is gone: a silent one would be waited for."""
+        connected: socket.socket | None = self._wire.get_extra_info("socket")
+        if connected is None or connected.family == socket.AF_UNIX:
+            return
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
 
     async def clean(self) -> bool:
         """Make the session as it was after its login; False when there is any doubt."""

@@ -1,0 +1,114 @@
+"""The url of a driver: what may be in it (Contract platform 5.11: sqlalchemy, options in urls)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from queryserver.container.interfaces.options import Options
+from queryserver.settings.connectors import ConnectorPolicySettings
+
+_ALIASES = {"postgres": "postgresql"}
+_OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
+
+_USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
+
+_ALLOWED = {
+    "postgresql": "sslmode connect_timeout application_name target_session_attrs"
+    " keepalives keepalives_idle keepalives_interval keepalives_count",
+    "mysql": "charset connect_timeout read_timeout write_timeout ssl_mode",
+    "trino": "source timezone client_tags",
+    "awsathena": "s3_staging_dir work_group region_name",
+}
+_NEVER = (
+    "host hostaddr port unixsocket service passfile options localinfile allowlocalinfile allowloadlocalinfile"
+    " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
+    " socketfactory creator connectionfactory"
+)
+"""Without regard to case and to anything but letters and digits."""
+_NAMES_A_FILE = re.compile(r"(?:file|path|dir|directory|socket|class|factory|plugin|cert|key|ca|crl|keytab|store)$")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverUrl:
+    """A url whose driver and options are allowed. `dialect` is the driver's part before the `+`."""
+
+    driver: str
+    dialect: str
+    host: str
+    port: int | None
+    path: str
+    """Unquoted, without the slashes around it."""
+    username: str | None
+    """None: users give theirs through create_session, or there is none."""
+    password: str | None = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    wants_credentials: bool = False
+
+
+def driver_url(options: Options, policy: ConnectorPolicySettings) -> DriverUrl:
+    """The option `url`; what is wrong with it is remembered in `options`."""
+    text = options.required("url")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        options.refuse("url", "is not a url")
+        parts, port = urlsplit("none://none"), None
+    dialect, plus, rest = parts.scheme.lower().partition("+")
+    dialect = _ALIASES.get(dialect, dialect)
+    driver = f"{dialect}{plus}{rest}"
+    if dialect in _OWN_INTERFACES:
+        options.refuse("url", f"{dialect} urls are not taken; use the interface {dialect}")
+    elif text and driver not in {name.lower() for name in policy.allowed_drivers}:
+        options.refuse("url", f"the driver {driver or '(none)'} is not in desktop.connector_policy.allowed_drivers")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in given:
+        if not _is_allowed(name, driver, dialect, policy):
+            options.refuse("url", f"the option {name} is not allowed")
+    user, password = _unquoted(parts.username), _unquoted(parts.password)
+    return DriverUrl(
+        driver=driver,
+        dialect=dialect,
+        host=parts.hostname or "localhost",
+        port=port,
+        path=unquote(parts.path.strip("/")),
+        username=None if user == _USER else user,
+        password=None if password == _GIVEN_LATER else password,
+        options=MappingProxyType(given),
+        wants_credentials=user == _USER or password == _GIVEN_LATER,
+    )
+
+
+def whole_in_url(options: Options, url: DriverUrl, name: str, default: int, *, least: int = 1) -> int:
+    """An integer among the options of a url."""
+    text = url.options.get(name, str(default))
+    if text.isascii() and text.isdigit() and int(text) >= least:
+        return int(text)
+    options.refuse("url", f"the option {name} must be a whole number of at least {least}")
+    return default
+
+
+def word_in_url(options: Options, url: DriverUrl, name: str, words: str, default: str) -> str:
+    """One of some words among the options of a url, whatever its case; `words` are divided by blanks."""
+    text = url.options.get(name, default)
+    for word in words.split():
+        if word.casefold() == text.casefold():
+            return word
+    options.refuse("url", f"the option {name} must be one of {', '.join(words.split())}")
+    return default
+
+
+def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySettings) -> bool:
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    if plain in _NEVER.split():
+        return False
+    if name in _ALLOWED.get(dialect, "").split():
+        return True
+    extra = (*policy.extra_url_options.get(driver, ()), *policy.extra_url_options.get(dialect, ()))
+    return name in extra and _NAMES_A_FILE.search(plain) is None
+
+
+def _unquoted(part: str | None) -> str | None:
+    return None if part is None else unquote(part)
