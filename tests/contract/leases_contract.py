@@ -82,7 +82,7 @@ class LeasesContract:
         new = (await desk.orphans())[old.statement_id]
         assert new.fence > old.fence
         assert not await desk.leases.mark_sent(old)
-        assert not await desk.leases.mark_running(old, engine_handle="h")
+        assert not await desk.leases.mark_running(old)
         assert not await desk.leases.report(old, progress=1, lines=["old"], start_line=0)
         assert not await desk.finish(old, FAILED)
         assert not await desk.leases.release(old)
@@ -177,7 +177,7 @@ class LeasesContract:
     async def test_rows_become_visible_only_of_a_running_statement(self, desk: LeaseDesk) -> None:
         lease, segment = await desk.add(), Segment(0, 0, 10, 100)
         assert not await desk.leases.add_segment(lease, segment, columns=COLUMNS)
-        assert await desk.leases.mark_running(lease, engine_handle="h")
+        assert await desk.leases.mark_running(lease)
         assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
         assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
 
@@ -186,7 +186,7 @@ class LeasesContract:
         lease = await desk.add()
         assert await desk.finish(lease, FAILED)
         assert not await desk.finish(lease, SUCCESS)
-        assert not await desk.leases.mark_running(lease, engine_handle="h")
+        assert not await desk.leases.mark_running(lease)
         assert await desk.claim(lease) is None
         assert lease.statement_id not in await desk.orphans(everything=True)
         assert (await desk.look(lease.statement_id)).state is StatementState.FAILED

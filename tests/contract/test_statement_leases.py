@@ -120,7 +120,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_a_successors_segment_replaces_the_same_one(self, desk: DatabaseDesk) -> None:
         old = await desk.add(owner="other", lease_s=-1)
-        assert await desk.leases.mark_running(old, engine_handle="h")
+        assert await desk.leases.mark_running(old)
         assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
         new = (await desk.orphans())[old.statement_id]
         assert await desk.leases.add_segment(new, Segment(0, 0, 20, 200), columns=COLUMNS)

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.result import Column, Segment
-from queryserver.domain.statement import Assignment, Lease, Outcome, StatementState
+from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecord
 
@@ -34,6 +34,20 @@ class Entry:
     log: dict[int, list[str]] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
+    mark: EngineMark | None = None
+
+    @property
+    def resumption(self) -> Resumption | None:
+        if self.mark is None:
+            return None
+        stored = self.segments
+        return Resumption(
+            mark=self.mark,
+            rows=sum(one.rows for one in stored),
+            size_bytes=sum(one.size_bytes for one in stored),
+            segments=len(stored),
+            log_lines=len(self.lines),
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -68,7 +82,6 @@ class MemoryLeases:
                 "row_limit": 5000,
                 "deadline_at": datetime.now(UTC) + timedelta(seconds=60),
                 "sent": False,
-                "engine_handle": None,
                 "cancel_requested": False,
                 "history_id": next(_numbers),
                 **more,
@@ -134,11 +147,18 @@ class MemoryLeases:
         entry.sent = True
         return self._answered("mark_sent")
 
-    async def mark_running(self, lease: Lease, *, engine_handle: str) -> bool:
+    async def hand_over(self, lease: Lease) -> bool:
+        entry = await self._mine("hand_over", lease)
+        if entry is None or entry.mark is None or entry.state is not StatementState.RUNNING:
+            return False
+        entry.owner = None
+        return True
+
+    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
         entry = await self._mine("mark_running", lease)
         if entry is None:
             return False
-        entry.state = StatementState.RUNNING
+        entry.state, entry.mark = StatementState.RUNNING, mark
         return self._answered("mark_running")
 
     async def report(
@@ -149,10 +169,12 @@ class MemoryLeases:
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
+        mark: EngineMark | None = None,
     ) -> bool:
         entry = await self._mine("report", lease)
         if entry is None:
             return False
+        entry.mark = mark or entry.mark
         _write_lines(entry, start_line, lines)
         return self._answered("report")
 
@@ -161,12 +183,15 @@ class MemoryLeases:
         if entry is not None:
             entry.log = {start: lines for start, lines in entry.log.items() if start + len(lines) > before_line}
 
-    async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
+    async def add_segment(
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
+    ) -> bool:
         entry = await self._mine("add_segment", lease)
         if entry is None or entry.state is not StatementState.RUNNING:
             return False
         if segment.number not in {one.number for one in entry.segments}:
             entry.segments.append(segment)
+        entry.mark = mark or entry.mark
         return self._answered("add_segment")
 
     async def finish(
@@ -309,7 +334,7 @@ def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:
     entry.owner, entry.fence = owner, entry.fence + 1
     entry.lease_until = time.monotonic() + lease.total_seconds()
     held = Lease(entry.assignment.lease.statement_id, owner, entry.fence)
-    return replace(entry.assignment, lease=held, sent=entry.sent)
+    return replace(entry.assignment, lease=held, sent=entry.sent, resumption=entry.resumption)
 
 
 def _write_lines(entry: Entry, start: int, lines: Sequence[str]) -> None:

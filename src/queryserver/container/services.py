@@ -24,8 +24,8 @@ from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import AccountServices, Services
 from queryserver.services.readiness import Readiness
-from queryserver.services.running.execution import ExecutionSettings
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
+from queryserver.services.running.tools import ExecutionSettings
 from queryserver.services.sessions import SessionLimits, Sessions
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access

@@ -183,6 +183,27 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineMark:
+    """Where to go on at the engine; stored in one transaction with the rows and log lines that came before it."""
+
+    token: str
+    """What `ResumableEngine.reattach` reads."""
+    log_lines: int = 0
+    """How many of the engine's log lines are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How far a statement had come when its runner was lost."""
+
+    mark: EngineMark
+    rows: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+    log_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """A claimed statement with all that a runner needs."""
 
@@ -199,9 +220,10 @@ class Assignment:
     row_limit: int
     deadline_at: datetime
     sent: bool
-    engine_handle: str | None
     cancel_requested: bool
     history_id: int = 0
+    resumption: Resumption | None = None
+    """Set when the engine has the statement and another runner may go on following it."""
 
 
 @dataclass(frozen=True, slots=True)

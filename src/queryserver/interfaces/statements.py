@@ -9,6 +9,7 @@ from uuid import UUID
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import (
     Assignment,
+    EngineMark,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -134,8 +135,12 @@ class StatementLeases(Protocol):
         """Commit that the statement is about to reach the engine; False also when it was canceled meanwhile."""
         ...
 
-    async def mark_running(self, lease: Lease, *, engine_handle: str) -> bool:
-        """The engine has accepted it."""
+    async def hand_over(self, lease: Lease) -> bool:
+        """Leave a statement that the engine goes on with to another runner; False when it has no mark, or ended."""
+        ...
+
+    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
+        """The engine has accepted it; `mark` when another runner could go on following it."""
         ...
 
     async def report(
@@ -146,16 +151,19 @@ class StatementLeases(Protocol):
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
+        mark: EngineMark | None = None,
     ) -> bool:
-        """Progress and further log lines, the first of them numbered `start_line`."""
+        """Progress and further log lines, the first of them numbered `start_line`. No `mark`: the former stays."""
         ...
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
         """Drop log lines numbered below `before_line`, in whole pieces."""
         ...
 
-    async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
-        """Make stored rows visible; their bytes are durable already."""
+    async def add_segment(
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
+    ) -> bool:
+        """Make stored rows visible; their bytes are durable already. No `mark`: the former stays."""
         ...
 
     async def finish(

@@ -18,8 +18,9 @@ from queryserver.domain.user import User
 from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.execution import Execution, ExecutionSettings, ExecutionTools
+from queryserver.services.running.execution import Execution
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
+from queryserver.services.running.tools import Attached, ExecutionSettings, ExecutionTools
 from queryserver.services.signals import StateSignals
 
 ANA = User(1, "ana")
@@ -51,7 +52,17 @@ class Run:
             async with self.engine.session(ANA, SessionOptions()) as opened:
                 yield opened
 
-        return Execution(assignment, ExecutionTools(self.leases, self.results, self.settings, session, lambda: None))
+        @asynccontextmanager
+        async def reattach(claimed: Assignment) -> AsyncIterator[Attached]:
+            assert claimed.resumption is not None
+            mark = claimed.resumption.mark
+            async with self.engine.reattach(
+                ANA, SessionOptions(), mark.token, rows_read=claimed.resumption.rows
+            ) as attached:
+                yield attached
+
+        tools = ExecutionTools(self.leases, self.results, self.settings, session, reattach, lambda: None)
+        return Execution(assignment, tools)
 
     async def to_end(self, statement: str, **more: object) -> Entry:
         """The record after the statement ran."""

@@ -22,7 +22,7 @@ class Shown:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
 
-    async def __call__(self, segment: Segment) -> None:
+    async def __call__(self, segment: Segment, token: str | None) -> None:
         self.segments.append(segment)
 
     @property

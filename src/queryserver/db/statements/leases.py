@@ -11,7 +11,7 @@ from uuid import UUID
 from queryserver.db.database import Database
 from queryserver.db.statements import rows
 from queryserver.domain.result import Column, Segment
-from queryserver.domain.statement import Assignment, Lease, Outcome
+from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
 
 _MINE = "id = $1 and owner = $2 and fence = $3"
 
@@ -57,15 +57,16 @@ logged as (
 
 _REPORT = f"""
 with changed as (
-    update statements set progress = greatest($4, progress), jobs = $5
+    update statements set progress = greatest($4, progress), jobs = $5, engine_handle = coalesce($6, engine_handle)
     where {_MINE} and state in ('waiting', 'running') returning id
-), {_LOGGED.format(start="$6", lines="$7")}
+), {_LOGGED.format(start="$7", lines="$8")}
 select count(*) from changed
 """
 
 _SEGMENT = f"""
 with changed as (
-    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint, columns = $8
+    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint, columns = $8,
+        engine_handle = coalesce($9, engine_handle)
     where {_MINE} and state = 'running' returning id
 ), stored as (
     insert into result_segments as known (statement_id, number, fence, start_row, rows, size_bytes)
@@ -136,6 +137,14 @@ class Leases:
             lease,
         )
 
+    async def hand_over(self, lease: Lease) -> bool:
+        """See the Protocol."""
+        return await self._changed(
+            f"""update statements set owner = null, lease_until = null
+            where {_MINE} and state = 'running' and engine_handle is not null""",
+            lease,
+        )
+
     async def mark_sent(self, lease: Lease) -> bool:
         """See the Protocol."""
         return await self._changed(
@@ -144,13 +153,13 @@ class Leases:
             lease,
         )
 
-    async def mark_running(self, lease: Lease, *, engine_handle: str) -> bool:
+    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
         """See the Protocol."""
         return await self._changed(
             f"""update statements set state = 'running', engine_handle = $4
             where {_MINE} and state in ('waiting', 'running')""",
             lease,
-            engine_handle,
+            rows.stored_mark(mark),
         )
 
     async def report(
@@ -161,9 +170,12 @@ class Leases:
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
+        mark: EngineMark | None = None,
     ) -> bool:
         """See the Protocol."""
-        changed = await self._database.value(_REPORT, *_named(lease), progress, list(jobs), start_line, list(lines))
+        changed = await self._database.value(
+            _REPORT, *_named(lease), progress, list(jobs), rows.stored_mark(mark), start_line, list(lines)
+        )
         return changed == 1
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
@@ -174,7 +186,9 @@ class Leases:
             before_line,
         )
 
-    async def add_segment(self, lease: Lease, segment: Segment, *, columns: Sequence[Column]) -> bool:
+    async def add_segment(
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
+    ) -> bool:
         """See the Protocol. A successor's segment replaces the same one of a runner that lost its lease."""
         changed = await self._database.value(
             _SEGMENT,
@@ -184,6 +198,7 @@ class Leases:
             segment.rows,
             segment.size_bytes,
             rows.stored_columns(columns),
+            rows.stored_mark(mark),
         )
         return changed == 1
 

@@ -6,8 +6,10 @@ from typing import Any, Protocol
 from queryserver.domain.result import Column, ResultType, TruncationReason
 from queryserver.domain.statement import (
     Assignment,
+    EngineMark,
     HistoryEntry,
     Lease,
+    Resumption,
     StatementHandle,
     StatementRecord,
     StatementState,
@@ -31,7 +33,10 @@ RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, s
     parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by"""
 
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
-    in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at"""
+    in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at,
+    rows, size_bytes, (select count(*) from result_segments where statement_id = id) as segments,
+    (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
+"""
 
 HISTORY = """id, history_id, dialect, left(statement, 1001) as statement, state, recorded_at, parent_uuid,
     left(message, 1000) as message, database, rows"""
@@ -108,9 +113,27 @@ def assignment_of(row: Row) -> Assignment:
         row_limit=row["row_limit"],
         deadline_at=row["deadline_at"],
         sent=row["sent_at"] is not None,
-        engine_handle=row["engine_handle"],
         cancel_requested=row["cancel_requested_at"] is not None,
         history_id=row["history_id"],
+        resumption=_resumption_of(row),
+    )
+
+
+def stored_mark(mark: EngineMark | None) -> str | None:
+    """The stored form: number of the engine's log lines, a blank, the token."""
+    return None if mark is None else f"{mark.log_lines} {mark.token}"
+
+
+def _resumption_of(row: Row) -> Resumption | None:
+    if row["engine_handle"] is None:
+        return None
+    log_lines, _, token = row["engine_handle"].partition(" ")
+    return Resumption(
+        mark=EngineMark(token, int(log_lines)),
+        rows=row["rows"],
+        size_bytes=row["size_bytes"],
+        segments=row["segments"],
+        log_lines=row["log_lines"],
     )
 
 

@@ -1,10 +1,10 @@
 """One statement, from its claim to its terminal state (Contract editor 3.3)."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import TypeGuard, assert_never
 from uuid import uuid4
 
@@ -15,19 +15,26 @@ from queryserver.domain.errors import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
+    OutcomeUnknown,
     QueryServerError,
     SessionLost,
 )
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_data
-from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState, OperationStatus
-from queryserver.interfaces.results import ResultStore
-from queryserver.interfaces.statements import StatementLeases
+from queryserver.interfaces.engine import (
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    ResumableSession,
+)
 from queryserver.services.running.errors import LeaseLost
-from queryserver.services.running.logbook import Logbook, storable
+from queryserver.services.running.logbook import storable
 from queryserver.services.running.pauses import with_pauses
+from queryserver.services.running.run_record import RecordSettings, RunRecord
 from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
+from queryserver.services.running.tools import ExecutionTools
 
 log = structlog.get_logger(__name__)
 
@@ -35,47 +42,40 @@ _QUICK_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
+_REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
-
-@dataclass(frozen=True, slots=True)
-class ExecutionSettings:
-    """Limits of one run."""
-
-    result_max_bytes: int
-    log_max_bytes: int
-    retention: timedelta
-    cancel_wait: timedelta
-    lease: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionTools:
-    """What a run works with. `session` opens, or waits its turn in, the engine session of the statement."""
-
-    leases: StatementLeases
-    results: ResultStore
-    settings: ExecutionSettings
-    session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
-    notify: Callable[[], None]
-
+# A statement that has run this long is worth storing each page before the next is asked for, so that another runner
+# could go on exactly there; below it small results stay in the record and pages share a segment.
+_EXACT_AFTER_S = 2.0
 
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop."""
 
     def __init__(self, assignment: Assignment, tools: ExecutionTools) -> None:
+        settings = tools.settings
         self.assignment = assignment
         self._tools = tools
-        self._log = Logbook(tools.settings.log_max_bytes)
+        self._record = RunRecord(
+            assignment,
+            tools.leases,
+            RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
+            tools.notify,
+        )
+        self._log = self._record.log
+        self._begun = time.monotonic()
         self._stop = asyncio.Event()
         self._stop_message = ""
         self._stopping: StatementState | None = None
         self._session: EngineSession | None = None
         self._handle: OperationHandle | None = None
+        self._polling = asyncio.Lock()
+        self._token: str | None = None
+        """Where another runner could go on, after everything that is stored."""
+        self._is_reading = False
         self._sent = assignment.sent
-        self._accepted = False
-        self._marked_running = False
+        self._accepted = assignment.resumption is not None
+        self._detached = False
         self._progress = 50
-        self._settled = False
         if assignment.cancel_requested:
             self.stop("Canceled.")
 
@@ -87,8 +87,17 @@ class Execution:
 
     def abandon(self) -> None:
         """End the work on a statement that was given back unsent; nothing more is written."""
-        self._settled = True
+        self._record.is_settled = True
         self.stop("")
+
+    def detach(self) -> bool:
+        """End the work on a statement that the engine goes on with for another runner; False when it cannot."""
+        if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
+            return False
+        self._session.detach()
+        self._detached = True
+        self.abandon()
+        return True
 
     @property
     def was_sent(self) -> bool:
@@ -107,7 +116,7 @@ class Execution:
         """The outcome of the work, which is stopped when asked for or when its time is over."""
         if self._seconds_left() == 0:
             self._stopping = self._stopping or StatementState.TIMED_OUT
-        if self._stopping is not None:
+        if self._stopping is not None and not self._accepted:
             return self._stopped()
         work = asyncio.create_task(self._work())
         stop = asyncio.create_task(self._stop.wait())
@@ -130,22 +139,22 @@ class Execution:
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
         """Tell the engine to stop until it confirms; in the end take its session away."""
         wait_s = self._tools.settings.cancel_wait.total_seconds()
-        for _ in range(_STOP_TRIES if self._sent else 0):
+        for _ in range(_STOP_TRIES if self._sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
                 with suppress(EngineError):
                     await self._session.cancel(self._handle)
             done, _pending = await asyncio.wait({work}, timeout=wait_s)
             if done:
                 return
-            if self._stopping is StatementState.TIMED_OUT and not self._settled:
+            if self._stopping is StatementState.TIMED_OUT:
                 # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
-                await self._finish(self._stopped())
+                await self._record.finish(self._stopped())
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
 
     async def _work(self) -> Outcome:
         try:
-            return await self._work_with_retries()
+            return await (self._resumed() if self.assignment.resumption else self._work_with_retries())
         except EngineError as error:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
@@ -170,33 +179,72 @@ class Execution:
 
     async def _attempt(self) -> Outcome:
         async with self._tools.session(self.assignment) as session:
-            if not await self._written(lambda: self._tools.leases.mark_sent(self.assignment.lease)):
+            if not await self._record.mark_sent():
                 # A cancel is asked for, or the statement is no longer ours: then nothing takes this outcome.
                 self.stop("")
                 return self._stopped()
             self._sent = True
             if self._stopping is not None:
                 return self._stopped()
-            async with _operation(session, self.assignment.statement) as handle:
-                self._session, self._handle, self._accepted = session, handle, True
-                if self._stopping is not None:
-                    await session.cancel(handle)
-                try:
+            handle = await session.submit(self.assignment.statement)
+            self._accepted = True
+            async with self._operation(session, handle):
+                return await self._follow(session, handle)
+
+    async def _resumed(self) -> Outcome:
+        """Follow what another runner has left at the engine. An engine out of reach is tried again for a while."""
+        self._log.add("Another server goes on with this statement.")
+        for wait_s in (*_REATTACH_WAITS_S, None):
+            try:
+                async with (
+                    self._tools.reattach(self.assignment) as (session, handle),
+                    self._operation(session, handle),
+                ):
                     return await self._follow(session, handle)
-                finally:
-                    self._session = self._handle = None
+            except EngineUnavailable as error:
+                if wait_s is None:
+                    raise OutcomeUnknown(f"Results have expired: {error.message}") from error
+                await asyncio.sleep(wait_s)
+        raise AssertionError
+
+    @asynccontextmanager
+    async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
+        """A statement at the engine; whoever leaves early leaves nothing running, unless another runner goes on."""
+        self._session, self._handle = session, handle
+        try:
+            if self._stopping is not None:
+                await session.cancel(handle)
+            yield
+        except BaseException:
+            # Includes CancelledError: the engine must not work for nobody. The adapter limits the time of both calls.
+            if not self._detached:
+                await asyncio.shield(session.cancel(handle))
+            raise
+        finally:
+            self._session = self._handle = None
+            if not self._detached:
+                await asyncio.shield(session.close(handle))
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
-        status = await session.poll(handle, wait_s=_QUICK_S)
+        status = await self._polled(session, handle, wait_s=_QUICK_S)
         self._note(status)
         if status.state.is_terminal and not status.has_result_set:
             return await self._ended(session, handle, status)
         if not status.state.is_terminal:
-            await self._mark_running(handle)
+            await self._record.mark_running(self._progress, self._token)
         async with _beside(self._report_regularly(session, handle)):
             while not status.state.is_terminal:
-                status = await session.poll(handle, wait_s=_POLL_S)
+                status = await self._polled(session, handle, wait_s=_POLL_S)
             return await self._ended(session, handle, status)
+
+    async def _polled(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The status. Where to go on after it is stored before anybody asks the engine for more."""
+        async with self._polling:
+            status = await session.poll(handle, wait_s=wait_s)
+            if not self._is_reading:
+                self._token = _token(session, handle)
+                await self._record.moved(self._progress, self._token)
+        return status
 
     async def _ended(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
         match status.state:
@@ -221,17 +269,29 @@ class Execution:
         return outcome
 
     async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+        self._is_reading = True
         columns = await session.columns(handle)
         caps = Caps(self.assignment.row_limit, self._tools.settings.result_max_bytes)
         to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
-        spool = Spool(self._tools.results, self.assignment.lease, caps, self._segment_sink(handle, columns))
+        spool = Spool(
+            self._tools.results,
+            self.assignment.lease,
+            caps,
+            self._segment_sink(columns),
+            stored=self.assignment.resumption,
+        )
+        token = self._token
         try:
             async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
                 async for batch in batches:
                     if batch is None:
                         await spool.flush_if_old()
                         continue
-                    await spool.add(batch)
+                    token, before = _token(session, handle), token
+                    await spool.add(batch, token)
+                    if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
+                        await spool.store()
+                        await self._record.moved(self._progress, token)
                     if spool.truncated_reason is not None and not to_the_end:
                         break
             spooled = await spool.finish()
@@ -252,13 +312,11 @@ class Execution:
             inline_result=spooled.inline,
         )
 
-    def _segment_sink(
-        self, handle: OperationHandle, columns: tuple[Column, ...]
-    ) -> Callable[[Segment], Awaitable[None]]:
-        async def make_visible(segment: Segment) -> None:
-            await self._mark_running(handle)
-            await self._write(lambda: self._tools.leases.add_segment(self.assignment.lease, segment, columns=columns))
-            self._tools.notify()
+    def _segment_sink(self, columns: tuple[Column, ...]) -> Callable[[Segment, str | None], Awaitable[None]]:
+        async def make_visible(segment: Segment, token: str | None) -> None:
+            await self._record.mark_running(self._progress, self._token)
+            await self._record.add_segment(segment, columns, token)
+            self._token = token
 
         return make_visible
 
@@ -266,44 +324,22 @@ class Execution:
         shown = None
         while True:
             await asyncio.sleep(_REPORT_EVERY_S)
-            await self._mark_running(handle)
-            status = await session.poll(handle)
+            await self._record.mark_running(self._progress, self._token)
+            status = await self._polled(session, handle)
             self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
             self._note(status)
             if self._log.has_news or self._progress != shown:
                 shown = self._progress
-                await self._report()
+                await self._record.report(self._progress, None)
 
     def _note(self, status: OperationStatus) -> None:
         """Engines that tell no progress are half way until they are done (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
-    async def _report(self) -> None:
-        lease, progress = self.assignment.lease, self._progress
-        with self._log.taken() as (start, lines):
-            await self._write(
-                lambda: self._tools.leases.report(lease, progress=progress, lines=lines, start_line=start)
-            )
-        before = self._log.overflow()
-        if before is not None:
-            await self._tools.leases.trim_logs(lease, before_line=before)
-        self._tools.notify()
-
-    async def _mark_running(self, handle: OperationHandle) -> None:
-        if self._marked_running:
-            return
-        # Before the state, so that nobody sees a running statement without its progress.
-        await self._report()
-        await self._write(lambda: self._tools.leases.mark_running(self.assignment.lease, engine_handle=handle.token))
-        if not self._marked_running:
-            self._marked_running = True
-            self._log.add(f"Running on {self.assignment.connector}.")
-            self._tools.notify()
-
     async def _finish_somehow(self, outcome: Outcome) -> None:
         """Record the outcome, or at least the end: whatever an engine answers, a statement does not stay running."""
         try:
-            await self._finish(outcome)
+            await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
             raise
         except Exception:  # the outer wall of a task, as in `_work`
@@ -311,45 +347,11 @@ class Execution:
             log.exception("outcome cannot be recorded", error_id=error_id)
             self._log.discard()
             message = f"The outcome could not be recorded. ({error_id})"
-            await self._finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
-
-    async def _finish(self, outcome: Outcome) -> None:
-        if self._settled:
-            return
-        if outcome.message:
-            self._log.add_engine([outcome.message])
-        retention = self._tools.settings.retention
-        with self._log.taken() as (start, lines):
-            await self._write(
-                lambda: self._tools.leases.finish(
-                    self.assignment.lease, outcome, retention=retention, lines=lines, start_line=start
-                )
-            )
-        self._settled = True
-        self._tools.notify()
-
-    async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
-        """Write to the record. Raises LeaseLost when it is no longer ours."""
-        if not await self._written(write):
-            raise LeaseLost
-
-    async def _written(self, write: Callable[[], Awaitable[bool]]) -> bool:
-        """Write to the record; an unreachable database is tried again while the lease can still be ours."""
-        give_up = asyncio.get_running_loop().time() + self._tools.settings.lease.total_seconds()
-        wait_s = 0.1
-        while True:
-            try:
-                return await write()
-            except DatabaseUnavailable:
-                left_s = give_up - asyncio.get_running_loop().time()
-                if left_s <= 0:
-                    raise LeaseLost from None
-            await asyncio.sleep(min(wait_s, left_s))
-            wait_s = min(wait_s * 2, 2.0)
+            await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
     def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
         """Whether the engine says that the statement did not reach it, and nobody was told otherwise."""
-        return isinstance(error, EngineUnavailable | SessionLost) and not self._marked_running
+        return isinstance(error, EngineUnavailable | SessionLost) and not self._record.is_running
 
     def _failed(self, error: EngineError) -> Outcome:
         if self._stopping is not None:
@@ -368,18 +370,9 @@ class Execution:
         return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
 
 
-@asynccontextmanager
-async def _operation(session: EngineSession, statement: str) -> AsyncGenerator[OperationHandle]:
-    """A submitted statement; whoever leaves early leaves nothing running."""
-    handle = await session.submit(statement)
-    try:
-        yield handle
-    except BaseException:
-        # Includes CancelledError: the engine must not work for nobody. The adapter limits the time of both calls.
-        await asyncio.shield(session.cancel(handle))
-        raise
-    finally:
-        await asyncio.shield(session.close(handle))
+def _token(session: EngineSession, handle: OperationHandle) -> str | None:
+    """Where another runner could go on; None for engines whose statements end with their client."""
+    return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 
 @asynccontextmanager

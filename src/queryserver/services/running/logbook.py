@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
+from queryserver.domain.statement import Resumption
+
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # PostgreSQL stores neither NUL nor half a pair of surrogates; engines quote both in their messages.
@@ -32,13 +34,13 @@ def shortened(text: str) -> str:
 class Logbook:
     """Collects lines between two reports and says when old ones must go. Line numbers keep counting."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, stored: Resumption | None = None) -> None:
         self._max_bytes = max_bytes
         self._pending: list[str] = []
-        self._next_line = 0
+        self._next_line = stored.log_lines if stored else 0
         self._pieces: deque[tuple[int, int]] = deque()
         self._kept_bytes = 0
-        self.engine_lines = 0
+        self.engine_lines = stored.mark.log_lines if stored else 0
 
     def add(self, line: str) -> None:
         """One line of ours."""

@@ -23,10 +23,11 @@ from queryserver.interfaces.statements import StatementLeases
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.execution import Execution, ExecutionSettings, ExecutionTools
+from queryserver.services.running.execution import Execution
 from queryserver.services.running.held_sessions import HeldSessions
 from queryserver.services.running.session_opener import SessionOpener
 from queryserver.services.running.slots import Slots
+from queryserver.services.running.tools import ExecutionSettings, ExecutionTools
 from queryserver.services.signals import StateSignals
 
 log = structlog.get_logger(__name__)
@@ -124,6 +125,7 @@ class Runner:
             results=self._parts.results,
             settings=self._parts.execution,
             session=lambda claimed: self.opener.session(claimed, user),
+            reattach=lambda claimed: self.opener.reattached(claimed, user),
             notify=partial(self._parts.signals.notify, statement_id),
         )
         execution = Execution(assignment, tools)
@@ -173,7 +175,10 @@ class Runner:
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or say how it ended: a statement that may have been sent is never sent again."""
-        outcome = _GONE if assignment.sent else await self._start_unsent(assignment)
+        if assignment.sent:
+            outcome = await self._start_resumed(assignment)
+        else:
+            outcome = await self._start_unsent(assignment)
         if outcome is None:
             return
         await self._parts.leases.finish(
@@ -184,6 +189,17 @@ class Runner:
             start_line=None,
         )
         self._parts.signals.notify(assignment.lease.statement_id)
+
+    async def _start_resumed(self, assignment: Assignment) -> Outcome | None:
+        """None, or why nobody can go on with what the engine has."""
+        user = await self._parts.users.user(assignment.user_id)
+        if user is None or assignment.resumption is None:
+            return _GONE
+        if self._draining:
+            await self._parts.leases.hand_over(assignment.lease)
+        else:
+            self.start(assignment, user)
+        return None
 
     async def _start_unsent(self, assignment: Assignment) -> Outcome | None:
         """None, or why the engine must not see the statement."""
@@ -245,19 +261,23 @@ class Runner:
                 await self._parts.connectors.discard_engine(key)
 
     async def drain(self) -> None:
-        """Let statements finish for the grace time, then stop them; what was not sent waits for another server.
+        """Let statements finish for the grace time, then stop them.
 
-        Repeating it is harmless. Callers are still answered meanwhile.
+        What was not sent, and what another server can go on following, is left to it. Repeating it is harmless.
+        Callers are still answered meanwhile.
         """
         self._draining = True
         grace_s = self._parts.limits.shutdown_grace.total_seconds()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
+        left = [execution for execution in list(self._runs.values()) if execution.detach()]
         for execution in list(self._runs.values()):
-            if execution.was_sent or not await self._hand_over(execution):
+            if execution not in left and (execution.was_sent or not await self._hand_over(execution)):
                 execution.stop("Canceled by the shutdown of the server.")
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=4 * self._parts.execution.cancel_wait.total_seconds())
+        for execution in left:
+            await _tolerantly(self._parts.leases.hand_over(execution.assignment.lease))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -300,7 +320,7 @@ def _rejected(message: str) -> Outcome:
     return Outcome(StatementState.FAILED, error_code="rejected", message=message)
 
 
-async def _tolerantly(action: Awaitable[None]) -> None:
+async def _tolerantly(action: Awaitable[object]) -> None:
     try:
         await action
     except DatabaseUnavailable:

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from weakref import WeakValueDictionary
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import SessionLost
+from queryserver.domain.errors import OutcomeUnknown, SessionLost
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, SessionOptions
+from queryserver.interfaces.engine import EngineSession, ResumableEngine, SessionOptions
 from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.held_sessions import HeldSession, HeldSessions
 from queryserver.services.running.slots import Slots
+from queryserver.services.running.tools import Attached
 
 
 class SessionOpener:
@@ -72,6 +73,24 @@ class SessionOpener:
             finally:
                 if not (held.named or assignment.keeps_session):
                     await self._held.drop(held.id)
+
+    @asynccontextmanager
+    async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
+        """The statement that another runner has left at the engine, within the limits of its connector.
+
+        Raises OutcomeUnknown when it cannot be followed, EngineUnavailable.
+        """
+        connector = self._connectors.find(assignment.connector)
+        engine = self._connectors.engine(connector) if connector else None
+        left = assignment.resumption
+        if connector is None or left is None or not isinstance(engine, ResumableEngine):
+            raise OutcomeUnknown("Results have expired: no server can go on with this statement.")
+        options = await self._options(assignment, connector, user)
+        async with (
+            self._slots.slot(connector.key, user.id),
+            engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached,
+        ):
+            yield attached
 
     async def open_named(
         self,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from queryserver.domain.errors import QueryServerError, ResultStoreFailed
 from queryserver.domain.result import Segment, TruncationReason
-from queryserver.domain.statement import Lease
+from queryserver.domain.statement import Lease, Resumption
 from queryserver.formats import arrow_stream
 from queryserver.interfaces.results import ResultStore
 
@@ -47,7 +47,13 @@ class Spool:
     """
 
     def __init__(
-        self, store: ResultStore, lease: Lease, caps: Caps, make_visible: Callable[[Segment], Awaitable[None]]
+        self,
+        store: ResultStore,
+        lease: Lease,
+        caps: Caps,
+        make_visible: Callable[[Segment, str | None], Awaitable[None]],
+        *,
+        stored: Resumption | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -57,19 +63,25 @@ class Spool:
         self._pending_bytes = 0
         self._pending_since = time.monotonic()
         self._storing: asyncio.Task[None] | None = None
-        self._segments = 0
-        self._stored_bytes = 0
-        self._kept_bytes = 0
-        self.rows = 0
+        self._token: str | None = None
+        self._segments = stored.segments if stored else 0
+        self._stored_bytes = stored.size_bytes if stored else 0
+        # Of what another runner stored only the packed size is known.
+        self._kept_bytes = self._stored_bytes
+        self.rows = stored.rows if stored else 0
         self.truncated_reason: TruncationReason | None = None
 
-    async def add(self, batch: pa.RecordBatch) -> None:
-        """Keep what the caps allow; `truncated_reason` tells once something was dropped."""
+    async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
+        """Keep what the caps allow; `truncated_reason` tells once something was dropped.
+
+        `token` says where the engine goes on after this batch; it is made visible together with its rows.
+        """
         kept = self._cut(batch)
         if kept.num_rows == 0:
             return
         if self._pending and not self._pending[0].schema.equals(kept.schema):
             await self._flush()
+        self._token = token
         if not self._pending:
             self._pending_since = time.monotonic()
         self._pending.append(kept)
@@ -83,12 +95,16 @@ class Spool:
         if self._pending and time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
+    async def store(self) -> None:
+        """Make everything durable and visible that was added."""
+        await self._flush()
+        await self._stored()
+
     async def finish(self) -> Spooled:
         """Store what is left; everything counted in the answer is durable, or inline."""
         inline = self._as_inline()
         if inline is None:
-            await self._flush()
-            await self._stored()
+            await self.store()
         size = self._stored_bytes if inline is None else len(inline)
         return Spooled(self.rows, size, self.truncated_reason, inline)
 
@@ -124,7 +140,7 @@ class Spool:
         await self._stored()
         table, start_row = pa.Table.from_batches(self._pending), self.rows - _rows(self._pending)
         self._pending, self._pending_bytes = [], 0
-        self._storing = asyncio.create_task(self._store_segment(self._segments, start_row, table))
+        self._storing = asyncio.create_task(self._store_segment(self._segments, start_row, table, self._token))
         self._segments += 1
 
     async def _stored(self) -> None:
@@ -132,7 +148,7 @@ class Spool:
             storing, self._storing = self._storing, None
             await storing
 
-    async def _store_segment(self, number: int, start_row: int, table: pa.Table) -> None:
+    async def _store_segment(self, number: int, start_row: int, table: pa.Table, token: str | None) -> None:
         lease = self._lease
         try:
             segment = await self._store.append(
@@ -141,7 +157,7 @@ class Spool:
         except QueryServerError as error:
             raise ResultStoreFailed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
-        await self._make_visible(segment)
+        await self._make_visible(segment, token)
 
 
 def _rows(batches: Sequence[pa.RecordBatch]) -> int:

@@ -349,7 +349,6 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         row_limit=new.row_limit,
         deadline_at=record.deadline_at,
         sent=False,
-        engine_handle=None,
         cancel_requested=False,
         history_id=record.status.history_id,
     )

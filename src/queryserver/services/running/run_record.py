@@ -1,0 +1,128 @@
+"""What a run writes about its statement: under its lease, again while the database is away, with its log lines."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.result import Column, Segment
+from queryserver.domain.statement import Assignment, EngineMark, Outcome
+from queryserver.interfaces.statements import StatementLeases
+from queryserver.services.running.errors import LeaseLost
+from queryserver.services.running.logbook import Logbook
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """Limits of what is written, and how long an unreachable database is waited for."""
+
+    log_max_bytes: int
+    retention: timedelta
+    lease: timedelta
+
+
+class RunRecord:
+    """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost when it is lost."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        leases: StatementLeases,
+        settings: RecordSettings,
+        notify: Callable[[], None],
+    ) -> None:
+        resumption = assignment.resumption
+        self._assignment = assignment
+        self._leases = leases
+        self._settings = settings
+        self._notify = notify
+        self._mark = resumption.mark if resumption else None
+        self._running = asyncio.Lock()
+        self.log = Logbook(settings.log_max_bytes, stored=resumption)
+        self.is_running = resumption is not None
+        """Whether the record tells that the engine has accepted the statement."""
+        self.is_settled = False
+        """Whether the end is recorded, or somebody else's business."""
+
+    async def mark_sent(self) -> bool:
+        """The statement is about to reach the engine; False when a cancel is asked for, or it is no longer ours."""
+        return await self._written(lambda: self._leases.mark_sent(self._assignment.lease))
+
+    async def mark_running(self, progress: int, token: str | None) -> None:
+        """The engine has accepted the statement; more calls change nothing."""
+        async with self._running:
+            if self.is_running:
+                return
+            mark = self._new_mark(token)
+            # Before the state, so that nobody sees a running statement without its progress.
+            await self.report(progress, token)
+            await self._write(lambda: self._leases.mark_running(self._assignment.lease, mark=mark))
+            self._mark, self.is_running = mark, True
+        self.log.add(f"Running on {self._assignment.connector}.")
+        self._notify()
+
+    async def report(self, progress: int, token: str | None) -> None:
+        """Progress and the log lines that came since the last report. No `token`: the former stays."""
+        token = token or (self._mark.token if self._mark else None)
+        lease, mark = self._assignment.lease, self._new_mark(token) if self.is_running else None
+        with self.log.taken() as (start, lines):
+            await self._write(
+                lambda: self._leases.report(lease, progress=progress, lines=lines, start_line=start, mark=mark)
+            )
+        self._mark = mark or self._mark
+        before = self.log.overflow()
+        if before is not None:
+            await self._leases.trim_logs(lease, before_line=before)
+        self._notify()
+
+    async def moved(self, progress: int, token: str | None) -> None:
+        """Store where to go on at the engine, if that is elsewhere than before."""
+        if self._mark is not None and token is not None and token != self._mark.token:
+            await self.report(progress, token)
+
+    async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
+        """Make stored rows visible, together with where the engine goes on after them."""
+        lease, mark = self._assignment.lease, self._stored_mark(token)
+        await self._write(lambda: self._leases.add_segment(lease, segment, columns=columns, mark=mark))
+        self._mark = mark or self._mark
+        self._notify()
+
+    async def finish(self, outcome: Outcome) -> None:
+        """The terminal state with everything that belongs to it; the first one counts."""
+        if self.is_settled:
+            return
+        if outcome.message:
+            self.log.add_engine([outcome.message])
+        lease, retention = self._assignment.lease, self._settings.retention
+        with self.log.taken() as (start, lines):
+            await self._write(
+                lambda: self._leases.finish(lease, outcome, retention=retention, lines=lines, start_line=start)
+            )
+        self.is_settled = True
+        self._notify()
+
+    def _new_mark(self, token: str | None) -> EngineMark | None:
+        return None if token is None else EngineMark(token, self.log.engine_lines)
+
+    def _stored_mark(self, token: str | None) -> EngineMark | None:
+        """As `_new_mark`, for a write that brings no log lines."""
+        return None if token is None else EngineMark(token, self._mark.log_lines if self._mark else 0)
+
+    async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
+        if not await self._written(write):
+            raise LeaseLost
+
+    async def _written(self, write: Callable[[], Awaitable[bool]]) -> bool:
+        """Write to the record; an unreachable database is tried again while the lease can still be ours."""
+        give_up = asyncio.get_running_loop().time() + self._settings.lease.total_seconds()
+        wait_s = 0.1
+        while True:
+            try:
+                return await write()
+            except DatabaseUnavailable:
+                left_s = give_up - asyncio.get_running_loop().time()
+                if left_s <= 0:
+                    raise LeaseLost from None
+            await asyncio.sleep(min(wait_s, left_s))
+            wait_s = min(wait_s * 2, 2.0)

@@ -1,0 +1,41 @@
+"""What a run works with."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queryserver.domain.statement import Assignment
+from queryserver.interfaces.engine import EngineSession, OperationHandle
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.statements import StatementLeases
+
+Attached = tuple[EngineSession, OperationHandle]
+"""A statement that another runner has left at the engine, and the session to follow it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Limits of one run."""
+
+    result_max_bytes: int
+    log_max_bytes: int
+    retention: timedelta
+    cancel_wait: timedelta
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionTools:
+    """What a run works with.
+
+    `session` opens, or waits its turn in, the engine session of the statement; `reattach` finds the statement that
+    another runner has left at the engine.
+    """
+
+    leases: StatementLeases
+    results: ResultStore
+    settings: ExecutionSettings
+    session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
+    reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
+    notify: Callable[[], None]

@@ -1,0 +1,151 @@
+"""Statements that the engine goes on with when their runner is gone (Contract editor 3.3 rule 4)."""
+
+import asyncio
+
+import pytest
+from tests.fakes.resumable import ResumableFakeEngine
+from tests.fakes.statements import Entry
+from tests.unit.services.driving import ANA, Fleet, Run, state_of, terminal, until
+
+from queryserver.domain.statement import EngineMark, Resumption, StatementState
+from queryserver.interfaces.engine import SessionOptions
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
+
+AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
+BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True], ids=["rows-from-anywhere", "pages-once"])
+
+
+def rows_of(entry: Entry) -> list[tuple[int, int]]:
+    """Where each segment begins and how many rows it has."""
+    return [(one.start_row, one.rows) for one in entry.segments]
+
+
+def assert_whole(entry: Entry, rows: int) -> None:
+    """All rows are there, each once."""
+    assert entry.state is AVAILABLE
+    assert entry.outcome is not None
+    assert entry.outcome.rows == rows
+    position = 0
+    for start, count in rows_of(entry):
+        assert start == position
+        position += count
+    assert position == rows
+
+
+def assert_whole_result(entry: Entry, rows: int) -> None:
+    """All rows, in the record or in segments."""
+    assert entry.outcome is not None
+    assert (entry.state, entry.outcome.rows) == (AVAILABLE, rows)
+    if entry.outcome.inline_result is None:
+        assert_whole(entry, rows)
+
+
+@BOTH_KINDS
+async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
+    engine = ResumableFakeEngine(pages_once=pages_once)
+    fleet = Fleet(engine=engine)
+    assignment = fleet.leases.add("sleep 3 then rows 5000", owner=None)
+    entry = fleet.leases.of(assignment)
+    async with fleet.runner("first").running():
+        await until(lambda: entry.state is StatementState.RUNNING)
+    assert not terminal(entry)
+    assert entry.owner is None
+    async with fleet.runner("second").running():
+        await until(lambda: terminal(entry), 20)
+    assert_whole_result(entry, 5000)
+    assert engine.executions == ["sleep 3 then rows 5000"]
+    assert engine.cancels == 0
+
+
+@BOTH_KINDS
+async def test_rows_go_on_after_those_that_are_stored(pages_once: bool) -> None:
+    engine = ResumableFakeEngine(pages_once=pages_once)
+    engine.go_on.clear()
+    fleet = Fleet(engine=engine)
+    assignment = fleet.leases.add("rows 5000 wide 100", owner=None)
+    entry = fleet.leases.of(assignment)
+    async with fleet.runner("first").running():
+        await until(lambda: rows_of(entry) == [(0, 1000)], 10)
+    assert not terminal(entry)
+    engine.go_on.set()
+    async with fleet.runner("second").running():
+        await until(lambda: terminal(entry), 20)
+    assert_whole(entry, 5000)
+    assert len(engine.executions) == 1
+
+
+async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
+    """Once a statement has run for a while, whoever takes it over at any moment finds the page that comes next."""
+    engine = ResumableFakeEngine(pages_once=True)
+    fleet = Fleet(engine=engine)
+    assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
+    entry = fleet.leases.of(assignment)
+    async with fleet.runner("first").running():
+        await until(lambda: terminal(entry), 30)
+    assert rows_of(entry) == [(start, 1000) for start in range(0, 40_000, 1000)]
+
+
+async def test_log_lines_come_once() -> None:
+    engine = ResumableFakeEngine()
+    engine.go_on.clear()
+    fleet = Fleet(engine=engine)
+    entry = fleet.leases.of(fleet.leases.add("rows 5000 wide 100", owner=None))
+    async with fleet.runner("first").running():
+        await until(lambda: entry.mark is not None and entry.mark.log_lines == 1, 10)
+    engine.go_on.set()
+    async with fleet.runner("second").running():
+        await until(lambda: terminal(entry), 20)
+    assert entry.lines.count("statement fake-1") == 1
+    assert entry.lines.count("Running on fake.") == 1
+    assert [line for line in entry.lines if "Another server" in line]
+
+
+async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None:
+    run = Run(engine=ResumableFakeEngine())
+    left = Resumption(EngineMark("fake-9"), rows=1000, segments=1)
+    entry = await run.to_end("rows 5000", sent=True, resumption=left)
+    assert state_of(entry) == (FAILED, "outcome_unknown")
+    assert entry.outcome is not None
+    assert entry.outcome.message.startswith("Results have expired")
+    assert run.engine.executions == []
+
+
+async def test_an_engine_that_is_away_is_waited_for() -> None:
+    engine = ResumableFakeEngine()
+    fleet = Fleet(engine=engine)
+    entry = fleet.leases.of(fleet.leases.add("sleep 2 then rows 10", owner=None))
+    async with fleet.runner("first").running():
+        await until(lambda: entry.state is StatementState.RUNNING)
+    engine.reachable = False
+    async with fleet.runner("second").running():
+        await asyncio.sleep(1)
+        assert not terminal(entry)
+        engine.reachable = True
+        await until(lambda: terminal(entry), 20)
+    assert_whole_result(entry, 10)
+
+
+async def test_a_cancel_that_nobody_was_there_to_hear_reaches_the_engine() -> None:
+    engine = ResumableFakeEngine()
+    fleet = Fleet(engine=engine)
+    entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
+    async with fleet.runner("first").running():
+        await until(lambda: entry.state is StatementState.RUNNING)
+    entry.cancel_requested = True
+    async with fleet.runner("second").running():
+        await until(lambda: terminal(entry), 20)
+    assert entry.state is CANCELED
+    assert engine.cancels == 1
+    assert engine.left == {}
+
+
+async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
+    engine = ResumableFakeEngine()
+    async with engine.session(ANA, SessionOptions()) as session:
+        handle = await session.submit("sleep 1 then rows 3")
+        session.detach()  # type: ignore[attr-defined]
+    run = Run(engine=engine)
+    entry = await run.to_end("sleep 1 then rows 3", sent=True, resumption=Resumption(EngineMark(handle.token)))
+    assert_whole_result(entry, 3)
+    assert engine.left == {}
