@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from queryserver.domain.result import Column, ResultType, Segment
-from queryserver.domain.statement import Lease, Outcome, StatementState
+from queryserver.domain.statement import EngineMark, Lease, Outcome, Resumption, StatementState
 from queryserver.interfaces.statements import StatementLeases
 
 ME, OTHER = "me", "other"
@@ -56,6 +56,11 @@ class LeaseDesk(ABC):
         """Take over as somebody who runs the connector `here`."""
         found = await self.leases.claim_orphans(owner=owner, lease=LEASE, connectors=["here"], everything=everything)
         return {one.lease.statement_id: one.lease for one in found}
+
+    async def resumptions(self, *, everything: bool = True) -> dict[UUID, Resumption | None]:
+        """Take over, and say what each statement was found with."""
+        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, connectors=["here"], everything=everything)
+        return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
         self, lease: Lease, outcome: Outcome, lines: Sequence[str] = (), *, start_line: int | None = 0
@@ -180,6 +185,36 @@ class LeasesContract:
         assert await desk.leases.mark_running(lease)
         assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
         assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
+
+    @pytest.mark.item(25)
+    async def test_who_takes_over_learns_how_far_the_statement_had_come(self, desk: LeaseDesk) -> None:
+        old = await desk.add(owner=OTHER)
+        mark, later = EngineMark("at the engine: 1", 2), EngineMark("at the engine: 2", 3)
+        assert await desk.leases.report(old, progress=1, lines=["a", "b", "c"], start_line=0)
+        assert await desk.leases.mark_running(old, mark=mark)
+        assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS, mark=mark)
+        assert await desk.leases.add_segment(old, Segment(1, 10, 5, 50), columns=COLUMNS, mark=later)
+        assert await desk.leases.report(old, progress=2, lines=["d"], start_line=3)
+        assert (await desk.resumptions())[old.statement_id] == Resumption(
+            later, rows=15, size_bytes=150, segments=2, log_lines=4
+        )
+
+    @pytest.mark.item(25)
+    async def test_a_statement_that_the_engine_goes_on_with_can_be_handed_over(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_sent(lease)
+        assert not await desk.leases.hand_over(lease)
+        assert await desk.leases.mark_running(lease, mark=EngineMark("token"))
+        assert await desk.leases.hand_over(lease)
+        assert (await desk.look(lease.statement_id)).owner is None
+        assert not await desk.finish(lease, SUCCESS)
+        assert lease.statement_id in await desk.orphans(owner=OTHER)
+
+    async def test_a_statement_that_ends_with_its_client_cannot_be_handed_over(self, desk: LeaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.leases.mark_running(lease)
+        assert not await desk.leases.hand_over(lease)
+        assert (await desk.resumptions(everything=True))[lease.statement_id] is None
 
     @pytest.mark.item(41)
     async def test_an_end_is_final(self, desk: LeaseDesk) -> None:
