@@ -5,6 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 pytest.register_assert_rewrite(
+    "tests.contract.catalog_basis",
+    "tests.contract.catalog_contract",
+    "tests.contract.catalog_names",
+    "tests.contract.catalog_sampling",
     "tests.contract.engine_basis",
     "tests.contract.engine_contract",
     "tests.contract.engine_driving",

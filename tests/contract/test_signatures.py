@@ -8,14 +8,17 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
 
+from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import Storage
@@ -48,6 +51,8 @@ ADAPTERS = (
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
+    Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
+    Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
 )
@@ -59,6 +64,11 @@ ENGINE_TESTS = {
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
     "test_fake_engine.py": ("TestFakeEngine",),
+}
+
+# Test classes that inherit the catalogue's contract, by file.
+CATALOG_TESTS = {
+    "test_sqlite_catalog.py": ("TestSqliteCatalog",),
 }
 
 
@@ -111,17 +121,24 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
     assert {f"test_{name}_engine.py" for name in folders} <= set(ENGINE_TESTS), "add its test class to ENGINE_TESTS"
 
 
-def test_the_engine_suite_ran_over_every_adapter() -> None:
+@pytest.mark.parametrize(
+    ("contract", "at_least", "registered"),
+    [(EngineContract, 45, ENGINE_TESTS), (CatalogContract, 30, CATALOG_TESTS)],
+    ids=["engines", "catalogues"],
+)
+def test_the_suite_ran_over_every_adapter(
+    contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]
+) -> None:
     """Counted by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
-    suite = {name for name, _ in inspect.getmembers(EngineContract, inspect.isfunction) if name.startswith("test_")}
-    assert len(suite) >= 45
-    files = [str(TESTS / file) for file in ENGINE_TESTS]
+    suite = {name for name, _ in inspect.getmembers(contract, inspect.isfunction) if name.startswith("test_")}
+    assert len(suite) >= at_least
+    files = [str(TESTS / file) for file in registered]
     collected = defaultdict(set)
     for name in ("", "--engine=all"):
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *filter(None, [name]), *files]
         listed = subprocess.run(command, cwd=TESTS.parents[1], capture_output=True, text=True, timeout=100)
         for file, class_name, test in re.findall(r"(\w+\.py)::(\w+)::(\w+)", listed.stdout):
             collected[file, class_name].add(test)
-    for file, class_names in ENGINE_TESTS.items():
+    for file, class_names in registered.items():
         for class_name in class_names:
             assert suite <= collected[file, class_name], f"{class_name} lacks tests of the suite"

@@ -62,7 +62,7 @@ _READ_ONLY_PRAGMAS: Final = frozenset(
         "temp_store",
     }
 )
-_FUNCTIONS_REFUSED: Final = frozenset({"load_extension", "fts3_tokenizer"})
+REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _CHANGES: Final = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 _DEFINITIONS: Final = frozenset(
     code
@@ -109,5 +109,5 @@ def _may(action: int, first: str | None, second: str | None) -> bool:
         name = (first or "").lower()
         return name in _PRAGMAS or (name in _READ_ONLY_PRAGMAS and second is None)
     if action == apsw.SQLITE_FUNCTION:
-        return (second or "").lower() not in _FUNCTIONS_REFUSED
+        return (second or "").lower() not in REFUSED_FUNCTIONS
     return True

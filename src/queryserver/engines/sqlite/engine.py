@@ -9,9 +9,11 @@ import apsw
 from queryserver.domain.errors import ConfigurationError, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
+from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection
 from queryserver.engines.sqlite.errors import opening_errors, statement_errors
 from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 
 _LONGEST_VALUE_BYTES = 256 * 1024 * 1024
@@ -71,6 +73,17 @@ class SqliteEngine:
         _check(options)
         async with self._sessions.session(self._connect) as session:
             yield session
+
+    @property
+    def lists_functions(self) -> bool:
+        """See CatalogEngine."""
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        """See CatalogEngine."""
+        async with self.session(user, options) as session:
+            yield SqliteCatalog(session)
 
     async def ping(self) -> None:
         """See the Protocol."""

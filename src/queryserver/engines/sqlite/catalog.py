@@ -1,0 +1,191 @@
+"""Metadata of a SQLite database, read by its table-valued pragmas (sqlite.org/pragma.html)."""
+
+from collections.abc import Sequence
+
+from queryserver.domain.catalog import (
+    SAMPLE_ROWS,
+    ColumnStatistics,
+    DatabaseDescription,
+    ForeignKey,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableSummary,
+)
+from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
+from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.quoting import identifier, literal, qualified
+from queryserver.engines.sqlite.authorizer import REFUSED_FUNCTIONS
+from queryserver.interfaces.engine import EngineSession
+
+_MAIN = "main"
+_KINDS = {"view": TableKind.VIEW}
+_NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."
+_ARGUMENTS = "XYZ"
+
+
+class SqliteCatalog:
+    """A Catalog. The one database is `main`: statements cannot attach others."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    async def databases(self) -> Sequence[str]:
+        """See the Protocol."""
+        return [_MAIN]
+
+    async def database(self, database: str) -> DatabaseDescription:
+        """See the Protocol."""
+        return DatabaseDescription(_known(database))
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        """See the Protocol."""
+        _known(database)
+        rows = await self._rows(
+            r"SELECT name, type FROM main.sqlite_schema"
+            r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
+        )
+        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED)) for name, kind in rows]
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        """See the Protocol. SQLite folds the letters A to Z only."""
+        _known(database)
+        found = await self._rows(
+            "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
+            f" WHERE l.schema = 'main' AND s.type IN ('table', 'view') AND s.name = {literal(table)} COLLATE NOCASE"
+        )
+        if not found:
+            raise TableNotFound(_MAIN, table)
+        ((name, kind, without_rowid),) = found
+        rows = await self._rows(
+            f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_xinfo({literal(name)}, {literal(_MAIN)})'
+            " WHERE hidden <> 1 ORDER BY cid"
+        )
+        return TableDescription(
+            database=_MAIN,
+            name=name,
+            columns=_columns(rows, is_view=kind == "view", has_rowid=not without_rowid),
+            kind=_KINDS.get(kind, TableKind.MANAGED),
+            support_updates=None if kind == "virtual" else kind == "table",
+            foreign_keys=await self._foreign_keys(name),
+            statistics=await self._statistics(name),
+        )
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """See the Protocol. `stat` begins with the rows, then the rows per value of an index's first column."""
+        if await self._was_analyzed():
+            rows = await self._rows(
+                "SELECT s.stat FROM main.sqlite_stat1 s, pragma_index_info(s.idx, 'main') i"
+                f" WHERE s.tbl = {literal(table.name)} AND i.seqno = 0 AND i.name = {literal(column)}"
+            )
+            for (stat,) in rows:
+                total, per_value, *_ = [*stat.split(), "", ""]
+                if total.isdecimal() and per_value.isdecimal() and int(per_value):
+                    return ColumnStatistics(distinct_count=round(int(total) / int(per_value)))
+        return ColumnStatistics(message=_NO_STATISTICS)
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        """See the Protocol. A database keeps no functions."""
+        if database is not None:
+            _known(database)
+            return []
+        return await self._functions("")
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+        """See the Protocol."""
+        if database is not None:
+            _known(database)
+            return None
+        found = await self._functions(f" WHERE name = {literal(name)} COLLATE NOCASE")
+        return found[0] if found else None
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        """See the Protocol."""
+        if nested:
+            raise NotSupported("SQLite has no nested values.")
+        source = qualified(table.database, table.name)
+        if column is None:
+            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
+        name = identifier(column)
+        if kind in (SampleKind.MAX, SampleKind.MIN):
+            direction = "DESC" if kind is SampleKind.MAX else "ASC"
+            return f"SELECT {name} FROM {source} ORDER BY {name} {direction} NULLS LAST LIMIT 1"
+        return f"SELECT DISTINCT {name} FROM {source} ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        """See the Protocol."""
+        if column is not None:
+            raise NotSupported("SQLite analyzes whole tables only.")
+        return f"ANALYZE {qualified(table.database, table.name)}"
+
+    async def _rows(self, sql: str) -> list[Row]:
+        return await read_rows(self._session, sql)
+
+    async def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
+        """A key that names no column of the other table means its primary key."""
+        rows = await self._rows(
+            'SELECT k."from", k."table", coalesce(k."to", p.name)'
+            f" FROM pragma_foreign_key_list({literal(table)}, 'main') k"
+            """ LEFT JOIN pragma_table_info(k."table", 'main') p ON p.pk = k.seq + 1 ORDER BY k.id, k.seq"""
+        )
+        return tuple(ForeignKey(name, f"{_MAIN}.{other}.{column or ''}") for name, other, column in rows)
+
+    async def _statistics(self, table: str) -> dict[str, str]:
+        if not await self._was_analyzed():
+            return {}
+        rows = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(table)}")
+        counts = [int(stat.split()[0]) for (stat,) in rows if stat and stat.split()[0].isdecimal()]
+        return {"numRows": str(max(counts))} if counts else {}
+
+    async def _was_analyzed(self) -> bool:
+        return bool(await self._rows("SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_stat1'"))
+
+    async def _functions(self, condition: str) -> list[FunctionDescription]:
+        rows = await self._rows(
+            f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
+            " GROUP BY name, narg ORDER BY name, narg"
+        )
+        signatures: dict[str, list[str]] = {}
+        builtin: dict[str, bool] = {}
+        for name, count, is_builtin in rows:
+            signatures.setdefault(name, []).append(f"{name}({_arguments(count)})")
+            builtin[name] = bool(is_builtin)
+        return [
+            FunctionDescription(name, "\n".join(lines), is_builtin="BUILTIN" if builtin[name] else "")
+            for name, lines in signatures.items()
+            if name.lower() not in REFUSED_FUNCTIONS
+        ]
+
+
+def _known(database: str) -> str:
+    if database.lower() not in ("", _MAIN):
+        raise DatabaseNotFound(database)
+    return _MAIN
+
+
+def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[TableColumn, ...]:
+    """The only INTEGER PRIMARY KEY is the row's number: never NULL, and given by SQLite when left out."""
+    keys = [row for row in rows if row[4]]
+    numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
+    return tuple(
+        TableColumn(
+            name=name,
+            type=kind,
+            nullable=None if is_view else not not_null and name != numbered,
+            default=default,
+            autoincrement=None if is_view else name == numbered,
+            primary_key=bool(key),
+        )
+        for name, kind, not_null, default, key in rows
+    )
+
+
+def _arguments(count: int) -> str:
+    """SQLite tells how many there are, not their names; below 0: any number."""
+    if count < 0:
+        return "..."
+    return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))
