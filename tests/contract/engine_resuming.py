@@ -1,0 +1,93 @@
+"""The rules of engines whose running statements survive the loss of their client (interfaces: ResumableEngine)."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
+from tests.contract.engine_driving import ended, read, rows_of, started
+
+from queryserver.domain.errors import OutcomeUnknown
+from queryserver.interfaces.engine import Engine, EngineSession, OperationState, ResumableEngine, ResumableSession
+
+ROWS = 60_000
+
+
+def resumable(session: EngineSession) -> ResumableSession:
+    """The session's other side."""
+    assert isinstance(session, ResumableSession)
+    return session
+
+
+def resuming(engine: Engine) -> ResumableEngine:
+    """The engine's other side."""
+    assert isinstance(engine, ResumableEngine)
+    return engine
+
+
+@pytest.mark.item(25)
+class ResumingContract(EngineBasis):
+    """Inherited, beside `EngineContract`, by adapters that can re-attach."""
+
+    async def test_a_running_statement_survives_its_client(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.slow_sql)
+            await started(session, handle)
+            token = resumable(session).resume_token(handle)
+            resumable(session).detach()
+        assert await self.running_statements(engine) == 1
+        async with resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
+            assert not (await again.poll(found)).state.is_terminal
+            await again.cancel(found)
+            assert (await ended(again, found)).state is OperationState.CANCELED
+        await self.eventually_idle(engine)
+
+    async def test_a_result_is_read_by_another_client(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.rows_sql(ROWS))
+            await session.poll(handle)
+            token = resumable(session).resume_token(handle)
+            resumable(session).detach()
+        async with resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
+            status = await ended(again, found)
+            assert (status.state, status.has_result_set) == (OperationState.FINISHED, True)
+            assert len(await again.columns(found)) == 1
+            assert [row[0] for row in await read(again, found)] == list(range(ROWS))
+
+    async def test_rows_go_on_after_those_that_were_given(self, engine: Engine) -> None:
+        given: list[object] = []
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.rows_sql(ROWS))
+            await ended(session, handle)
+            async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
+                while len(given) < 100:
+                    given += [row[0] for row in rows_of(await anext(batches))]
+                token = resumable(session).resume_token(handle)
+                resumable(session).detach()
+        async with resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=len(given)) as (again, found):
+            await ended(again, found)
+            given += [row[0] for row in await read(again, found)]
+        assert given == list(range(ROWS))
+
+    async def test_a_followed_statement_ends_with_its_second_client(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.slow_sql)
+            await started(session, handle)
+            token = resumable(session).resume_token(handle)
+            resumable(session).detach()
+        async with resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0):
+            pass
+        await self.eventually_idle(engine)
+
+    async def test_a_statement_that_is_over_has_no_known_outcome(self, engine: Engine) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.rows_sql(3))
+            await ended(session, handle)
+            token = resumable(session).resume_token(handle)
+        with pytest.raises(OutcomeUnknown, match="^Results have expired"):
+            async with (
+                asyncio.timeout(30),
+                resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found),
+            ):
+                status = await ended(again, found)
+                raise status.error or AssertionError(status)
