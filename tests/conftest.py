@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-pytest_plugins = ["tests.fixtures.database"]
+pytest_plugins = ["tests.fixtures.database", "tests.fixtures.engines"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

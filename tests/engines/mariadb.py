@@ -2,12 +2,11 @@
 
 import shutil
 import signal
-import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
+from tests.engines.servers import ServerAddress, data_directory, free_port, listens, require, run, serving
 
 _PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 _SETTINGS = {
@@ -44,16 +43,11 @@ def mariadb_server() -> Generator[ServerAddress]:
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         places = [f"--datadir={data}", f"--port={address.port}", f"--socket={directory / 's'}"]
         command = [server, "--no-defaults", *places, *settings, f"--init-file={accounts}"]
-        with serving(command, directory, lambda: _listens(address.port), signal.SIGTERM):
+        # The init file is read before the port is opened.
+        with serving(command, directory, lambda: listens(address.port), signal.SIGTERM):
             yield address
 
 
 def _program(name: str) -> Path | None:
     found = shutil.which(name, path=_PROGRAMS)
     return Path(found) if found else None
-
-
-def _listens(port: int) -> bool:
-    """The init file is read before the port is opened."""
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0

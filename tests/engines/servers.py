@@ -3,19 +3,22 @@
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+_LOG_TAIL = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,19 @@ class ServerAddress:
     password: str
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAddress:
+    """Where a test server answers HTTP."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Without a slash at its end."""
+        return f"http://{self.host}:{self.port}"
+
+
 def free_port() -> int:
     """A loopback port that was free a moment ago."""
     with socket.socket() as listener:
@@ -37,12 +53,22 @@ def free_port() -> int:
 
 def require(program: Path | None, engine: str) -> Path:
     """The program, or a skipped test; a failed one when QUERYSERVER_ENGINES asks for the engine by name."""
-    if program is not None and program.exists():
-        return program
-    reason = f"{engine}: its server program is not installed"
+    if program is None or not program.exists():
+        unavailable(engine, "its server program is not installed")
+    return program
+
+
+def unavailable(engine: str, reason: str) -> NoReturn:
+    """Skip the test; fail it when QUERYSERVER_ENGINES asks for the engine by name."""
     if engine in os.environ.get("QUERYSERVER_ENGINES", "").split(","):
-        pytest.fail(reason)
-    pytest.skip(reason)
+        pytest.fail(f"{engine}: {reason}")
+    pytest.skip(f"{engine}: {reason}")
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections at a loopback port."""
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 def unprivileged_user() -> str | None:
@@ -82,23 +108,41 @@ def run(command: Sequence[str | Path], directory: Path, **options: object) -> No
 
 @contextmanager
 def serving(
-    command: Sequence[str | Path], directory: Path, ready: Callable[[], bool], stop_signal: int
+    command: Sequence[str | Path],
+    directory: Path,
+    ready: Callable[[], bool],
+    stop_signal: int,
+    *,
+    options: Mapping[str, object] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """The server as a process, ready for connections; stopped by `stop_signal`, killed when that takes too long."""
+    """The server as a process, ready for connections; stopped by `stop_signal`, killed when that takes too long.
+
+    `options` are for `subprocess.Popen`; without any it runs as the server's user.
+    """
     log = directory / "server.log"
     with log.open("ab") as output:
-        process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=output, **as_server_user())
+        process = subprocess.Popen(
+            command, cwd=directory, stdout=output, stderr=output, **(options or as_server_user())
+        )
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + start_timeout_s
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"{command[0]} did not start: {log.read_text()[-2000:]}")
+                pytest.fail(f"{command[0]} did not start: {log.read_text(errors='replace')[-_LOG_TAIL:]}")
             time.sleep(0.05)
         yield process
     finally:
-        process.send_signal(stop_signal)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _stop(process, stop_signal)
+
+
+def _stop(process: subprocess.Popen[bytes], stop_signal: int) -> None:
+    process.send_signal(stop_signal)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # What it left behind, if it was the leader of a group.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

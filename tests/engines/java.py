@@ -1,0 +1,129 @@
+"""Java for the engines that need it: its home by version, jars through Maven, servers as processes."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.engines.cache import RECIPES, download, kept
+from tests.engines.servers import serving, unavailable
+
+START_TIMEOUT_S = 180.0
+# What Hadoop, Spark, Hive and HBase reach into; Java 17 keeps it closed.
+_OPENED = (
+    *(
+        f"java.base/java.{package}"
+        for package in (
+            "io", "lang", "lang.invoke", "lang.reflect", "net", "nio", "security", "text", "time", "util",
+            "util.concurrent", "util.concurrent.atomic", "util.regex",
+        )
+    ),
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.util.random",
+    "java.base/sun.net.dns",
+    "java.base/sun.net.util",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.sql/java.sql",
+)  # fmt: skip
+_EXPORTED = ("java.base/jdk.internal.misc", "java.security.jgss/sun.security.krb5")
+OPENS = (
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTED),
+)
+"""For servers that run on Java 17."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jdk:
+    """A Java runtime, with or without a compiler."""
+
+    home: Path
+
+    @property
+    def java(self) -> Path:
+        return self.home / "bin" / "java"
+
+    @property
+    def version(self) -> int:
+        """17 for any 17.0.x; 0 when it does not say."""
+        with suppress(OSError):
+            if found := re.search(r'^JAVA_VERSION="(\d+)', (self.home / "release").read_text(), re.MULTILINE):
+                return int(found[1])
+        return 0
+
+
+def installed_jdk(oldest: int, newest: int = sys.maxsize) -> Jdk | None:
+    """The newest one of these versions in JAVA_HOME, the system's folder of JDKs (or QUERYSERVER_JDKS) and PATH."""
+    fitting = [jdk for jdk in _installed() if jdk.java.exists() and oldest <= jdk.version <= newest]
+    return max(fitting, key=lambda jdk: jdk.version, default=None)
+
+
+def _installed() -> Iterator[Jdk]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Jdk(Path(home))
+    system = Path(os.environ.get("QUERYSERVER_JDKS", "/usr/lib/jvm"))
+    if system.is_dir():
+        yield from (Jdk(home) for home in sorted(system.iterdir()))
+    if program := shutil.which("java"):
+        yield Jdk(Path(program).resolve().parent.parent)
+
+
+def java_17(engine: str) -> Jdk:
+    """The release that Spark 3.5, Hive 4.0 and HBase 2.5 are proven with."""
+    return installed_jdk(17, 17) or unavailable(engine, "no JDK 17 (Debian: openjdk-17-jdk-headless)")
+
+
+def maven(engine: str, goal: str, *settings: str) -> Path:
+    """The folder that a goal of the engine's own pom.xml fills; the pom names it `${home}`. Needs any JDK."""
+    pom = RECIPES / engine / "pom.xml"
+
+    def fill(folder: Path) -> None:
+        jdk = installed_jdk(17) or unavailable(engine, "no JDK for Maven")
+        command = ["mvn", "-q", "-B", "-f", pom, goal, f"-Dhome={folder}", *settings]
+        download(engine, command, {**os.environ, "JAVA_HOME": str(jdk.home)})
+
+    return kept(engine, [pom], fill)
+
+
+@contextmanager
+def jvm(
+    jdk: Jdk,
+    arguments: Sequence[str],
+    directory: Path,
+    ready: Callable[[], bool],
+    environment: Mapping[str, str] | None = None,
+) -> Generator[subprocess.Popen[bytes]]:
+    """A Java server in `directory`, ready; small and quick to start rather than fast. Ends with the tests' process.
+
+    It runs as the caller, in a process group of its own, with nothing of the caller's environment but PATH and HOME.
+    """
+    temporary = directory / "tmp"
+    temporary.mkdir()
+    command = [
+        *_ends_with_us(),
+        jdk.java,
+        *("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"),
+        *("-Dfile.encoding=UTF-8", "-Duser.timezone=UTC", "-Djava.net.preferIPv4Stack=true"),
+        f"-Djava.io.tmpdir={temporary}",
+        *arguments,
+    ]
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    settings = {**inherited, "LC_ALL": "C.UTF-8", "JAVA_HOME": str(jdk.home), **(environment or {})}
+    options = {"env": settings, "process_group": 0, "stdin": subprocess.DEVNULL}
+    with serving(command, directory, ready, signal.SIGTERM, options=options, start_timeout_s=START_TIMEOUT_S) as server:
+        yield server
+
+
+def _ends_with_us() -> tuple[str, ...]:
+    """A prefix that has Linux kill the server when the tests' process dies before it could stop the server."""
+    program = shutil.which("setpriv")
+    return (program, "--pdeathsig", "KILL") if program else ()
