@@ -25,6 +25,7 @@ _KEEPING = _READING | {
     "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
     "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
 }  # fmt: skip
+_LONG = 100_000  # looking through longer texts would hold the event loop up
 _MAKING_WORDS = {
     **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(r"(?i)\binto\b")),
     "EXPLAIN": re.compile(r"(?i)\b(?:analy[sz]e|reoptimization)\b"),
@@ -41,4 +42,4 @@ def changes_objects(text: str, dialect: str) -> bool:
     if keyword not in _KEEPING:
         return True
     making = _MAKING_WORDS.get(keyword)
-    return making is not None and making.search(text) is not None
+    return making is not None and (len(text) > _LONG or making.search(text) is not None)

@@ -48,6 +48,7 @@ _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 # could go on exactly there; below it small results stay in the record and pages share a segment.
 _EXACT_AFTER_S = 2.0
 
+
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop."""
 
@@ -60,6 +61,7 @@ class Execution:
             tools.leases,
             RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
             tools.notify,
+            tools.before_end,
         )
         self._log = self._record.log
         self._begun = time.monotonic()

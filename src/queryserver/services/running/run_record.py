@@ -31,12 +31,14 @@ class RunRecord:
         leases: StatementLeases,
         settings: RecordSettings,
         notify: Callable[[], None],
+        before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         resumption = assignment.resumption
         self._assignment = assignment
         self._leases = leases
         self._settings = settings
         self._notify = notify
+        self._before_end = before_end
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
         self.log = Logbook(settings.log_max_bytes, stored=resumption)
@@ -92,6 +94,8 @@ class RunRecord:
         """The terminal state with everything that belongs to it; the first one counts."""
         if self.is_settled:
             return
+        if self._before_end is not None:
+            await self._written(self._ready_to_end)
         if outcome.message:
             self.log.add_engine([outcome.message])
         lease, retention = self._assignment.lease, self._settings.retention
@@ -112,6 +116,11 @@ class RunRecord:
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
         if not await self._written(write):
             raise LeaseLost
+
+    async def _ready_to_end(self) -> bool:
+        if self._before_end is not None:
+            await self._before_end()
+        return True
 
     async def _written(self, write: Callable[[], Awaitable[bool]]) -> bool:
         """Write to the record; an unreachable database is tried again while the lease can still be ours."""

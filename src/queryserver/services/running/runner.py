@@ -15,7 +15,7 @@ import structlog
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, Outcome, StatementState
-from queryserver.domain.statement_kind import changes_data
+from queryserver.domain.statement_kind import changes_data, changes_objects
 from queryserver.domain.user import User
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
@@ -62,6 +62,8 @@ class RunnerParts:
     signals: StateSignals
     execution: ExecutionSettings
     limits: RunnerLimits
+    objects_changed: Callable[[int, str], Awaitable[None]] | None = None
+    """Told of a user and a connector before the end of a statement shows that may have changed objects there."""
 
 
 class Runner:
@@ -127,12 +129,19 @@ class Runner:
             session=lambda claimed: self.opener.session(claimed, user),
             reattach=lambda claimed: self.opener.reattached(claimed, user),
             notify=partial(self._parts.signals.notify, statement_id),
+            before_end=self._before_end(assignment),
         )
         execution = Execution(assignment, tools)
         self._runs[statement_id] = execution
         task = asyncio.create_task(self._run(execution), name=f"statement-{statement_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
+        tell = self._parts.objects_changed
+        if tell is None or not changes_objects(assignment.statement, assignment.dialect):
+            return None
+        return partial(tell, assignment.user_id, assignment.connector)
 
     async def claim(self, statement_id: UUID) -> None:
         """Take a waiting statement that was announced, if it is for this process."""
@@ -181,6 +190,8 @@ class Runner:
             outcome = await self._start_unsent(assignment)
         if outcome is None:
             return
+        if tell := self._before_end(assignment):
+            await tell()
         await self._parts.leases.finish(
             assignment.lease,
             outcome,

@@ -1,6 +1,6 @@
 """What a run works with."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,7 @@ class ExecutionTools:
     """What a run works with.
 
     `session` opens, or waits its turn in, the engine session of the statement; `reattach` finds the statement that
-    another runner has left at the engine.
+    another runner has left at the engine. `before_end` is done before anybody can see that the statement has ended.
     """
 
     leases: StatementLeases
@@ -39,3 +39,4 @@ class ExecutionTools:
     session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
     reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
     notify: Callable[[], None]
+    before_end: Callable[[], Awaitable[None]] | None = None
