@@ -1,0 +1,281 @@
+"""The type texts of all engines as trees (Contract editor 10.1: column types and nested segments).
+
+array<struct<k:string,v:array<int>>>        hive, impala, sparksql
+array(row(k varchar, "odd name" bigint))    trino
+STRUCT(k VARCHAR, "a b" INTEGER[])[]        duckdb
+character varying(20)[]                     postgresql
+INTEGER ARRAY                               phoenix
+enum('a,b','c)')                            mysql
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_DEPTH = 64
+"""Deeper types are shown as scalars."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`)|(?P<text>'(?:[^']|'')*')|(?P<mark>[<>()\[\],:])"""
+    r"""|(?P<word>[^\s<>()\[\],:"`']+))"""
+)
+_FIRST_WORD = re.compile(r'[\s"`]*([^\s<>()\[\],:"`\']*)')
+_RAW_NAME = re.compile(r"\s*([^:<>,()\[\]`\"]*):")
+_STRUCTS = frozenset({"struct", "row", "record"})
+_CLOSING = {"<": ">", "(": ")", "[": "]"}
+# What goes on in the second word is one type, not a name with its type.
+_TWO_WORDS = frozenset({
+    ("timestamp", "with"), ("timestamp", "without"), ("time", "with"), ("time", "without"), ("interval", "year"),
+    ("interval", "day"), ("double", "precision"), ("character", "varying"), ("bit", "varying"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SqlType:
+    """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the engine's.
+
+    An array has an `item`, a map `key` and `value`, a struct or row `fields`; scalars have none of them.
+    """
+
+    base: str
+    text: str
+    item: "SqlType | None" = None
+    key: "SqlType | None" = None
+    value: "SqlType | None" = None
+    fields: tuple["SqlField", ...] = ()
+
+    def at(self, path: Sequence[str]) -> "SqlType | None":
+        """The type at nested segments (`item`, `key`, `value` or a field's name); None where there is no such part."""
+        found: SqlType | None = self
+        for segment in path:
+            if found is None:
+                return None
+            found = found.part(segment)
+        return found
+
+    def part(self, segment: str) -> "SqlType | None":
+        """The type one segment below. A field is found by its exact name, else without regard to case."""
+        if self.fields:
+            exact = [field.type for field in self.fields if field.name == segment]
+            folded = [field.type for field in self.fields if field.name.casefold() == segment.casefold()]
+            return exact[0] if exact else folded[0] if len(folded) == 1 else None
+        return {"item": self.item, "key": self.key, "value": self.value}.get(segment)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlField:
+    """A field of a struct or row; one without name is `field0`, `field1`, …"""
+
+    name: str
+    type: SqlType
+
+
+def parse_type(text: str) -> SqlType:
+    """The tree of a type text. What cannot be understood is a scalar of its first word."""
+    try:
+        parser = _Parser(text)
+        parsed = parser.type(0)
+        parser.expect_end()
+    except _Unreadable:
+        first = _FIRST_WORD.match(text)
+        return SqlType(first[1].lower() if first else "", text.strip())
+    return parsed
+
+
+class _Unreadable(Exception):
+    """The text is not of a form known here."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """The word, or what stands between the quotes."""
+        if self.kind != "quoted":
+            return self.text
+        mark = self.text[0]
+        return self.text[1:-1].replace(mark * 2, mark)
+
+
+_END = _Token("end", "", 0, 0)
+
+
+class _Parser:
+    """Reads the text once from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._place = 0
+
+    def type(self, depth: int) -> SqlType:
+        """The type that begins at the present place."""
+        if depth > MAX_DEPTH:
+            raise _Unreadable
+        start = self._now
+        if start.kind not in ("word", "quoted"):
+            raise _Unreadable
+        self._place += 1
+        found = self._with_parts(start, depth) or self._scalar(start)
+        return self._arrays(found, start, depth)
+
+    def expect_end(self) -> None:
+        """Raises _Unreadable when something is left."""
+        if self._now.kind != "end":
+            raise _Unreadable
+
+    def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
+        """An array, a map or a struct whose parts follow in brackets; None for anything else."""
+        word, opening = start.text.lower(), self._now.text
+        if start.kind != "word" or opening not in ("<", "("):
+            return None
+        if word == "array":
+            self._place += 1
+            item = self.type(depth + 1)
+            self._close(opening)
+            return SqlType(word, self._since(start), item=item)
+        if word == "map":
+            self._place += 1
+            key = self.type(depth + 1)
+            self._take(",")
+            value = self.type(depth + 1)
+            self._close(opening)
+            return SqlType(word, self._since(start), key=key, value=value)
+        if word in _STRUCTS:
+            self._place += 1
+            fields = self._fields(opening, depth)
+            return SqlType(word, self._since(start), fields=fields)
+        return None
+
+    def _fields(self, opening: str, depth: int) -> tuple[SqlField, ...]:
+        fields = list[SqlField]()
+        while self._now.text != _CLOSING[opening]:
+            if fields:
+                self._take(",")
+            name = self._raw_name() if opening == "<" else None
+            if name is None:
+                name = self._field_name()
+            fields.append(SqlField(name or f"field{len(fields)}", self.type(depth + 1)))
+            self._skip_comment()
+        self._close(opening)
+        return tuple(fields)
+
+    def _raw_name(self) -> str | None:
+        """`name:` as hive writes it, without quotes even when the name has blanks in it."""
+        found = _RAW_NAME.match(self._text, self._now.start)
+        if found is None:
+            return None
+        while self._now.kind != "end" and self._now.start < found.end():
+            self._place += 1
+        return found[1].strip()
+
+    def _field_name(self) -> str | None:
+        """The name of a field that is followed by its type, with or without a colon; None when it has no name."""
+        now, following = self._now, self._peek
+        if now.kind not in ("word", "quoted"):
+            raise _Unreadable
+        if following.text == ":":
+            self._place += 2
+            return now.name
+        is_name = following.kind in ("word", "quoted") and (now.text.lower(), following.text.lower()) not in _TWO_WORDS
+        if not is_name or (following.text.upper() == "ARRAY" and self._behind(2).text not in ("(", "<")):
+            return None
+        self._place += 1
+        return now.name
+
+    def _scalar(self, start: _Token) -> SqlType:
+        """Everything up to the end of this part: lengths, `with time zone`, `unsigned`, the values of an enum."""
+        words = [start]
+        while self._now.kind in ("word", "quoted") or self._now.text in ("(", "<"):
+            if self._now.text.upper() in ("ARRAY", "COMMENT"):
+                break
+            if self._now.kind == "mark":
+                self._skip_brackets()
+            else:
+                words.append(self._now)
+                self._place += 1
+        return SqlType(_base(words), self._since(start))
+
+    def _arrays(self, found: SqlType, start: _Token, depth: int) -> SqlType:
+        """Wrap what is followed by `[]`, `[3]` or `ARRAY`."""
+        while self._now.text == "[" or self._now.text.upper() == "ARRAY":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Unreadable
+            if self._now.text != "[":
+                self._place += 1
+            if self._now.text == "[":
+                self._skip_brackets()
+            found = SqlType("array", self._since(start), item=found)
+        return found
+
+    def _skip_brackets(self) -> None:
+        """Leave a pair of brackets and all that is between them behind."""
+        open_brackets = list[str]()
+        while True:
+            token = self._now
+            if token.kind == "end":
+                raise _Unreadable
+            self._place += 1
+            if token.text in _CLOSING:
+                open_brackets.append(_CLOSING[token.text])
+            elif token.kind == "mark" and token.text in ")>]" and open_brackets.pop() != token.text:
+                raise _Unreadable
+            if not open_brackets:
+                return
+
+    def _skip_comment(self) -> None:
+        """`COMMENT 'text'` behind a field."""
+        if self._now.text.upper() == "COMMENT" and self._peek.kind == "text":
+            self._place += 2
+
+    def _take(self, mark: str) -> None:
+        if self._now.text != mark:
+            raise _Unreadable
+        self._place += 1
+
+    def _close(self, opening: str) -> None:
+        self._take(_CLOSING[opening])
+
+    def _since(self, start: _Token) -> str:
+        return self._text[start.start : self._tokens[self._place - 1].end]
+
+    def _behind(self, count: int) -> _Token:
+        return self._tokens[min(self._place + count, len(self._tokens) - 1)]
+
+    @property
+    def _now(self) -> _Token:
+        return self._tokens[self._place]
+
+    @property
+    def _peek(self) -> _Token:
+        return self._behind(1)
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, position, end = list[_Token](), 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
+            raise _Unreadable
+        kind = match.lastgroup
+        found.append(_Token(kind, match[kind], match.start(kind), match.end()))
+        position = match.end()
+    found.append(_END)
+    return found
+
+
+def _base(words: Sequence[_Token]) -> str:
+    """The first word; of a name with its schema the last part. `character varying` is the long form of `varchar`."""
+    first = words[0]
+    if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
+        return "varchar"
+    base = first.name if first.kind == "quoted" else first.text.rpartition(".")[2]
+    if len(words) > 1 and (first.text.endswith(".") or words[1].text.startswith(".")):
+        base = words[1].name.lstrip(".")
+    return base.lower()
