@@ -19,7 +19,7 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
-from queryserver.interfaces.engine import Engine, EngineSession
+from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import Storage
 
@@ -48,6 +48,10 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Engine, "queryserver.engines.mysql.engine", "MysqlEngine"),
     Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
+    Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
+    Adapter(EngineSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(ResumableEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
+    Adapter(ResumableSession, "queryserver.engines.trino.session", "TrinoSession"),
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
@@ -63,6 +67,7 @@ ENGINE_TESTS = {
     "test_sqlite_engine.py": ("TestSqliteEngine", "TestSqliteInMemory"),
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
+    "test_trino_engine.py": ("TestTrino",),
     "test_fake_engine.py": ("TestFakeEngine",),
 }
 

@@ -1,0 +1,127 @@
+"""Which coordinator, which protocol, and as whom."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.user import User
+from queryserver.engines.addresses import AddressRules
+from queryserver.interfaces.engine import SessionOptions
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the two engines that speak the protocol: they differ in the names of headers and in what they offer."""
+
+    dialect: str
+    header_prefix: str
+    capabilities: str = ""
+    """What we understand of newer answers: without `PARAMETRIC_DATETIME` times are cut to milliseconds."""
+    encodings: str = ""
+    """Encodings of spooled results that we can read, best first; empty: the engine knows none."""
+
+    def header(self, name: str) -> str:
+        """The engine's header of that name: `X-Trino-User`."""
+        return f"{self.header_prefix}{name}"
+
+
+TRINO = Variant("trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json")
+PRESTO = Variant("presto", "X-Presto-")
+
+
+class Authentication(StrEnum):
+    """How the coordinator knows who logs in."""
+
+    NONE = "NONE"
+    BASIC = "BASIC"
+    JWT = "JWT"
+    """By the caller's own token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, in seconds."""
+
+    connect_s: float = 10.0
+    answer_s: float = 30.0
+    """For the next bytes of an answer; the coordinator itself answers a look after at most 1 s."""
+    retry_s: float = 60.0
+    """How long a request is tried again in vain before the statement is given up."""
+    stop_s: float = 5.0
+    """For each of the calls that end something."""
+    open_s: float = 20.0
+    """For the opening of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As whom requests are sent. `user` is whose rights count; the secrets are never shown."""
+
+    user: str
+    username: str = ""
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TrinoAddress:
+    """A coordinator and what its connector says about sessions (Contract platform 5.11: trino)."""
+
+    url: str
+    catalog: str = ""
+    schema: str = ""
+    username: str | None = ""
+    """Empty: the caller's name; None: callers give theirs through create_session."""
+    password: str | None = field(default=None, repr=False)
+    authentication: Authentication = Authentication.NONE
+    has_impersonation: bool = False
+    """Log in as `username`, run statements as the caller."""
+    ssl_validate: bool = True
+    ssl_ca: str = ""
+    """PEM text of the authorities to trust instead of the system's."""
+    session_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    client_tags: str = ""
+    source: str = "queryserver"
+    time_zone: str = ""
+    patience: Patience = Patience()
+    rules: AddressRules = field(default_factory=AddressRules)
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or "localhost"
+
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.url)
+        return parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
+
+    @property
+    def is_tls(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
+
+    @property
+    def path(self) -> str:
+        """What stands before `/v1`, where a proxy has the coordinator below a path."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    def login(self, user: User, options: SessionOptions) -> Login:
+        """Raises CredentialsRequired."""
+        if options.credentials is not None:
+            given = options.credentials
+            return Login(given.username, given.username, given.password)
+        if self.username is None:
+            raise CredentialsRequired("This data source wants your own user name and password.")
+        name = self.username or user.username
+        runs_as = user.username if self.has_impersonation else name
+        if self.authentication is Authentication.JWT:
+            if not options.external_token:
+                raise CredentialsRequired("This data source wants your own token.")
+            return Login(user.username, token=options.external_token)
+        if self.authentication is Authentication.BASIC:
+            return Login(runs_as, name, self.password or "")
+        return Login(runs_as)
