@@ -49,6 +49,7 @@ def make_settings(
         "hive2": {"interface": "fake", "dialect": "hive"},
         "7": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
+        "together": {"interface": "fake", "shared_session": True},
         "down": {"interface": "fake"},
         "frozen": {"interface": "fake", "read_only": True},
         "closed": {"interface": "fake", "groups": ("analysts",)},

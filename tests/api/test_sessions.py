@@ -246,3 +246,30 @@ class TestCredentials:
     @staticmethod
     def _properties(password: str) -> list[dict[str, str]]:
         return [{"name": "user", "value": "api_tests"}, {"name": "password", "value": password}]
+
+
+class TestShared:
+    """`shared_session`: statements without a named session use one session per user (Contract editor 9.3)."""
+
+    async def test_what_one_statement_sets_the_next_one_sees(self, ana: Caller):
+        first = await ana.run("together", "set x 5")
+        second = await ana.run("together", "get x")
+        assert (await ana.page(second["history_uuid"]))["data"] == [["5"]]
+        assert first["handle"]["session_id"] == second["handle"]["session_id"]
+        assert first["handle"]["session_guid"] == second["handle"]["session_guid"]
+
+    async def test_users_do_not_share_with_each_other(self, api: Api, ana: Caller):
+        await ana.run("together", "set y 5")
+        body = await (await api.user("ben")).run("together", "get y")
+        assert (body["status"], body["code"]) == (1, "engine_error")
+
+    async def test_they_take_turns_in_order(self, ana: Caller):
+        statements = ["sleep 0.3", *(f"set x {number}" for number in range(5)), "get x"]
+        operations = [(await ana.execute("together", statement))["history_uuid"] for statement in statements]
+        for one in operations:
+            await ana.ended(one)
+        assert (await ana.page(operations[-1]))["data"] == [["4"]]
+
+    async def test_another_connector_keeps_a_session_for_each_statement(self, ana: Caller):
+        await ana.run("mysql", "set z 5")
+        assert (await ana.run("mysql", "get z"))["status"] == 1

@@ -75,6 +75,7 @@ class DatabaseDesk(LeaseDesk):
             has_result_set=True,
             in_history=True,
             in_named_session=False,
+            keeps_session=False,
             parent_uuid="",
             owner=owner,
             lease=timedelta(seconds=lease_s),

@@ -231,6 +231,7 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self.open_records: dict[int, SessionRecord] = {}
+        self.shared_sessions: dict[tuple[int, str, str], tuple[int, str]] = {}
         self.engines: dict[str, str] = {}
         self.before: dict[str, Callable[[], None]] = {}
         self.down = False
@@ -242,6 +243,10 @@ class MemorySessions:
             return False
         self.open_records[session.id] = session
         return True
+
+    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        await self._reached("shared")
+        return self.shared_sessions.setdefault((user_id, connector, purpose), proposed)
 
     async def read(self, session_id: int) -> SessionRecord | None:
         await self._reached("read")

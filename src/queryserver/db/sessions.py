@@ -1,5 +1,6 @@
 """Records of sessions and of held engines (`interfaces.sessions.SessionRecords`)."""
 
+import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -24,6 +25,12 @@ where not $6 or (
 on conflict (id) do update set owner = excluded.owner, lease_until = excluded.lease_until, last_used_at = now(),
     closed_at = null
 returning true
+"""
+
+_SHARED = """
+insert into shared_sessions as known (user_id, connector, digest, session_id, guid) values ($1, $2, $3, $4, $5)
+on conflict (user_id, connector, digest) do update set guid = known.guid
+returning session_id, guid
 """
 
 _LOCK = 0x71737365  # "qsse"
@@ -64,6 +71,12 @@ class Sessions:
                 max_open,
             )
         return stored is True
+
+    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        """See the Protocol."""
+        digest = hashlib.sha256(purpose.encode()).digest()
+        row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
+        return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
         """See the Protocol."""

@@ -146,6 +146,18 @@ sessions = Table(
     Index("ix_sessions_open", "user_id", "connector", postgresql_where=text("closed_at is null")),
 )
 
+shared_sessions = Table(
+    "shared_sessions",
+    metadata,
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("connector", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False, comment="of database and settings"),
+    Column("session_id", BigInteger, nullable=False),
+    Column("guid", Text, nullable=False),
+    PrimaryKeyConstraint("user_id", "connector", "digest"),
+    comment="The session that statements of a user share, where a connector has shared_session",
+)
+
 statements = Table(
     "statements",
     metadata,

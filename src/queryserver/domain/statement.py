@@ -165,6 +165,8 @@ class NewStatement:
     has_result_set: bool
     in_history: bool
     in_named_session: bool
+    keeps_session: bool
+    """The session stays open for further statements."""
     parent_uuid: str
     owner: str | None
     lease: timedelta

@@ -33,6 +33,10 @@ class SessionRecords(Protocol):
         """Store a session; False when the user has `max_open` named ones open. A kept one is stored again."""
         ...
 
+    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        """Number and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
+        ...
+
     async def read(self, session_id: int) -> SessionRecord | None:
         """An open session; None once it is closed."""
         ...

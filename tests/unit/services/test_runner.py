@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import OWNER
 from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
@@ -142,13 +143,16 @@ async def test_the_heartbeat_survives_what_nobody_expected() -> None:
             fleet.leases.before["renew"] = fail
             raise ZeroDivisionError
 
-    async with runner.running():
-        runner.start(assignment, ANA)
-        fleet.leases.before["renew"] = fail
-        await asyncio.sleep(2.5)
-        assert fleet.leases.of(assignment).lease_until > time.monotonic()
-        await until(lambda: terminal(fleet.leases.of(assignment)), 6)
+    # Captured: to print a trace with the values of all frames takes longer than a heartbeat.
+    with capture_logs() as logs:
+        async with runner.running():
+            runner.start(assignment, ANA)
+            fleet.leases.before["renew"] = fail
+            await asyncio.sleep(2.5)
+            assert fleet.leases.of(assignment).lease_until > time.monotonic()
+            await until(lambda: terminal(fleet.leases.of(assignment)), 6)
     assert fleet.leases.of(assignment).state is SUCCESS
+    assert [line["event"] for line in logs].count("round failed") == 3
 
 
 async def test_shutdown_lets_a_short_statement_finish() -> None:

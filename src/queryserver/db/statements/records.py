@@ -283,7 +283,7 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         handle.session_id,
         handle.session_guid,
         new.in_named_session,
-        handle.has_more_statements and not new.in_named_session,
+        new.keeps_session,
         new.database,
         rows.text_map(new.settings),
         new.row_limit,

@@ -47,7 +47,7 @@ _THREAD_ABOVE_CHARACTERS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a caller asks to run. `previous` with `full_form` comes from a handle in the notebook form (5.4)."""
+    """What a caller asks to run. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
 
     connector: str | None = None
     script: str | None = None
@@ -83,6 +83,21 @@ class _Session:
     guid: str
     named: bool
     owner: str | None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """All that is known of a statement before it is recorded."""
+
+    user: User
+    asked: Submission
+    before: StatementRecord | None
+    connector: Connector
+    script: str
+    statements: Sequence[ScriptStatement]
+    index: int
+    session: _Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +144,8 @@ class Submissions:
         if await self._parts.credentials.are_missing(user, connector):
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
-        new = await self._new(user, asked, before, connector, script, statements, index, session)
+        prepared = _Prepared(user, asked, before, connector, script, statements, index, session)
+        new = await self._new(prepared)
         if before_recording is not None:
             before_recording()
         recorded = await self._parts.records.record(new)
@@ -191,11 +207,22 @@ class Submissions:
     ) -> _Session:
         if asked.session_id is not None and (before is None or asked.continued is None):
             return await self._named_session(user, asked.session_id, connector)
+        shared = connector.limits.shared_session
         if before is not None and before.status.connector == connector.key:
-            kept = await self._parts.sessions.read(before.handle.session_id)
-            owner = kept.owner if kept is not None and kept.is_live else None
-            return _Session(before.handle.session_id, before.handle.session_guid, before.in_named_session, owner)
-        return _Session(await self._parts.records.new_session_id(), new_session_guid(), named=False, owner=None)
+            handle, named = before.handle, before.in_named_session
+            owner = await self._holder(handle.session_id)
+            return _Session(handle.session_id, handle.session_guid, named, owner, shared and not named)
+        session_id, guid = await self._parts.records.new_session_id(), new_session_guid()
+        if not shared:
+            return _Session(session_id, guid, named=False, owner=None)
+        purpose = _shared_for(_database(asked, None), self._settings(asked, None))
+        session_id, guid = await self._parts.sessions.shared(user.id, connector.key, purpose, (session_id, guid))
+        return _Session(session_id, guid, named=False, owner=await self._holder(session_id), shared=True)
+
+    async def _holder(self, session_id: int) -> str | None:
+        """The instance that holds a session now."""
+        kept = await self._parts.sessions.read(session_id)
+        return kept.owner if kept is not None and kept.is_live else None
 
     async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
         """A session of create_session. The statement of one that is gone is recorded, and fails (Contract 9.3)."""
@@ -207,43 +234,35 @@ class Submissions:
         await self._parts.sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
-    async def _new(
-        self,
-        user: User,
-        asked: Submission,
-        before: StatementRecord | None,
-        connector: Connector,
-        script: str,
-        statements: Sequence[ScriptStatement],
-        index: int,
-        session: _Session,
-    ) -> NewStatement:
-        limits = self._parts.limits
-        chosen = statements[index]
-        inherited = before if asked.continued is not None else None
+    async def _new(self, prepared: _Prepared) -> NewStatement:
+        limits, asked, connector = self._parts.limits, prepared.asked, prepared.connector
+        session = prepared.session
+        chosen = prepared.statements[prepared.index]
+        inherited = prepared.before if asked.continued is not None else None
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
         owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
-        handle = _handle(chosen, index, len(statements), session)
+        handle = _handle(chosen, prepared.index, len(prepared.statements), session)
         return NewStatement(
             id=uuid4(),
-            user_id=user.id,
+            user_id=prepared.user.id,
             connector=connector.key,
             dialect=connector.dialect,
             handle=handle,
-            script=script if len(statements) > 1 and not same_script else None,
+            script=prepared.script if len(prepared.statements) > 1 and not same_script else None,
             script_id=inherited.script_id if inherited and same_script else None,
-            database=asked.database or (inherited.database if inherited else None),
+            database=_database(asked, inherited),
             settings=self._settings(asked, inherited),
             row_limit=self._row_limit(asked.limit or (inherited.row_limit if inherited else None)),
             timeout=timedelta(seconds=timeout_s) if timeout_s else connector.limits.statement_timeout,
             has_result_set=expects_result_set(chosen.text, connector.dialect),
             in_history=asked.in_history,
             in_named_session=session.named,
+            keeps_session=session.shared or (handle.has_more_statements and not session.named),
             parent_uuid=asked.parent_uuid,
             owner=owner,
             lease=limits.lease,
-            idempotency=_idempotency(asked, connector, script),
+            idempotency=_idempotency(asked, connector, prepared.script),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
         )
@@ -297,6 +316,15 @@ def new_session_guid() -> str:
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
+def _database(asked: Submission, inherited: StatementRecord | None) -> str | None:
+    return asked.database or (inherited.database if inherited else None)
+
+
+def _shared_for(database: str | None, settings: Mapping[str, str]) -> str:
+    """What an engine session is opened with: statements that ask for the same share one (Contract editor 9.3)."""
+    return json.dumps([database, sorted(settings.items())])
+
+
 async def _split(script: str, dialect: str) -> Sequence[ScriptStatement]:
     if len(script) > _THREAD_ABOVE_CHARACTERS:
         return await asyncio.to_thread(Script, script, dialect)
@@ -345,7 +373,7 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         settings=new.settings,
         session_id=new.handle.session_id,
         in_named_session=new.in_named_session,
-        keeps_session=new.handle.has_more_statements and not new.in_named_session,
+        keeps_session=new.keeps_session,
         row_limit=new.row_limit,
         deadline_at=record.deadline_at,
         sent=False,
