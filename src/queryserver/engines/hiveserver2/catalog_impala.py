@@ -13,6 +13,7 @@ from queryserver.domain.catalog import (
     TableSummary,
 )
 from queryserver.domain.errors import NotSupported, StatementRejected
+from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import NO_STATISTICS, FamilyCatalog, once
 from queryserver.engines.hiveserver2.catalog_hive import described
@@ -21,7 +22,7 @@ from queryserver.engines.hiveserver2.catalog_partitions import Partition
 from queryserver.engines.hiveserver2.catalog_paths import Place, joined
 from queryserver.engines.hiveserver2.catalog_quoting import literal, qualified, quoted
 from queryserver.engines.hiveserver2.catalog_text import cell, real, whole
-from queryserver.engines.hiveserver2.catalog_types import parse_type
+from queryserver.engines.hiveserver2.catalog_types import is_complex
 
 _BUILTINS = "_impala_builtins"
 _TOTAL = "Total"
@@ -127,13 +128,13 @@ class ImpalaCatalog(FamilyCatalog):
         return joined(table, column, nested)
 
     def _sample_of_values(self, place: Place, kind: SampleKind) -> str:
-        if place.kind.is_complex:
+        if is_complex(place.type):
             raise NotSupported(f"Impala cannot compare the values of {place.name}.")
         return super()._sample_of_values(place, kind)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
         """As `*` does it: complex columns are left out."""
-        return [column.name for column in table.columns if not parse_type(column.type).is_complex]
+        return [column.name for column in table.columns if not is_complex(parse_type(column.type))]
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:

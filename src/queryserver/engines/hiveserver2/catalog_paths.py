@@ -5,23 +5,18 @@ from dataclasses import dataclass
 
 from queryserver.domain.catalog import TableColumn
 from queryserver.domain.errors import NotSupported
+from queryserver.domain.sql_types import SqlType, parse_type
 from queryserver.engines.hiveserver2.catalog_quoting import quoted
-from queryserver.engines.hiveserver2.catalog_types import NestedType, parse_type
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A FROM clause in which `expression` has the values; `type` is their type text, `name` the last segment."""
+    """A FROM clause in which `expression` has the values; `name` is the last segment of their path."""
 
     source: str
     expression: str
-    type: str
+    type: SqlType
     name: str
-
-    @property
-    def kind(self) -> NestedType:
-        """The type taken apart."""
-        return parse_type(self.type)
 
 
 def exploded(table: str, column: TableColumn, nested: Sequence[str]) -> Place:
@@ -37,18 +32,16 @@ def joined(table: str, column: TableColumn, nested: Sequence[str]) -> Place:
 def _walk(
     table: str, column: TableColumn, nested: Sequence[str], enter: Callable[[Place, int, str], tuple[str, str]]
 ) -> Place:
-    place = Place(f"{table} t", f"t.{quoted(column.name)}", column.type, column.name)
+    place = Place(f"{table} t", f"t.{quoted(column.name)}", parse_type(column.type), column.name)
     for number, segment in enumerate(nested, start=1):
-        kind = place.kind
-        part = kind.part(segment)
+        part = place.type.part(segment)
         if part is None:
             raise NotSupported(f"Below {place.name} there is no {segment}.")
-        name, text = part
-        if kind.base == "struct":
-            place = Place(place.source, f"{place.expression}.{quoted(name)}", text, name)
+        if place.type.fields:
+            place = Place(place.source, f"{place.expression}.{quoted(segment)}", part, segment)
         else:
-            source, expression = enter(place, number, name)
-            place = Place(source, expression, text, name)
+            source, expression = enter(place, number, segment)
+            place = Place(source, expression, part, segment)
     return place
 
 
