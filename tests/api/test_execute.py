@@ -222,6 +222,7 @@ class TestConnectors:
             ("hive", "hive2"),
             ("HIVE", "hive2"),
             ("beeswax", "hive2"),
+            ("beeswax-7", "7"),
             ("hive2", "hive2"),
             ("7", "7"),
             ("hive-7", "7"),

@@ -30,18 +30,20 @@ class Connectors:
 
         Raises UnknownDialect, also when the caller may not use what was named: the two are not told apart.
         """
-        wanted = (name or "").strip().casefold()
-        wanted = _OTHER_NAMES.get(wanted, wanted)
+        wanted = _usual((name or "").strip())
         visible = self.visible(user)
-        if not wanted:
-            return _first(visible, lambda one: one.key.casefold() == self._default) or _any(visible, name)
-        dialect, _, key = wanted.rpartition("-")
-        return (
-            _first(visible, lambda one: one.key.casefold() == wanted)
-            or _first(visible, lambda one: one.dialect == wanted)
-            or _first(visible, lambda one: one.key.casefold() == key and one.dialect == dialect)
-            or _any([], name)
-        )
+        if wanted:
+            dialect, key = _parts(wanted)
+            found = (
+                _first(visible, lambda one: one.key.casefold() == wanted)
+                or _first(visible, lambda one: one.dialect == wanted)
+                or _first(visible, lambda one: one.key.casefold() == key and one.dialect == dialect)
+            )
+        else:
+            found = _first(visible, lambda one: one.key.casefold() == self._default) or _first(visible, lambda _: True)
+        if found is None:
+            raise UnknownDialect(name or "")
+        return found
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use, in their configured order."""
@@ -53,12 +55,12 @@ class Connectors:
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Keys and dialect of history entries that a name chooses; an unknown one chooses nothing."""
-        wanted = _OTHER_NAMES.get(name.casefold(), name.casefold())
+        wanted = _usual(name)
         if wanted in self._connectors and self._connectors[wanted].dialect != wanted:
             return (self._connectors[wanted].key,), None
         if any(one.dialect == wanted for one in self._connectors.values()):
             return None, wanted
-        dialect, _, key = wanted.rpartition("-")
+        dialect, key = _parts(wanted)
         found = self._connectors.get(key)
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
@@ -99,7 +101,13 @@ def _first(connectors: Sequence[Connector], fits: Callable[[Connector], bool]) -
     return next((one for one in connectors if fits(one)), None)
 
 
-def _any(connectors: Sequence[Connector], name: str | None) -> Connector:
-    if not connectors:
-        raise UnknownDialect(name or "")
-    return connectors[0]
+def _usual(name: str) -> str:
+    """As names are compared: folded, older names of dialects replaced."""
+    folded = name.casefold()
+    return _OTHER_NAMES.get(folded, folded)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Dialect and key of the form `<dialect>-<id>`."""
+    dialect, _, key = name.rpartition("-")
+    return _usual(dialect), key
