@@ -1,0 +1,170 @@
+"""One Avatica connection: it lives in one Query Server, has one statement at a time, and gives signs of life."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from queryserver.domain.errors import EngineError, OutcomeUnknown, SessionLost
+from queryserver.engines.phoenix import messages
+from queryserver.engines.phoenix.address import Login, Patience, PhoenixAddress
+from queryserver.engines.phoenix.errors import Phase, avatica_errors
+from queryserver.engines.phoenix.http import HttpClient, Route
+from queryserver.engines.phoenix.protobuf import Message
+
+Answered = TypeVar("Answered")
+
+
+class Connection:
+    """Made by `connect`. A request that may take as long as the statement has no time limit of its own: instead a
+    second request asks now and then whether the server is still there and still knows the connection.
+    """
+
+    def __init__(self, http: HttpClient, route: Route, patience: Patience) -> None:
+        self.id = str(uuid4())
+        self._http = http
+        self._route = route
+        self._patience = patience
+        self._lost: EngineError | None = None
+        self._lost_now = asyncio.Event()
+        self._beat: asyncio.Task[None] | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """The server is out of reach, or no longer knows the connection."""
+        return self._lost is not None
+
+    async def open(self, properties: Mapping[str, str], *, read_only: bool) -> None:
+        """Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
+        await self._call(Phase.OPENING, "OpenConnection", messages.open_connection(self.id, properties))
+        sync = messages.synchronize(self.id, auto_commit=True, read_only=read_only)
+        await self._call(Phase.OPENING, "ConnectionSync", sync)
+        self._beat = asyncio.create_task(self._give_signs(), name="signs of life")
+
+    async def new_statement(self) -> int:
+        """The number of a new statement. Raises SessionLost when the connection is gone."""
+        body = messages.of_connection(self.id)
+        answer = await self._call(Phase.BEFORE, "CreateStatement", body)
+        return messages.statement_id(answer)
+
+    async def execute(self, statement: int, sql: str, *, rows: int) -> messages.Executed:
+        """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
+        body = messages.prepare_and_execute(self.id, statement, sql, rows=rows)
+        answer = await self._watched(self._call(Phase.SENT, "PrepareAndExecute", body, within_s=None))
+        with avatica_errors(Phase.SENT):
+            return messages.executed(answer)
+
+    async def fetch(self, statement: int, *, offset: int, rows: int) -> messages.Frame:
+        """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
+        body = messages.fetch(self.id, statement, offset=offset, rows=rows)
+        answer = await self._watched(self._call(Phase.SENT, "Fetch", body, within_s=None))
+        with avatica_errors(Phase.SENT):
+            return messages.fetched(answer)
+
+    async def close_statement(self, statement: int) -> bool:
+        """Free a statement; one that runs is stopped. False when the server did not confirm. Limited in time."""
+        body = messages.of_statement(self.id, statement)
+        try:
+            await self._call(Phase.SENT, "CloseStatement", body, within_s=self._patience.stop_s)
+        except EngineError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Idempotent, limited in time."""
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.wait({self._beat})
+        if self._lost is None:
+            self._lose(SessionLost("The Phoenix session is closed."))
+            with suppress(EngineError):
+                body = messages.of_connection(self.id)
+                await self._call(Phase.BEFORE, "CloseConnection", body, within_s=self._patience.stop_s)
+
+    async def _call(self, phase: Phase, name: str, body: bytes, *, within_s: float | None = 0) -> Message:
+        """One exchange; 0 means the usual limit."""
+        limit_s = self._patience.answer_s if within_s == 0 else within_s
+        request = messages.request(name, body)
+        try:
+            with avatica_errors(phase):
+                return messages.response(name, await self._http.post(self._route, request, within_s=limit_s))
+        except (SessionLost, OutcomeUnknown) as error:
+            if not isinstance(error.__cause__, messages.Missing):
+                self._lose(error)
+            raise
+
+    async def _watched(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
+        """What the exchange gives; the loss of the connection when that is found out first."""
+        request = asyncio.create_task(exchange, name="exchange")
+        loss = asyncio.create_task(self._lost_now.wait(), name="loss")
+        try:
+            await asyncio.wait({request, loss}, return_when=asyncio.FIRST_COMPLETED)
+            if request.done():
+                return request.result()
+            raise OutcomeUnknown(_after_sending(self._lost)) from self._lost
+        finally:
+            for task in (request, loss):
+                task.cancel()
+            await asyncio.wait({request, loss})
+            if not request.cancelled():
+                request.exception()
+
+    async def _give_signs(self) -> None:
+        """Keep the connection known, and find out when it no longer is."""
+        silent_since: float | None = None
+        clock = asyncio.get_running_loop().time
+        body = messages.request("ConnectionSync", messages.synchronize(self.id))
+        while self._lost is None:
+            await asyncio.sleep(self._patience.beat_s)
+            asked = clock()
+            try:
+                with avatica_errors(Phase.BEFORE):
+                    answer = await self._http.post(self._route, body, within_s=self._patience.answer_s)
+                    messages.response("ConnectionSync", answer)
+                silent_since = None
+            except EngineError as error:
+                if isinstance(error.__cause__, messages.ServerError):
+                    self._lose(error)
+                    return
+                silent_since = silent_since or asked
+                if clock() - silent_since >= self._patience.silence_s:
+                    self._lose(SessionLost("The Query Server gives no sign of life."))
+
+    def _lose(self, error: EngineError) -> None:
+        if self._lost is None:
+            self._lost = error
+            self._lost_now.set()
+
+
+async def connect(
+    http: HttpClient, address: PhoenixAddress, login: Login | None, properties: Mapping[str, str], *, read_only: bool
+) -> Connection:
+    """A new connection, at the first of the server's addresses that answers.
+
+    Raises EngineUnavailable, CredentialsRequired, StatementRejected.
+    """
+    *others, last = await http.addresses()
+    for ip in others:
+        connection = Connection(http, Route(ip, login), address.patience)
+        with suppress(EngineError):
+            await _open(connection, properties, read_only=read_only)
+            return connection
+    connection = Connection(http, Route(last, login), address.patience)
+    await _open(connection, properties, read_only=read_only)
+    return connection
+
+
+async def _open(connection: Connection, properties: Mapping[str, str], *, read_only: bool) -> None:
+    try:
+        await connection.open(properties, read_only=read_only)
+    except BaseException:
+        await connection.close()
+        raise
+
+
+def _after_sending(error: EngineError | None) -> str:
+    cause = error.__cause__ if error is not None else None
+    if isinstance(cause, messages.ServerError):
+        return "Results have expired: the Query Server no longer knows this session."
+    return "The Query Server gives no sign of life. The statement may or may not have taken effect."

@@ -1,0 +1,104 @@
+"""One Phoenix Query Server as an Engine."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.user import User
+from queryserver.engines.phoenix.address import PhoenixAddress
+from queryserver.engines.phoenix.connection import Connection, connect
+from queryserver.engines.phoenix.http import HttpClient
+from queryserver.engines.phoenix.statement import PhoenixStatement
+from queryserver.engines.quoting import identifier
+from queryserver.engines.streamed_session import StreamedSession
+from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+
+_CONVERTER_THREADS = 2
+_SCHEMA_MISSING = re.compile(r"^ERROR 722 ")
+# Phoenix takes any property without a word: these are the ones that mean something to a session.
+_SETTINGS = re.compile(
+    r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
+    r"|phoenix\.(?:query|mutate|scan|upsert|connection|server\.page|trace|log|default)\.[\w.]+"
+)
+
+
+class PhoenixEngine:
+    """Statements on one Query Server. `SessionOptions.database` names a schema."""
+
+    def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
+        self._address = address
+        self._read_only = read_only
+        self._http = HttpClient(address)
+        self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="phoenix")
+
+    @property
+    def dialect(self) -> str:
+        return "phoenix"
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities(explain_column="PLAN", wants_credentials=self._address.username is None)
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
+        """A session in the schema of `options`; leaving it stops what still runs in it."""
+        connection = await self._connect(options)
+        session = StreamedSession(
+            lambda sql: PhoenixStatement(connection, sql),
+            is_connected=lambda: not connection.is_lost,
+            executor=self._executor,
+        )
+        try:
+            if options.database:
+                await _use(connection, options.database)
+            yield session
+        finally:
+            await asyncio.shield(_leave(session, connection))
+
+    async def ping(self) -> None:
+        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
+        connection = await self._connect(SessionOptions())
+        await asyncio.shield(connection.close())
+
+    async def close(self) -> None:
+        await self._http.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _connect(self, options: SessionOptions) -> Connection:
+        login = self._address.login(options)
+        properties = _checked(options.settings)
+        return await connect(self._http, self._address, login, properties, read_only=self._read_only)
+
+
+def _checked(settings: Mapping[str, str]) -> Mapping[str, str]:
+    for name in settings:
+        if not _SETTINGS.fullmatch(name):
+            raise StatementRejected(f"unknown connection property {name}")
+    return settings
+
+
+async def _use(connection: Connection, schema: str) -> None:
+    """Make a schema the session's: the one of that name, else of the name as Phoenix folds it."""
+    try:
+        await _run(connection, f"USE {identifier(schema)}")
+    except StatementRejected as error:
+        if not _SCHEMA_MISSING.match(error.message) or schema == schema.upper():
+            raise
+        await _run(connection, f"USE {identifier(schema.upper())}")
+
+
+async def _run(connection: Connection, sql: str) -> None:
+    """A statement of ours without rows."""
+    statement = await connection.new_statement()
+    try:
+        await connection.execute(statement, sql, rows=1)
+    finally:
+        await connection.close_statement(statement)
+
+
+async def _leave(session: StreamedSession, connection: Connection) -> None:
+    await session.leave()
+    await connection.close()
