@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -93,6 +92,7 @@ class Operation:
         self._cancel_asked = False
         self._canceled = False
         self._abandoned = False
+        self._is_deaf = False
         self._start = asyncio.create_task(self._run(), name="statement")
 
     @property
@@ -153,7 +153,7 @@ class Operation:
         if not self.is_running and not self._source.is_open:
             return
         self._cancel_asked = True
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
                     # A signal that meets the server between two messages of a statement is lost: hence again.
@@ -162,10 +162,12 @@ class Operation:
                 if self._source.is_open:
                     self._canceled = True
                     await self._end(keep=False)
+        except TimeoutError:
+            self._is_deaf = True
 
     async def close(self) -> None:
-        """Free what the server holds for the statement; one that still runs is stopped."""
-        if not self._start.done():
+        """Free what the server holds for the statement; one that still runs is stopped, unless that was in vain."""
+        if not self._start.done() and not self._is_deaf:
             await self.cancel()
         tasks = self._unfinished()
         for task in tasks:

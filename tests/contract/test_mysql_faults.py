@@ -1,0 +1,36 @@
+"""MariaDB over a line that breaks."""
+
+from collections.abc import Callable, Generator
+
+import pytest
+from tests.contract.engine_faults import FaultsContract
+from tests.contract.test_mysql_engine import FACTS
+from tests.engines.mariadb import mariadb_server
+from tests.engines.servers import ServerAddress
+
+from queryserver.engines.mysql import MysqlAddress, MysqlEngine
+from queryserver.interfaces.engine import Engine
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Generator[ServerAddress]:
+    """MariaDB with fresh data."""
+    with mariadb_server() as address:
+        yield address
+
+
+@pytest.mark.engine("mariadb")
+class TestMariadbFaults(FaultsContract):
+    """The wire-compatible peer of MySQL."""
+
+    facts = FACTS
+
+    @pytest.fixture
+    def server(self, mariadb: ServerAddress) -> tuple[str, int]:
+        return mariadb.host, mariadb.port
+
+    @pytest.fixture
+    def engine_at(self, mariadb: ServerAddress) -> Callable[[int], Engine]:
+        return lambda port: MysqlEngine(
+            MysqlAddress("127.0.0.1", port, "users", mariadb.user, mariadb.password, connect_timeout_s=2)
+        )

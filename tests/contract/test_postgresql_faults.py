@@ -1,0 +1,26 @@
+"""PostgreSQL over a line that breaks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.contract.engine_faults import FaultsContract
+from tests.contract.test_postgresql_engine import FACTS, address_of
+
+from queryserver.engines.postgresql import PostgresqlEngine
+from queryserver.interfaces.engine import Engine
+
+
+class TestPostgresqlFaults(FaultsContract):
+    """The embedded release, reached over TCP."""
+
+    facts = FACTS
+
+    @pytest.fixture
+    def server(self, users_dsn: str) -> tuple[str, int]:
+        address = address_of(users_dsn)
+        return address.host, address.port
+
+    @pytest.fixture
+    def engine_at(self, users_dsn: str) -> Callable[[int], Engine]:
+        return lambda port: PostgresqlEngine(replace(address_of(users_dsn), port=port, connect_timeout_s=2))

@@ -1,0 +1,178 @@
+"""A TCP proxy between an engine's client and its real server that breaks the line in the ways lines break."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+
+from tests.engines.servers import free_port
+
+_CHUNK_BYTES = 65_536
+_FEW_BYTES = 7
+_FRAGMENTED_BYTES = 20_000
+_GARBAGE = bytes(range(255, -1, -1)) * 16
+_RESET = struct.pack("ii", 1, 0)
+_CLOSED_S = 10.0
+
+
+class Fault(Enum):
+    """What happens to the server's answers."""
+
+    NONE = "passed on"
+    RESET = "connection reset"
+    CUT = "connection closed in the middle of an answer"
+    GARBAGE = "something else answers, then closes"
+    SILENCE = "nothing comes any more"
+    FRAGMENTS = "a few bytes at a time"
+
+
+@dataclass(eq=False)
+class _Line:
+    """One client's connection and the one that the proxy made for it."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    passed: int = 0
+    """Bytes of the server's answers passed on since the fault was set."""
+    is_dead: bool = False
+
+
+class FaultProxy:
+    """Listens on `port`. A fault counts for open and for new connections until the next one is set."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = free_port()
+        self._target = (host, port)
+        self._fault, self._after = Fault.NONE, 0
+        self._listener: asyncio.Server | None = None
+        self._lines = set[_Line]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+
+    def set_fault(self, fault: Fault, *, after_bytes: int = 0) -> None:
+        """From now on each connection passes `after_bytes` of the server's answers on, then `fault` happens."""
+        self._fault, self._after = fault, after_bytes
+        for line in self._lines:
+            line.passed = 0
+
+    async def listen(self) -> None:
+        """Take connections; after `die` again, on the same port, without any fault."""
+        self.set_fault(Fault.NONE)
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def die(self) -> None:
+        """As when the server's machine lost its process: open connections are reset, new ones refused."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for line in list(self._lines):
+            _reset(line.client)
+        await self.closed()
+
+    async def closed(self) -> None:
+        """Returns once every client has closed its connections. Raises TimeoutError when one does not."""
+        async with asyncio.timeout(_CLOSED_S):
+            await self._all_closed.wait()
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._listener is not None:
+            self._listener.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="fault proxy")
+        self._tasks.add(task)
+        self._all_closed.clear()
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._all_closed.set()
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        line: _Line | None = None
+        try:
+            from_server, to_server = await asyncio.open_connection(*self._target)
+            line = _Line(to_client, to_server)
+            self._lines.add(line)
+            async with asyncio.TaskGroup() as group:
+                answers = group.create_task(self._pass_answers(line, from_server), name="fault proxy")
+                await _pass_on(from_client, to_server)
+                answers.cancel()
+        except (OSError, ExceptionGroup):
+            pass  # either side is gone
+        finally:
+            if line is not None:
+                self._lines.discard(line)
+                line.server.close()
+            to_client.close()
+
+    async def _pass_answers(self, line: _Line, from_server: asyncio.StreamReader) -> None:
+        """Until the server ends; a client that the fault has cut off is waited for: it must close by itself."""
+        while chunk := await from_server.read(_CHUNK_BYTES):
+            if line.is_dead:
+                continue
+            if self._fault in {Fault.NONE, Fault.FRAGMENTS}:
+                await self._write(line, chunk)
+                continue
+            whole = chunk[: max(self._after - line.passed, 0)]
+            await self._write(line, whole)
+            if len(whole) < len(chunk):
+                await self._break(line)
+        if not line.is_dead:
+            line.client.close()
+
+    async def _write(self, line: _Line, chunk: bytes) -> None:
+        line.passed += len(chunk)
+        if self._fault is Fault.FRAGMENTS and line.passed < _FRAGMENTED_BYTES:
+            for start in range(0, len(chunk), _FEW_BYTES):
+                line.client.write(chunk[start : start + _FEW_BYTES])
+                await line.client.drain()
+                await asyncio.sleep(0)
+        else:
+            line.client.write(chunk)
+        with suppress(OSError):
+            await line.client.drain()
+
+    async def _break(self, line: _Line) -> None:
+        line.is_dead = True
+        if self._fault is Fault.RESET:
+            _reset(line.client)
+        elif self._fault is not Fault.SILENCE:
+            if self._fault is Fault.GARBAGE:
+                line.client.write(_GARBAGE)
+            line.client.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close so that the other side gets RST, not FIN."""
+    connected = writer.get_extra_info("socket")
+    if connected is not None and connected.fileno() >= 0:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def fault_proxy(host: str, port: int) -> AsyncGenerator[FaultProxy]:
+    """A listening proxy before the server at `host` and `port`."""
+    proxy = FaultProxy(host, port)
+    await proxy.listen()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
