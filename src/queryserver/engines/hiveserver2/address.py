@@ -1,0 +1,135 @@
+"""Where HiveServer2 is, and how to log in there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.user import User
+from queryserver.engines.addresses import AddressRules
+from queryserver.interfaces.engine import SessionOptions
+
+
+class Mechanism(StrEnum):
+    """How a connection logs in."""
+
+    NONE = "NONE"
+    """SASL PLAIN with the user name only."""
+    NOSASL = "NOSASL"
+    PLAIN = "PLAIN"
+    LDAP = "LDAP"
+    """As PLAIN: user name and password."""
+    GSSAPI = "GSSAPI"
+    JWT = "JWT"
+    """The caller's own token, over http."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who a connection is, and to which member. `password` holds the token with JWT."""
+
+    member: Member
+    user: str
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """`ca` is PEM text of the authorities to trust; empty for those of the system."""
+
+    validate: bool = True
+    ca: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Kerberos:
+    """The server's principal; an empty host is that of the member."""
+
+    service: str = "hive"
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one call may take, in seconds.
+
+    Hive compiles within `execute`; a server may compute rows within `fetch`.
+    """
+
+    connect_s: float = 10.0
+    execute_s: float = 300.0
+    status_s: float = 90.0
+    fetch_s: float = 600.0
+    other_s: float = 30.0
+    end_s: float = 3.0
+    """Cancel and close: whoever waits for them has given up already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hs2Address:
+    """A group of servers that answer alike; a session stays with its member.
+
+    Without `username` each caller logs in under the own name. With `impersonation` the service logs in and acts for
+    the caller. `session_conf` are engine options; time-outs of 0 are the engine's own.
+    """
+
+    members: tuple[Member, ...]
+    mechanism: Mechanism = Mechanism.NONE
+    http_path: str | None = None
+    """None: binary transport."""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    impersonation: bool = False
+    kerberos: Kerberos = Kerberos()
+    tls: Tls | None = None
+    database: str = "default"
+    session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    query_timeout_s: int = 0
+    session_timeout_s: int = 0
+    limits: Limits = Limits()
+    rules: AddressRules = field(default_factory=AddressRules)
+    max_idle: int = 16
+    idle_s: float = 60.0
+
+    @property
+    def wants_credentials(self) -> bool:
+        """Whether callers must bring a user and a password."""
+        return self._takes_password and not self.username
+
+    @property
+    def needs_caller(self) -> bool:
+        """Whether nobody but a caller can log in."""
+        return self.wants_credentials or self.mechanism is Mechanism.JWT
+
+    def login(self, member: Member, user: User, options: SessionOptions) -> Login:
+        """Who the session is. Raises CredentialsRequired."""
+        if self.mechanism is Mechanism.JWT:
+            if not options.external_token:
+                raise CredentialsRequired("This data source needs the caller's own token.")
+            return Login(member, user.username, options.external_token)
+        if options.credentials is not None:
+            return Login(member, options.credentials.username, options.credentials.password)
+        if self.wants_credentials:
+            raise CredentialsRequired("This data source needs a user and a password.")
+        return Login(member, self.username or user.username, self.password)
+
+    def proxied(self, user: User, options: SessionOptions) -> str | None:
+        """The user to act for; None: the login is the user."""
+        acts = self.impersonation and options.credentials is None and bool(self.username)
+        return user.username if acts and user.username != self.username else None
+
+    @property
+    def _takes_password(self) -> bool:
+        return self.mechanism in {Mechanism.PLAIN, Mechanism.LDAP}

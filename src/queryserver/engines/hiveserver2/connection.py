@@ -1,0 +1,81 @@
+"""One connection to a HiveServer2: one call at a time, each limited in time."""
+
+import asyncio
+from functools import partial
+
+from queryserver.engines.hiveserver2.errors import LOST_IN_TRANSIT, LoginRefused, WireLost
+from queryserver.engines.hiveserver2.protocol.messages import ServerException, decode_reply, encode_call
+from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
+from queryserver.engines.hiveserver2.transports import Transport
+
+
+class Connection:
+    """A PooledConnection.
+
+    A caller who is cancelled leaves its call to itself: the connection waits for the answer and throws it away, for
+    closing it would end the session that it opened.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._turn = asyncio.Lock()
+        self._sequence = 0
+        self._exchange: asyncio.Task[object] | None = None
+        self._broken = False
+        self.opened_session = False
+        """Whether a session lives as long as this connection."""
+
+    def is_closed(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._broken or self._transport.is_closed()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is on its way."""
+        return self._turn.locked()
+
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
+        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise WireLost(sent=False) from None
+        task = asyncio.create_task(self._carry_out(method, request, limit_s), name=method.name)
+        self._exchange = task
+        task.add_done_callback(self._end_turn)
+        return await asyncio.shield(task)
+
+    async def clean(self) -> bool:
+        """Whether another session may have the connection."""
+        return not (self.is_closed() or self.is_busy or self.opened_session)
+
+    async def shut(self) -> None:
+        """Close the connection; a call on its way is given up."""
+        self._broken = True
+        if self._exchange is not None and not self._exchange.done():
+            self._exchange.cancel()
+            await asyncio.wait({self._exchange})
+        await self._transport.close()
+
+    async def _carry_out(self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float) -> ReplyT:
+        if self.is_closed():
+            raise WireLost(sent=False)
+        self._sequence = self._sequence % 0x7FFFFFFF + 1
+        raw = encode_call(method, request, self._sequence)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._transport.exchange(raw, partial(decode_reply, method, sequence=self._sequence))
+        except (LoginRefused, ServerException):
+            raise
+        except LOST_IN_TRANSIT as error:
+            self._broken = True
+            raise WireLost(sent=True) from error
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _end_turn(self, task: asyncio.Task[ReplyT]) -> None:
+        self._turn.release()
+        if not task.cancelled():
+            task.exception()

@@ -1,0 +1,118 @@
+"""A group of HiveServer2 members as an Engine."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
+from queryserver.domain.user import User
+from queryserver.engines.connection_pool import ConnectionPool
+from queryserver.engines.hiveserver2.address import Hs2Address, Login
+from queryserver.engines.hiveserver2.connecting import connect
+from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.opening import check_known, open_session
+from queryserver.engines.hiveserver2.resuming import Mark
+from queryserver.engines.hiveserver2.session import Hs2Session
+from queryserver.engines.hiveserver2.variants import Variant
+from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.interfaces.engine import EngineCapabilities, EngineSession, OperationHandle, SessionOptions
+
+_PING_USER = User(id=0, username="anonymous")
+
+
+class Hs2Engine:
+    """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
+
+    def __init__(self, address: Hs2Address, variant: Variant) -> None:
+        self._address = address
+        self._variant = variant
+        self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
+        self._turns = itertools.count()
+
+    @property
+    def dialect(self) -> str:
+        return self._variant.dialect
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self._variant.capabilities
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
+        """A session on a member that can be reached; leaving it ends what still runs in it."""
+        login, connection = await self._connect(user, options)
+        wire = self._wire(login, connection)
+        session: Hs2Session | None = None
+        try:
+            handle = await open_session(connection, self._address, self._variant, user, options)
+            session = Hs2Session(wire, handle, login.member, self._variant)
+            yield session
+        finally:
+            await asyncio.shield(self._leave(login, wire, session))
+
+    @asynccontextmanager
+    async def reattach(
+        self, user: User, options: SessionOptions, token: str, *, rows_read: int
+    ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
+        """See ResumableEngine. Works where the server keeps sessions whose connection is gone."""
+        mark = Mark.from_text(token)
+        if mark.member not in self._address.members:
+            raise OutcomeUnknown("Results have expired: the server that had them is no longer configured.")
+        login = self._address.login(mark.member, user, options)
+        connection = await self._pool.take(login)
+        wire = self._wire(login, connection)
+        session: Hs2Session | None = None
+        try:
+            await check_known(wire, mark.operation)
+            session = Hs2Session(wire, mark.session, mark.member, self._variant)
+            yield session, session.adopt(mark.operation, rows_read=rows_read)
+        finally:
+            await asyncio.shield(self._leave(login, wire, session))
+
+    async def ping(self) -> None:
+        """Opens a session of the service; where callers log in themselves only a connection is tried."""
+        if self._address.needs_caller:
+            await self._reach()
+            return
+        async with self.session(_PING_USER, SessionOptions()):
+            return
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _connect(self, user: User, options: SessionOptions) -> tuple[Login, Connection]:
+        """A connection to the member whose turn it is, or to the next one that can be reached."""
+        members = self._address.members
+        first = next(self._turns) % len(members)
+        failure = EngineUnavailable("No server is configured.")
+        for member in members[first:] + members[:first]:
+            login = self._address.login(member, user, options)
+            try:
+                return login, await self._pool.take(login)
+            except EngineUnavailable as error:
+                failure = error
+        raise failure
+
+    async def _reach(self) -> None:
+        failure = EngineUnavailable("No server is configured.")
+        for member in self._address.members:
+            try:
+                await self._address.rules.resolve(member.host, member.port)
+            except EngineUnavailable as error:
+                failure = error
+            else:
+                return
+        raise failure
+
+    def _wire(self, login: Login, opener: Connection) -> Wire:
+        opener.opened_session = True
+        return Wire(opener, partial(self._pool.take, login), self._address.limits)
+
+    async def _leave(self, login: Login, wire: Wire, session: Hs2Session | None) -> None:
+        is_closed = session is not None and await session.leave()
+        for connection in wire.release():
+            if connection.opened_session:
+                connection.opened_session = not is_closed
+            await self._pool.give_back(login, connection)

@@ -1,0 +1,163 @@
+"""What can go wrong between here and a HiveServer2, as domain errors: the only place where it is known.
+
+WireLost            the connection broke, or was never whole; `sent` tells whether the server may have the call
+LoginRefused        the server refused who we are
+ServerRefused       an answer with an error status
+"""
+
+import re
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+import httpx
+
+from queryserver.domain.errors import (
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
+from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
+from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
+
+_FINE = frozenset({TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING})
+
+
+class WireLost(Exception):
+    """No answer will come. `sent`: the server may have received the call."""
+
+    def __init__(self, *, sent: bool) -> None:
+        super().__init__("The connection was lost.")
+        self.sent = sent
+
+
+class LoginRefused(Exception):
+    """The server's words about the login."""
+
+
+class ServerRefused(Exception):
+    """An answer whose status is an error."""
+
+    def __init__(self, status: TStatus) -> None:
+        super().__init__(message_of(status))
+        self.status = status
+
+
+class Purpose(Enum):
+    """What a call is for decides what its failure means."""
+
+    OPEN = auto()
+    """The making of a session: nothing was started."""
+    SUBMIT = auto()
+    FOLLOW = auto()
+    """Anything about a statement that was started."""
+
+
+LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
+"""What transports raise when a connection is no longer usable."""
+
+_EXPIRED = "Results have expired: the engine no longer knows this statement."
+_UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
+_NOT_ALLOWED = re.compile(r"(?i)impersonat|not authorized to delegate|authenticat|unauthorized|doas")
+_NO_SESSION = re.compile(
+    r"(?i)invalid session ?(?:handle|id)|session (?:handle|id)? ?not found|session (?:is )?closed|session expired"
+    r"|invalid or expired session|unknown session"
+)
+_NO_OPERATION = re.compile(
+    r"(?i)invalid operation ?handle|invalid query handle|invalid query id|query id .{1,60} not found"
+    r"|unknown (?:query|operation)|query .{1,60} expired due to client inactivity|operation .{1,80} not found"
+)
+_TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}timeout|timed ?out after")
+
+
+@contextmanager
+def connect_errors() -> Generator[None]:
+    """Around the making of a connection: EngineUnavailable or CredentialsRequired come out."""
+    try:
+        yield
+    except LoginRefused as error:
+        raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+    except ssl.SSLError as error:
+        raise EngineUnavailable("No encrypted connection to the engine could be made.") from error
+    except (*LOST_IN_TRANSIT, WireLost) as error:
+        raise EngineUnavailable("No connection to the engine could be made.") from error
+
+
+@contextmanager
+def call_errors(purpose: Purpose) -> Generator[None]:
+    """Around calls. See Purpose for what comes out."""
+    try:
+        yield
+    except WireLost as error:
+        raise _lost(purpose, sent=error.sent) from error
+    except LoginRefused as error:
+        raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+    except ServerRefused as error:
+        raise domain_error(str(error), purpose, error.status.status_code) from error
+    except ServerException as error:
+        raise domain_error(clean_message(error.message), purpose) from error
+
+
+def _lost(purpose: Purpose, *, sent: bool) -> EngineError:
+    if purpose is Purpose.OPEN:
+        return EngineUnavailable("No connection to the engine could be made.")
+    if purpose is Purpose.SUBMIT and not sent:
+        return SessionLost("The engine session is gone; the statement was not started.")
+    return OutcomeUnknown("The connection to the engine was lost while the statement ran.")
+
+
+def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> EngineError:
+    """What the server's words mean."""
+    if purpose is Purpose.OPEN:
+        return _open_error(message)
+    if purpose is Purpose.SUBMIT and (_NO_SESSION.search(message) or code == TStatusCode.INVALID_HANDLE):
+        return SessionLost("The engine session is gone; the statement was not started.")
+    if code == TStatusCode.INVALID_HANDLE or _NO_OPERATION.search(message) or _NO_SESSION.search(message):
+        return OutcomeUnknown(_EXPIRED)
+    if _TIME_LIMIT.search(message):
+        return EngineTimeout(message)
+    return StatementRejected(message)
+
+
+def _open_error(message: str) -> EngineError:
+    if _NOT_ALLOWED.search(message):
+        return CredentialsRequired(message)
+    return EngineUnavailable(message) if _UNAVAILABLE.search(message) else StatementRejected(message)
+
+
+def check(status: TStatus) -> None:
+    """Raises ServerRefused for a status that is an error."""
+    if status.status_code not in _FINE:
+        raise ServerRefused(status)
+
+
+def message_of(status: TStatus) -> str:
+    """The engine's own words of a status."""
+    infos = status.info_messages or [""]
+    return clean_message(status.error_message or infos[0]) or "The engine refused the call without a reason."
+
+
+_STACK = re.compile(r"\n\s*at [\w$.<>/]+\([^)\n]*\)|\nCaused by: |\n\s*\.\.\. \d+ more")
+_WRAPPERS = re.compile(
+    r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
+    r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
+)
+_POSITIONS = re.compile(r":\d+:\d+\s*\Z")
+_SERVER_PATHS = re.compile(r"\bfile:/\S+")
+
+
+def clean_message(text: str) -> str:
+    """The text without stack traces, Java class names before it, and paths of the server's own disk."""
+    is_wrapped = text.startswith("*")
+    if found := _STACK.search(text):
+        text = text[: found.start()]
+    while found := _WRAPPERS.match(text):
+        text = text[found.end() :]
+    if is_wrapped:
+        text = _POSITIONS.sub("", text)
+    return _SERVER_PATHS.sub("(path)", text).strip()

@@ -1,0 +1,63 @@
+"""The connections of one session: calls about it may use any of them, but it lives as long as its opener."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from queryserver.domain.errors import EngineError
+from queryserver.engines.hiveserver2.address import Limits
+from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
+
+_MOST_CONNECTIONS = 3
+
+
+class Wire:
+    """Calls of one session. `more` gives another connection to the same member under the same login."""
+
+    def __init__(self, opener: Connection, more: Callable[[], Awaitable[Connection]], limits: Limits) -> None:
+        self.limits = limits
+        self._opener = opener
+        self._more = more
+        self._connections = [opener]
+        self._growing = asyncio.Lock()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection that the session lives with is still there."""
+        return not self._opener.is_closed()
+
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
+        """Make a call on a connection that is free. Raises as Connection.call."""
+        connection = self._idle() or await self._another()
+        return await connection.call(method, request, limit_s=limit_s)
+
+    async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
+        """Make a call that only the session's own connection may make."""
+        return await self._opener.call(method, request, limit_s=limit_s)
+
+    def release(self) -> list[Connection]:
+        """All connections; the wire has none afterwards."""
+        connections, self._connections = self._connections, []
+        return connections
+
+    def _idle(self) -> Connection | None:
+        return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
+
+    async def _another(self) -> Connection:
+        """One more connection; the least bad of the present ones when there are enough, or none can be made."""
+        async with self._growing:
+            if idle := self._idle():
+                return idle
+            living = [one for one in self._connections if not one.is_closed()]
+            if len(living) >= _MOST_CONNECTIONS:
+                return living[-1]
+            try:
+                connection = await self._more()
+            except EngineError:
+                if not living:
+                    raise WireLost(sent=False) from None
+                return living[-1]
+            self._connections = [one for one in self._connections if one is self._opener or not one.is_closed()]
+            self._connections.append(connection)
+            return connection
