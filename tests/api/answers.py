@@ -18,8 +18,15 @@ INSIDE = re.compile(
 )
 
 
+# One parameter takes segments at any depth.
+_PARAMETERS = {"{nested}": r".+"}
+
+
 def _pattern(operation: Operation) -> re.Pattern[str]:
-    parts = [r"[^/]*" if part.startswith("{") else re.escape(part) for part in operation.path.rstrip("/").split("/")]
+    parts = [
+        _PARAMETERS.get(part, r"[^/]*") if part.startswith("{") else re.escape(part)
+        for part in operation.path.rstrip("/").split("/")
+    ]
     return re.compile("/".join(parts))
 
 

@@ -15,7 +15,7 @@ from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.frame import Frame
 from queryserver.api.metrics import RequestMetrics
 from queryserver.api.routing import answers_head
-from queryserver.api.v1 import editor, token
+from queryserver.api.v1 import dialect, editor, token
 from queryserver.domain.errors import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
@@ -48,6 +48,8 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
     app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
     if docs_enabled:
         app.router.routes.extend(description.router.routes)
+    # After all fixed groups, so that none of them is read as a dialect.
+    app.router.routes.extend(dialect.router.routes)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -1,7 +1,7 @@
 """Paths as the contract has them: a last slash is optional, segments are decoded once and only after splitting.
 
 Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
-parameter declared `{name:segment}` is decoded when it is read.
+parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
 """
 
 from urllib.parse import quote, unquote_to_bytes
@@ -32,6 +32,26 @@ class FullSegmentConvertor(SegmentConvertor):
     regex = "[^/]+"
 
 
+class RestConvertor(Convertor[str]):
+    """One segment or more that are not empty, still encoded: `names_of` takes them apart."""
+
+    regex = "[^/]+(?:/[^/]+)*"
+
+    def convert(self, value: str) -> str:
+        """As it is: `%2F` is still part of a name."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+def names_of(rest: str) -> tuple[str, ...]:
+    """The decoded names of the segments that a parameter `{…:rest}` took."""
+    return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
+
+
+register_url_convertor("rest", RestConvertor())
 register_url_convertor("segment", SegmentConvertor())
 register_url_convertor("name", FullSegmentConvertor())
 

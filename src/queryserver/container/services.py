@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from queryserver.container.accounts import open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.records import Kept, open_records
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
@@ -23,6 +24,7 @@ from queryserver.interfaces.engine import Engine
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import AccountServices, Services
+from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
 from queryserver.services.running.tools import ExecutionSettings
@@ -53,6 +55,7 @@ class _Foundation:
     connectors: Connectors
     credentials: CredentialBook
     signals: StateSignals
+    metadata: MetadataCache
     threads: Executor
 
 
@@ -77,6 +80,7 @@ async def open_services(
         queue = InlineQueue(runner, notices)
         services = _services(base, runner, queue, notices, registry or CollectorRegistry())
         await stack.enter_async_context(services.retention.running())
+        await stack.enter_async_context(services.metadata.lookups.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
         await stack.enter_async_context(queue.listening())
         await stack.enter_async_context(listening(base.kept.dsn, queue.heard))
@@ -104,6 +108,7 @@ async def _foundation(
         connectors=connectors,
         credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
         signals=StateSignals(),
+        metadata=metadata_cache(kept.database, threads, settings.editor),
         threads=threads,
     )
 
@@ -126,6 +131,7 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
             lease=editor.lease_timeout,
         ),
         limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
+        objects_changed=base.metadata.objects_changed,
     )
 
 
@@ -147,18 +153,21 @@ def _services(
         signals=base.signals,
         cancel_wait=editor.cancel_wait,
     )
+    submissions = _submissions(base, queue, access)
+    ground = Ground(editor, base.connectors, base.credentials, base.kept.sessions, base.metadata, base.threads)
     return Services(
         settings=settings,
         accounts=base.accounts,
         connectors=base.connectors,
         access=access,
-        submissions=_submissions(base, queue, access),
+        submissions=submissions,
         following=following,
         reading=reading,
         downloads=Downloads(access, reading, enabled=settings.desktop.enable_download),
         ending=ending,
         history=History(base.kept.records, base.connectors),
         sessions=_sessions(base, runner, notices),
+        metadata=metadata_services(ground, runner, submissions),
         streams=streams,
         retention=base.kept.retention,
         readiness=_readiness(base),

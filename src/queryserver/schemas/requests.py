@@ -26,6 +26,12 @@ from queryserver.schemas.fields import (
     must,
     without_nulls,
 )
+from queryserver.schemas.metadata_requests import (  # noqa: F401 looked up here by their names, as all of them
+    AutocompleteRequest,
+    DescribeRequest,
+    ExplainRequest,
+    SampleRequest,
+)
 from queryserver.schemas.snippets import Fields, NotebookFields, PreviousHandle, SessionSpec, Snippet
 
 HISTORY_LIMIT_MAX = 100

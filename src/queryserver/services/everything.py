@@ -11,6 +11,11 @@ from queryserver.interfaces.users import UserDirectory
 from queryserver.services.accounts import Accounts
 from queryserver.services.connectors import Connectors
 from queryserver.services.logins import Logins
+from queryserver.services.metadata.browsing import Metadata
+from queryserver.services.metadata.explaining import Explanations
+from queryserver.services.metadata.lookups import LookUps
+from queryserver.services.metadata.samples import Samples
+from queryserver.services.metadata.statistics import Analyses
 from queryserver.services.readiness import Readiness
 from queryserver.services.retention import RetentionSweep
 from queryserver.services.running.runner import Runner
@@ -40,6 +45,17 @@ class AccountServices:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataServices:
+    """What looks at data sources without an operation, or to start one."""
+
+    lookups: LookUps
+    browsing: Metadata
+    samples: Samples
+    analyses: Analyses
+    explanations: Explanations
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """Everything that routes and commands call."""
 
@@ -54,6 +70,7 @@ class Services:
     ending: Ending
     history: History
     sessions: Sessions
+    metadata: MetadataServices
     streams: Streams
     retention: RetentionSweep
     readiness: Readiness

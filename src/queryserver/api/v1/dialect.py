@@ -1,0 +1,54 @@
+"""Paths that begin with a dialect: analyze. They come after all fixed groups."""
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import answer, failures
+from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
+from queryserver.api.v1.editor import shapes
+from queryserver.domain.errors import UnknownDialect
+from queryserver.schemas import generated as wire
+
+router = APIRouter(prefix="/api/v1", tags=["dialect"], route_class=CallRoute)
+
+_FAILURES = failures(400, 403, 404, 413, 415, 429, 501)
+
+
+@router.post(
+    "/{dialect:name}/analyze/{database:segment}/{table:name}",
+    response_model=wire.AnalyzeResponse | wire.ErrorBody,
+    responses=_FAILURES,
+    summary="Compute statistics of a table",
+)
+async def analyze_table(call: AuthenticatedCall, dialect: str, database: str, table: str) -> Response:
+    """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    return await _analyze(call, dialect, database, table, None)
+
+
+@router.post(
+    "/{dialect:name}/analyze/{database:segment}/{table:name}/{column:name}",
+    response_model=wire.AnalyzeResponse | wire.ErrorBody,
+    responses=_FAILURES,
+    summary="Compute statistics of a column",
+)
+async def analyze_column(call: AuthenticatedCall, dialect: str, database: str, table: str, column: str) -> Response:
+    """The same for one column. Spec §4, Contract editor 10.5."""
+    return await _analyze(call, dialect, database, table, column)
+
+
+async def _analyze(call: Call, dialect: str, database: str, table: str, column: str | None) -> Response:
+    if not dialect.strip():
+        raise UnknownDialect(dialect)
+    started = await call.services.metadata.analyses.start(call.user, dialect, database, table, column)
+    status = started.record.status
+    return answer(
+        wire.AnalyzeResponse(
+            status=0,
+            message="",
+            redirect="",
+            watch_url=f"/api/v1/editor/watch/{status.id}",
+            operationId=str(status.id),
+            history_uuid=str(status.id),
+            history_id=status.history_id,
+            handle=shapes.handle(started.record),
+        )
+    )

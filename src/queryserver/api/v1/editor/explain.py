@@ -1,0 +1,49 @@
+"""explain: the engine's plan of a statement that is not run."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import accepts, answer, failures
+from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
+from queryserver.domain.errors import UnknownDialect
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import ExplainRequest
+from queryserver.services.metadata.explaining import ToExplain
+
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
+
+_DECLARED: dict[str, Any] = {
+    "response_model": wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody,
+    "responses": failures(400, 403, 404, 413, 415, 501),
+    "openapi_extra": accepts(ExplainRequest),
+    "summary": "The plan of a statement",
+}
+
+
+@router.post("/editor/explain", **_DECLARED)
+async def explain(call: AuthenticatedCall) -> Response:
+    """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
+    return await _explain(call, None)
+
+
+@router.post("/editor/explain/{dialect:name}", **_DECLARED)
+async def explain_on(call: AuthenticatedCall, dialect: str) -> Response:
+    """The same on a dialect or connector id. Contract editor 8.3."""
+    if not dialect.strip():
+        raise UnknownDialect(dialect)
+    return await _explain(call, dialect)
+
+
+async def _explain(call: Call, dialect: str | None) -> Response:
+    asked = await call.read(ExplainRequest)
+    named = asked.snippet.dialect or dialect
+    explained = await call.services.metadata.explanations.explain(
+        call.user, ToExplain(named, asked.script, asked.current_database, asked.session_id)
+    )
+    refusal = explained.refusal
+    if refusal is None:
+        return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
+    return answer(
+        wire.ExplainFailure(status=1, code=refusal.code, message=refusal.message, statement=explained.statement)
+    )

@@ -1,0 +1,53 @@
+"""Services that look at data sources without an operation."""
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queryserver.db.database import Database
+from queryserver.db.metadata_cache import MetadataAnswers
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.everything import MetadataServices
+from queryserver.services.metadata.browsing import Metadata
+from queryserver.services.metadata.cache import MetadataCache
+from queryserver.services.metadata.explaining import Explanations
+from queryserver.services.metadata.lookups import LookUpParts, LookUps
+from queryserver.services.metadata.samples import Samples
+from queryserver.services.metadata.statistics import Analyses
+from queryserver.services.running.runner import Runner
+from queryserver.services.statements.submission import Submissions
+from queryserver.settings.editor import EditorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What these services stand on."""
+
+    editor: EditorSettings
+    connectors: Connectors
+    credentials: CredentialBook
+    sessions: SessionRecords
+    cache: MetadataCache
+    threads: Executor
+
+
+def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
+    """Answers of catalogues in the service database."""
+    return MetadataCache(MetadataAnswers(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
+
+
+def metadata_services(ground: Ground, runner: Runner, submissions: Submissions) -> MetadataServices:
+    """Lists, descriptions, samples, statistics and plans, over the same looks."""
+    editor, connectors = ground.editor, ground.connectors
+    lookups = LookUps(LookUpParts(connectors, ground.credentials, ground.cache, runner.may_run))
+    return MetadataServices(
+        lookups=lookups,
+        browsing=Metadata(lookups, connectors, max_names=editor.metadata_max_names),
+        samples=Samples(lookups, connectors, submissions, ground.threads, max_bytes=editor.batch_max_bytes),
+        analyses=Analyses(lookups, connectors, submissions),
+        explanations=Explanations(
+            lookups, connectors, ground.sessions, runner.held, max_bytes=editor.statement_max_bytes
+        ),
+    )

@@ -1,0 +1,70 @@
+"""A statement without an operation: for samples and plans."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.result import Column
+from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows, in as few batches as the engine gave."""
+
+    columns: tuple[Column, ...] = ()
+    rows: tuple[pa.RecordBatch, ...] = ()
+
+
+async def run(session: EngineSession, statement: str, *, max_rows: int) -> Answer:
+    """Run a statement and read its first rows; nothing is left at the engine, whoever gives up waiting.
+
+    Raises EngineError: the engine's refusal, or that it was stopped there.
+    """
+    async with _operation(session, statement) as handle:
+        status = await session.poll(handle, wait_s=_POLL_S)
+        while not status.state.is_terminal:
+            status = await session.poll(handle, wait_s=_POLL_S)
+        if status.error is not None:
+            raise status.error
+        if status.state is not OperationState.FINISHED:
+            raise EngineUnavailable("The statement was stopped at the engine.")
+        if not status.has_result_set:
+            return Answer()
+        return Answer(await session.columns(handle), await _first_rows(session, handle, max_rows))
+
+
+async def _first_rows(session: EngineSession, handle: OperationHandle, max_rows: int) -> tuple[pa.RecordBatch, ...]:
+    kept: list[pa.RecordBatch] = []
+    async with aclosing(_as_generator(session, handle)) as batches:
+        async for batch in batches:
+            kept.append(batch.slice(0, max_rows))
+            max_rows -= batch.num_rows
+            if max_rows <= 0:
+                break
+    return tuple(kept)
+
+
+async def _as_generator(session: EngineSession, handle: OperationHandle) -> AsyncGenerator[pa.RecordBatch]:
+    async for batch in session.batches(handle):
+        yield batch
+
+
+@asynccontextmanager
+async def _operation(session: EngineSession, statement: str) -> AsyncGenerator[OperationHandle]:
+    """A submitted statement; whoever leaves early leaves nothing running. The adapter limits the time of the stop."""
+    handle = await session.submit(statement)
+    try:
+        yield handle
+    except BaseException as error:
+        if not isinstance(error, EngineError):
+            await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        await asyncio.shield(session.close(handle))

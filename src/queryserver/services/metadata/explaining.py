@@ -1,0 +1,150 @@
+"""The engine's plan of a statement that is not run (Contract editor 8.3)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import (
+    EngineUnavailable,
+    InvalidParameter,
+    MissingParameter,
+    NotSupported,
+    PayloadTooLarge,
+    SessionLost,
+    SessionNotFound,
+    StatementRejected,
+)
+from queryserver.domain.explanations import explainable
+from queryserver.domain.result import Column
+from queryserver.domain.splitter import Script
+from queryserver.domain.user import User
+from queryserver.formats.cells import cell_values
+from queryserver.interfaces.engine import EngineCapabilities, EngineSession
+from queryserver.interfaces.sessions import SessionRecords
+from queryserver.services.connectors import Connectors
+from queryserver.services.metadata import direct
+from queryserver.services.metadata.lookups import LookUps
+from queryserver.services.running.held_sessions import HeldSessions
+
+_THREAD_ABOVE_CHARACTERS = 50_000
+_MAX_LINES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The plan of `statement`, or the engine's refusal."""
+
+    statement: str
+    plan: str = ""
+    refusal: StatementRejected | SessionLost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToExplain:
+    """A script whose first statement is meant, in the caller's named session if one is given."""
+
+    connector: str | None
+    script: str | None
+    database: str | None = None
+    session_id: int | None = None
+
+
+class Explanations:
+    """Plans. Nothing is recorded."""
+
+    def __init__(
+        self,
+        lookups: LookUps,
+        connectors: Connectors,
+        sessions: SessionRecords,
+        held: HeldSessions,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self._lookups = lookups
+        self._connectors = connectors
+        self._sessions = sessions
+        self._held = held
+        self._max_bytes = max_bytes
+
+    async def explain(self, user: User, asked: ToExplain) -> Explained:
+        """The plan of the first statement.
+
+        Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, SessionNotFound, NotSupported,
+        CredentialsRequired, EngineUnavailable, EngineTimeout.
+        """
+        if asked.script is None or not asked.script.strip():
+            raise MissingParameter("statement is required and must not be blank.")
+        if len(asked.script) > self._max_bytes or len(asked.script.encode()) > self._max_bytes:
+            raise PayloadTooLarge(f"statement: above the limit of {self._max_bytes} bytes.")
+        connector = self._connectors.resolve(user, asked.connector)
+        statement = await _first_statement(asked.script, connector.dialect)
+        text = explainable(statement, connector.dialect)
+        capabilities = self._connectors.engine(connector).capabilities
+        if not capabilities.can_explain:
+            raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
+        if asked.session_id is not None:
+            await self._require_session(user, asked.session_id, connector)
+
+        async def explaining() -> Explained:
+            try:
+                async with self._session(user, connector, asked) as session:
+                    answer = await direct.run(session, capabilities.explain_prefix + text, max_rows=_MAX_LINES)
+            except (StatementRejected, SessionLost) as refusal:
+                return Explained(statement, refusal=refusal)
+            return Explained(statement, _plan(answer, capabilities))
+
+        return await self._lookups.within(connector.limits.metadata_timeout, explaining)
+
+    async def _require_session(self, user: User, session_id: int, connector: Connector) -> None:
+        """Raises SessionNotFound for a session of somebody else, or of another connector."""
+        found = await self._sessions.read(session_id)
+        if found is None and await self._sessions.owner_of(session_id) == user.id:
+            return
+        if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
+            raise SessionNotFound(session_id)
+        await self._sessions.touch(session_id)
+
+    @asynccontextmanager
+    async def _session(self, user: User, connector: Connector, asked: ToExplain) -> AsyncGenerator[EngineSession]:
+        if asked.session_id is None:
+            async with self._lookups.session(user, connector, asked.database) as session:
+                yield session
+            return
+        held = self._held.get(asked.session_id)
+        if held is None:
+            if await self._sessions.read(asked.session_id) is not None:
+                raise EngineUnavailable("Another server holds this session: ask again without session_id, or later.")
+            raise SessionLost(f"Invalid session Id {asked.session_id}: the session is gone.")
+        async with self._held.turn(held) as session:
+            yield session
+
+
+async def _first_statement(script: str, dialect: str) -> str:
+    statements = (
+        await asyncio.to_thread(Script, script, dialect)
+        if len(script) > _THREAD_ABOVE_CHARACTERS
+        else Script(script, dialect)
+    )
+    if not statements:
+        raise InvalidParameter("statement: holds nothing but comments and terminators.")
+    return statements[0].text
+
+
+def _plan(answer: direct.Answer, capabilities: EngineCapabilities) -> str:
+    """The lines of the plan: one text column, or all columns side by side."""
+    wanted = capabilities.explain_column
+    shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]
+    lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []
+    for batch in answer.rows:
+        lines += _lines(batch, [(place, answer.columns[place]) for place in shown])
+    return "\n".join(lines)
+
+
+def _lines(batch: pa.RecordBatch, columns: Sequence[tuple[int, Column]]) -> list[str]:
+    cells = [cell_values(batch.column(place), column) for place, column in columns]
+    return ["\t".join("" if cell is None else str(cell) for cell in row) for row in zip(*cells, strict=True)]

@@ -1,0 +1,41 @@
+"""Statistics that an engine computes of a table or a column (Contract editor 10.5)."""
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.user import User
+from queryserver.interfaces.statements import Recorded
+from queryserver.services.connectors import Connectors
+from queryserver.services.metadata import questions
+from queryserver.services.metadata.lookups import LookUps
+from queryserver.services.statements.submission import Submission, Submissions
+
+
+class Analyses:
+    """Starts the engine's statistics statement as an operation that is in nobody's history."""
+
+    def __init__(self, lookups: LookUps, connectors: Connectors, submissions: Submissions) -> None:
+        self._lookups = lookups
+        self._connectors = connectors
+        self._submissions = submissions
+
+    async def start(self, user: User, connector: str, database: str, table: str, column: str | None) -> Recorded:
+        """The operation; nothing is started for a table or column that is not there.
+
+        Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, DatabaseNotFound, TableNotFound,
+        ColumnNotFound, TooManyStatements, QuotaExceeded.
+        """
+        source = self._connectors.resolve(user, connector)
+
+        async def finding() -> str:
+            return await self._statement(user, source, database, table, column)
+
+        statement = await self._lookups.within(source.limits.metadata_timeout, finding)
+        return await self._submissions.submit(
+            user, Submission(connector=source.key, script=statement, in_history=False)
+        )
+
+    async def _statement(self, user: User, source: Connector, database: str, table: str, column: str | None) -> str:
+        """Looked up at the engine, not in the cache: a table dropped elsewhere must not be analyzed."""
+        async with self._lookups.catalog(user, source) as catalog:
+            described = await catalog.table(database, table)
+            name = None if column is None else questions.column_of(described, column).name
+            return catalog.analyze_statement(described, name)
