@@ -45,8 +45,8 @@ def kept(name: str, recipe: Sequence[Path], make: Callable[[Path], None]) -> Pat
     return finished
 
 
-def download(engine: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-    """Run a package tool to its end; the engine is unavailable when it fails or takes too long."""
+def run_tool(engine: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+    """Run a package tool or compiler to its end; the engine is unavailable when it fails or takes too long."""
     try:
         done = subprocess.run(
             command,
@@ -72,7 +72,7 @@ def python_packages(engine: str, name: str) -> Path:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # Packages that are built use the environment's own build tools, so that no hash is missing.
         exact = ["--no-deps", "--no-build-isolation", "--require-hashes", "--no-compile"]
-        download(engine, [*pip, *exact, "--target", folder, "--requirement", requirements])
+        run_tool(engine, [*pip, *exact, "--target", folder, "--requirement", requirements])
 
     return kept(name, [requirements], fill)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.engines.cache import RECIPES, download, kept
+from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.servers import serving, unavailable
 
 START_TIMEOUT_S = 180.0
@@ -89,7 +89,7 @@ def maven(engine: str, goal: str, *settings: str) -> Path:
     def fill(folder: Path) -> None:
         jdk = installed_jdk(17) or unavailable(engine, "no JDK for Maven")
         command = ["mvn", "-q", "-B", "-f", pom, goal, f"-Dhome={folder}", *settings]
-        download(engine, command, {**os.environ, "JAVA_HOME": str(jdk.home)})
+        run_tool(engine, command, {**os.environ, "JAVA_HOME": str(jdk.home)})
 
     return kept(engine, [pom], fill)
 

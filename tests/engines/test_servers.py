@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.engines.hive import hive_server
+from tests.engines.phoenix import phoenix_server
 from tests.engines.servers import HttpAddress, ServerAddress
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
@@ -21,6 +22,7 @@ Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress]]
     "recipe",
     [
         pytest.param(hive_server, marks=pytest.mark.engine("hive"), id="hive"),
+        pytest.param(phoenix_server, marks=pytest.mark.engine("phoenix"), id="phoenix"),
         pytest.param(spark_server, marks=pytest.mark.engine("sparksql"), id="sparksql"),
         pytest.param(trino_server, marks=pytest.mark.engine("trino"), id="trino"),
     ],
