@@ -14,7 +14,7 @@ _DENIED = re.compile(
 _NO_DATABASE = re.compile(r"SCHEMA_NOT_FOUND|Error 10072\b|Database does not exist|NoSuchDatabaseException")
 _NO_TABLE = re.compile(
     r"TABLE_OR_VIEW_NOT_FOUND|Error 10001\b|Table not found|NoSuchTableException|InvalidTableException"
-    r"|Could not resolve (?:path|table reference)|Table does not exist"
+    r"|Table or database name may not contain|Could not resolve (?:path|table reference)|Table does not exist"
 )
 _NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
 

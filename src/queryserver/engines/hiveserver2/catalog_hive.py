@@ -18,7 +18,7 @@ from queryserver.engines.hiveserver2.catalog_formats import file_format, rows_ca
 from queryserver.engines.hiveserver2.catalog_layout import Layout, read_layout
 from queryserver.engines.hiveserver2.catalog_partitions import Partition, read_partition
 from queryserver.engines.hiveserver2.catalog_quoting import qualified, quoted
-from queryserver.engines.hiveserver2.catalog_text import cell, unescaped, utc_text
+from queryserver.engines.hiveserver2.catalog_text import cell, known, unescaped, utc_text
 
 _UNKNOWN_FUNCTION = "does not exist."
 _FUNCTION_TYPE = "Function type:"
@@ -114,7 +114,7 @@ def described(database: str, table: str, layout: Layout, *, tells_constraints: b
         kind=kind,
         comment=layout.parameters.get("comment", ""),
         support_updates=not kind.is_view and rows_can_change(format_name, layout.parameters),
-        location=layout.details.get("Location", ""),
+        location=known(layout.details.get("Location", "")) or "",
         owner=layout.details.get("Owner", ""),
         create_time=utc_text(layout.details.get("CreateTime", "")),
         format=format_name,

@@ -10,6 +10,7 @@ from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.hiveserver2.address import Hs2Address, Login
+from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.opening import check_known, open_session
@@ -17,6 +18,7 @@ from queryserver.engines.hiveserver2.resuming import Mark
 from queryserver.engines.hiveserver2.session import Hs2Session
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, OperationHandle, SessionOptions
 
 _PING_USER = User(id=0, username="anonymous")
@@ -70,6 +72,17 @@ class Hs2Engine:
             yield session, session.adopt(mark.operation, rows_read=rows_read)
         finally:
             await asyncio.shield(self._leave(login, wire, session))
+
+    @property
+    def lists_functions(self) -> bool:
+        """See CatalogEngine."""
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        """See CatalogEngine."""
+        async with self.session(user, options) as session:
+            yield catalog_of(self._variant.dialect, session)
 
     async def ping(self) -> None:
         """Opens a session of the service; where callers log in themselves only a connection is tried."""
