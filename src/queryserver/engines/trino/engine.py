@@ -11,6 +11,7 @@ from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUn
 from queryserver.domain.user import User
 from queryserver.engines.quoting import qualified
 from queryserver.engines.trino.address import TRINO, Login, TrinoAddress, Variant
+from queryserver.engines.trino.catalog import TrinoCatalog
 from queryserver.engines.trino.client_state import ClientState
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import Expired
@@ -75,6 +76,16 @@ class TrinoEngine:
             yield session, handle
         finally:
             await asyncio.shield(session.leave())
+
+    @property
+    def lists_functions(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoCatalog]:
+        """The metadata as `user` may see it."""
+        async with self.session(user, options) as session:
+            yield TrinoCatalog(session, catalog=self._address.catalog, schema=self._address.schema)
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""

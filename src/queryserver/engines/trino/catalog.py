@@ -1,0 +1,227 @@
+"""Metadata of all catalogs of one coordinator: a database is a schema, named `catalog.schema`."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from queryserver.domain.catalog import (
+    ColumnStatistics,
+    DatabaseDescription,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableProperty,
+    TableSummary,
+)
+from queryserver.domain.errors import DatabaseNotFound, TableNotFound
+from queryserver.engines.catalog_queries import Row
+from queryserver.engines.quoting import literal, qualified
+from queryserver.engines.trino import catalog_creation as creation
+from queryserver.engines.trino import catalog_sampling as sampling
+from queryserver.engines.trino.catalog_reading import CatalogReading, exact_pattern
+from queryserver.engines.trino.errors import TrinoRejected
+from queryserver.engines.trino.names import join_database, split_database
+from queryserver.interfaces.engine import EngineSession
+
+_ALL_SCHEMAS_S = 10.0
+_ONE_CATALOG_S = 5.0
+_NO_PLACE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATALOG_NAME", "MISSING_SCHEMA_NAME"})
+_NO_STATISTICS = "The connector has no statistics of this column."
+_FORMATS = {"textfile": "text"}
+
+
+class TrinoCatalog:
+    """A Catalog. Trino keeps names in lower case, whatever the data source does."""
+
+    def __init__(self, session: EngineSession, *, catalog: str = "", schema: str = "") -> None:
+        self._reading = CatalogReading(session)
+        self._catalog = catalog
+        self._schema = schema
+
+    async def databases(self) -> Sequence[str]:
+        """See the Protocol. When one catalog does not answer, the others are asked one by one."""
+        rows = await self._reading.extra_rows(
+            "SELECT table_catalog, table_schem FROM system.jdbc.schemas", for_s=_ALL_SCHEMAS_S
+        )
+        if rows:
+            return [join_database(catalog, schema) for catalog, schema in rows]
+        names = list[str]()
+        for catalog in await self._reading.catalogs():
+            source = qualified(catalog, "information_schema", "schemata")
+            found = await self._reading.extra_rows(f"SELECT schema_name FROM {source}", for_s=_ONE_CATALOG_S)
+            names += [join_database(catalog, schema) for (schema,) in found]
+        return names
+
+    async def database(self, database: str) -> DatabaseDescription:
+        """See the Protocol."""
+        place = await self._existing(database)
+        statement = await self._reading.creation("SCHEMA", *place)
+        owner_type, owner_name = creation.owner(statement)
+        entries = creation.properties(statement)
+        return DatabaseDescription(
+            name=join_database(*place),
+            location=entries.get("location", ""),
+            owner_name=owner_name,
+            owner_type=owner_type,
+            parameters=", ".join(f"{name}={value}" for name, value in entries.items()),
+        )
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        """See the Protocol."""
+        place = await self._existing(database)
+        rows = await self._reading.tables(*place)
+        if not rows:
+            return []
+        materialized = await self._reading.materialized_views(*place)
+        comments = await self._reading.comments(*place)
+        return [TableSummary(name, _kind(name, kind, materialized, {}), comments.get(name, "")) for name, kind in rows]
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        """See the Protocol."""
+        catalog, schema = self._place(database)
+        name = table.lower()
+        with _found(database):
+            rows = await self._reading.columns(catalog, schema, name)
+        if not rows:
+            await self._existing(database)
+            raise TableNotFound(join_database(catalog, schema), table)
+        types = await self._reading.row_types((catalog, schema, name), rows)
+        materialized = await self._reading.materialized_views(catalog, schema, name=name)
+        listed = await self._reading.tables(catalog, schema, name=name)
+        kind = _kind(name, listed[0][1] if listed else "", materialized, {})
+        noun = "MATERIALIZED VIEW" if materialized else "VIEW" if kind is TableKind.VIEW else "TABLE"
+        entries = creation.properties(await self._reading.creation(noun, catalog, schema, name))
+        partitioned = set(creation.texts(entries.get("partitioned_by", "") + entries.get("partitioning", "")))
+        return TableDescription(
+            database=join_database(catalog, schema),
+            name=name,
+            columns=tuple(_column(row, types, partitioned) for row in rows),
+            kind=_kind(name, listed[0][1] if listed else "", materialized, entries),
+            comment=(await self._reading.comments(catalog, schema, name=name)).get(name, ""),
+            location=entries.get("external_location") or entries.get("location", ""),
+            format=_format(entries.get("format", "")),
+            properties=tuple(TableProperty(key, value) for key, value in entries.items()),
+            statistics={} if kind.is_view else await self._statistics(catalog, schema, name),
+        )
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """See the Protocol. Trino tells shares and totals."""
+        if table.kind.is_view:
+            return ColumnStatistics(message="Views have no statistics.")
+        rows = await self._reading.statistics(*split_database(table.database, ""), table.name)
+        total = next((row[4] for row in rows if row[0] is None), None)
+        for name, size, distinct, nulls, _, low, high in rows:
+            if name == column and any(value is not None for value in (size, distinct, nulls, low, high)):
+                filled = None if total is None or nulls is None else total * (1 - nulls)
+                return ColumnStatistics(
+                    min=low,
+                    max=high,
+                    num_nulls=None if total is None or nulls is None else round(total * nulls),
+                    distinct_count=None if distinct is None else round(distinct),
+                    avg_col_len=None if size is None or not filled else size / filled,
+                )
+        return ColumnStatistics(message=_NO_STATISTICS)
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        """See the Protocol."""
+        place = () if database is None else await self._existing(database)
+        return _functions(await self._reading.functions(place), is_builtin=database is None)
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+        """See the Protocol."""
+        place = () if database is None else self._place(database)
+        rows = await self._reading.functions(place, exact_pattern(name.lower()))
+        found = [one for one in _functions(rows, is_builtin=database is None) if one.name == name.lower()]
+        return found[0] if found else None
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        """See the Protocol."""
+        source = _source(table)
+        if column is None:
+            return sampling.sample_of_table(source)
+        described = table.column(column)
+        type_text = described.type if described else ""
+        return sampling.sample_of_column(source, described.name if described else column, type_text, nested, kind)
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        """See the Protocol. Connectors that keep no statistics refuse it."""
+        statement = f"ANALYZE {_source(table)}"
+        return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
+
+    def _place(self, database: str) -> tuple[str, str]:
+        """Catalog and schema as Trino keeps them. Raises DatabaseNotFound when a part is missing."""
+        catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
+        if not catalog or not schema:
+            raise DatabaseNotFound(database)
+        return catalog.lower(), schema.lower()
+
+    async def _existing(self, database: str) -> tuple[str, str]:
+        place = self._place(database)
+        with _found(database):
+            if not await self._reading.has_schema(*place):
+                raise DatabaseNotFound(database)
+        return place
+
+    async def _statistics(self, catalog: str, schema: str, table: str) -> Mapping[str, str]:
+        rows = await self._reading.statistics(catalog, schema, table)
+        counts = [row[4] for row in rows if row[0] is None and row[4] is not None]
+        return {"numRows": str(round(counts[0]))} if counts else {}
+
+
+@contextmanager
+def _found(database: str) -> Generator[None]:
+    """Around a question about a schema that may not be there."""
+    try:
+        yield
+    except TrinoRejected as error:
+        if error.name in _NO_PLACE:
+            raise DatabaseNotFound(database) from error
+        raise
+
+
+def _source(table: TableDescription) -> str:
+    return qualified(*split_database(table.database, ""), table.name)
+
+
+def _kind(name: str, told: str, materialized: set[str], entries: Mapping[str, str]) -> TableKind:
+    if name in materialized:
+        return TableKind.MATERIALIZED_VIEW
+    if told == "VIEW":
+        return TableKind.VIEW
+    return TableKind.EXTERNAL if entries.get("external_location") else TableKind.MANAGED
+
+
+def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> TableColumn:
+    name, kind, nullable, default, comment, extra = row
+    return TableColumn(
+        name=name,
+        type=types.get(name, kind),
+        comment=comment or "",
+        nullable={"YES": True, "NO": False}.get(nullable),
+        default=default,
+        partition_key=name in partitioned or "partition" in (extra or ""),
+    )
+
+
+def _format(told: str) -> str:
+    return _FORMATS.get(told.lower(), told.lower())
+
+
+def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[FunctionDescription]:
+    """Overloads in one; `SHOW FUNCTIONS` gives a row for each."""
+    overloads = dict[str, list[Row]]()
+    for row in rows:
+        overloads.setdefault(row[0], []).append(row)
+    return [
+        FunctionDescription(
+            name=name,
+            signature="\n".join(dict.fromkeys(f"{name}({row[2]})" for row in found)),
+            return_type=str(found[0][1] or ""),
+            is_builtin="BUILTIN" if is_builtin else "",
+            description=str(found[0][5] or ""),
+        )
+        for name, found in overloads.items()
+    ]

@@ -1,0 +1,117 @@
+"""Questions to Trino's own catalogue, and what its answers are as values."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.quoting import identifier, literal, qualified
+from queryserver.engines.trino.errors import metadata_errors
+from queryserver.interfaces.engine import EngineSession
+
+_EXTRA_S = 3.0
+"""How long to wait for what a list is complete without: some connectors ask a metastore about each table."""
+
+
+class CatalogReading:
+    """Rows about catalogs, schemas and tables; names are those of the engine, in lower case."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    async def rows(self, sql: str) -> list[Row]:
+        """Raises EngineForbidden, StatementRejected, EngineUnavailable."""
+        with metadata_errors():
+            return await read_rows(self._session, sql)
+
+    async def extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
+        """The rows of a question that some connectors refuse, or do not answer in time: then none."""
+        try:
+            async with asyncio.timeout(for_s):
+                return await self.rows(sql)
+        except EngineUnavailable:
+            raise
+        except (EngineError, TimeoutError):
+            return []
+
+    async def catalogs(self) -> list[str]:
+        """All catalogs that the user may see."""
+        return [name for (name,) in await self.rows("SHOW CATALOGS")]
+
+    async def schemas(self, catalog: str) -> list[str]:
+        """All schemas of a catalog."""
+        source = qualified(catalog, "information_schema", "schemata")
+        return [name for (name,) in await self.rows(f"SELECT schema_name FROM {source}")]
+
+    async def has_schema(self, catalog: str, schema: str) -> bool:
+        """Raises TrinoRejected with the name CATALOG_NOT_FOUND."""
+        source = qualified(catalog, "information_schema", "schemata")
+        return bool(await self.rows(f"SELECT 1 FROM {source} WHERE schema_name = {literal(schema)}"))
+
+    async def tables(self, catalog: str, schema: str, *, name: str | None = None) -> list[Row]:
+        """Name and `BASE TABLE` or `VIEW`."""
+        source = qualified(catalog, "information_schema", "tables")
+        only = "" if name is None else f" AND table_name = {literal(name)}"
+        return await self.rows(
+            f"SELECT table_name, table_type FROM {source} WHERE table_schema = {literal(schema)}{only}"
+        )
+
+    async def comments(self, catalog: str, schema: str, *, name: str | None = None) -> dict[str, str]:
+        """Comments of tables and views by name."""
+        rows = await self.extra_rows(
+            "SELECT table_name, comment FROM system.metadata.table_comments"
+            + _place(catalog, schema, "table_name", name)
+        )
+        return {table: comment for table, comment in rows if comment}
+
+    async def materialized_views(self, catalog: str, schema: str, *, name: str | None = None) -> set[str]:
+        """Their names; elsewhere Trino calls them tables."""
+        rows = await self.extra_rows(
+            "SELECT name FROM system.metadata.materialized_views" + _place(catalog, schema, "name", name)
+        )
+        return {name for (name,) in rows}
+
+    async def columns(self, catalog: str, schema: str, table: str) -> list[Row]:
+        """Name, type, `YES` or `NO`, default, comment and what the connector adds, in table order."""
+        source = qualified(catalog, "information_schema", "columns")
+        return await self.rows(
+            f'SELECT column_name, data_type, is_nullable, column_default, "comment", extra_info FROM {source}'
+            f" WHERE table_schema = {literal(schema)} AND table_name = {literal(table)} ORDER BY ordinal_position"
+        )
+
+    async def row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
+        """Types of columns that hold rows: elsewhere Trino writes names of fields without the quotes they need."""
+        names = [name for name, kind, *_ in columns if "row(" in kind]
+        if not names:
+            return {}
+        looks = [f"typeof((SELECT {identifier(name)} FROM {qualified(*table)} LIMIT 0))" for name in names]
+        rows = await self.extra_rows(f"SELECT {', '.join(looks)}")
+        return dict(zip(names, rows[0], strict=True)) if rows else {}
+
+    async def creation(self, kind: str, *names: str) -> str:
+        """The statement that would make a `SCHEMA`, `TABLE`, `VIEW`; empty where Trino does not tell it."""
+        rows = await self.extra_rows(f"SHOW CREATE {kind} {qualified(*names)}")
+        return str(rows[0][0]) if rows else ""
+
+    async def statistics(self, catalog: str, schema: str, table: str) -> list[Row]:
+        """Column (None: the table), size, distinct values, share of NULLs, rows, least and greatest value."""
+        return await self.extra_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
+
+    async def functions(self, place: Sequence[str], pattern: str | None = None) -> list[Row]:
+        """Name, return type, argument types, kind, determinism, description. No place: what needs none."""
+        source = f" FROM {qualified(*place)}" if place else ""
+        like = f" LIKE {literal(pattern)} ESCAPE {literal(_ESCAPE)}" if pattern is not None else ""
+        return await self.rows(f"SHOW FUNCTIONS{source}{like}")
+
+
+_ESCAPE = "!"
+
+
+def exact_pattern(name: str) -> str:
+    """The LIKE pattern, with `!` as escape, that only this name fits."""
+    return "".join(_ESCAPE + character if character in f"%_{_ESCAPE}" else character for character in name)
+
+
+def _place(catalog: str, schema: str, column: str, name: str | None) -> str:
+    only = "" if name is None else f" AND {identifier(column)} = {literal(name)}"
+    return f" WHERE catalog_name = {literal(catalog)} AND schema_name = {literal(schema)}{only}"
