@@ -50,6 +50,8 @@ def make_settings(
         "7": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
         "together": {"interface": "fake", "shared_session": True},
+        "shelf": {"interface": "fake", "options": {"catalog": True}},
+        "vault": {"interface": "fake", "options": {"catalog": True}, "groups": ("analysts",)},
         "down": {"interface": "fake"},
         "frozen": {"interface": "fake", "read_only": True},
         "closed": {"interface": "fake", "groups": ("analysts",)},

@@ -11,6 +11,7 @@ import httpx
 from starlette.types import ASGIApp
 from tests.api.answers import require_contract
 from tests.api.transport import AppTransport
+from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 
 from queryserver.container import open_services
@@ -39,7 +40,8 @@ class Fakes:
     def build(self, connector: Connector, context: BuildContext) -> Engine:
         if connector.interface != "fake":
             return build_engine(connector, context)
-        return self.built.setdefault(connector.key, FakeEngine(dialect=connector.dialect))
+        kind = FakeCatalogEngine if connector.options.get("catalog") else FakeEngine
+        return self.built.setdefault(connector.key, kind(dialect=connector.dialect))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,18 @@ class Api:
     async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
         """A new user, logged in; tests of one process never share one."""
         return await sign_in(self, f"{name}{next(_numbers)}", admin=admin, groups=groups)
+
+    @property
+    def shelf(self) -> FakeCatalogEngine:
+        """The scripted engine with metadata, whose key is `shelf`."""
+        engine = self.services.connectors.engine(self._connector("shelf"))
+        assert isinstance(engine, FakeCatalogEngine)
+        return engine
+
+    def _connector(self, key: str) -> Connector:
+        connector = self.services.connectors.find(key)
+        assert connector is not None
+        return connector
 
     @property
     def stranger(self) -> "Caller":

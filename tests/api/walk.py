@@ -36,6 +36,7 @@ class Walk:
         """The answers by call; each of them a success."""
         await self._tokens()
         await self._statements()
+        await self._metadata()
         await self._sessions()
         await self._around()
         return self.answers
@@ -66,6 +67,20 @@ class Walk:
         await self._get("editor/get_history")
         await self._post("editor/cancel_statement", operationId=operation)
         await self._post("editor/close_statement", operationId=operation)
+
+    async def _metadata(self) -> None:
+        for group in ("editor", "query"):
+            for path in ("", "/shop", "/shop/t10", "/shop/t10/tags", "/shop/t10/tags/item/v/value"):
+                await self._post(f"{group}/autocomplete{path}", snippet={"type": "shelf"})
+        for path in ("shop/t10", "shop/t10/tags"):
+            await self._post(f"editor/sample/{path}", snippet={"type": "shelf"})
+        await self._post("editor/sample/default/nested/tags/item", snippet={"type": "shelf"}, operation="hello")
+        for path in ("shop", "shop/t10", "shop/t10/stats", "shop/t10/stats/id"):
+            await self._post(f"editor/describe/{path}", source_type="shelf")
+        await self._post("editor/explain", snippet={"type": "shelf"}, statement="rows 3")
+        await self._post("editor/explain/shelf", statement="rows 3")
+        for path in ("shop/t10", "shop/t10/id"):
+            await self._post(f"shelf/analyze/{path}")
 
     async def _sessions(self) -> None:
         opened = (await self._post("editor/create_session", session={"type": "mysql"}))["session"]

@@ -241,6 +241,7 @@ class FakeSession:
 
 _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
     (r"(?:\s*|ddl)", lambda _: Script()),
+    (r"SELECT 'Hello World!'", lambda _: Script(names=("hello",), rows=1, text="Hello World!")),
     (r"text (.*)", lambda found: Script(names=("text",), rows=1, text=found[1])),
     (r"fail (.*)", lambda found: Script(failure=found[1])),
     (r"change (\d+)", lambda found: Script(modified_rows=int(found[1]))),

@@ -1,0 +1,318 @@
+"""Rules of all metadata calls, over a scripted engine (Contract editor 10)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.driving import Api, Caller, verdict
+from tests.fakes.catalog import FakeCatalogEngine, table
+
+from queryserver.domain.errors import EngineForbidden, OutcomeUnknown, StatementRejected
+
+SHELF = {"snippet": '{"type": "shelf"}'}
+LOOKS = (
+    "editor/autocomplete",
+    "editor/autocomplete/shop",
+    "editor/autocomplete/shop/t10",
+    "query/autocomplete/shop/t10/tags/item",
+    "editor/describe/shop",
+    "editor/describe/shop/t10",
+    "editor/describe/shop/t10/stats/id",
+)
+
+
+@pytest.fixture
+async def small(small_api: ApiOpener) -> AsyncIterator[Api]:
+    """An application whose scripted engine belongs to the test."""
+    async with small_api(metadata_timeout_s=1, sample_timeout_s=1, metadata_max_names=3) as api:
+        yield api
+
+
+def fields(path: str) -> dict[str, str]:
+    """What chooses the connector `shelf` on that path."""
+    return {"source_type": "shelf"} if "describe" in path else SHELF
+
+
+class TestLists:
+    @pytest.mark.item(60)
+    async def test_names_are_in_natural_order_without_regard_to_case(self, ana: Caller):
+        body = await ana.told("editor/autocomplete/shop", **SHELF)
+        assert [one["name"] for one in body["tables_meta"]] == ["cheap", "items", "T2", "t10"]
+        assert {one["name"]: one["type"] for one in body["tables_meta"]}["cheap"] == "View"
+
+    async def test_a_list_is_cut_at_the_limit_and_says_so(self, small: Api):
+        ana = await small.user()
+        body = await ana.told("editor/autocomplete/shop", **SHELF)
+        assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["cheap", "items", "T2"], True)
+
+    async def test_a_prefix_chooses_without_regard_to_case(self, ana: Caller):
+        body = await ana.told("editor/autocomplete/shop", prefix="t", **SHELF)
+        assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["T2", "t10"], False)
+
+    async def test_pages_follow_each_other(self, ana: Caller):
+        pages = [await ana.told("editor/autocomplete/shop", limit=3, page=page, **SHELF) for page in (1, 2, 3)]
+        names = [[one["name"] for one in page["tables_meta"]] for page in pages]
+        assert names == [["cheap", "items", "T2"], ["t10"], []]
+        assert [page["truncated"] for page in pages] == [True, False, False]
+
+    @pytest.mark.parametrize("wrong", [{"limit": "0"}, {"limit": "50001"}, {"page": "0"}, {"operation": "x"}])
+    async def test_wrong_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
+        answer = await ana.post("editor/autocomplete/shop", **SHELF, **wrong)
+        assert verdict(answer) == (400, -1, "invalid_parameter")
+        assert answer.json()["message"].startswith(next(iter(wrong)))
+
+
+class TestShapes:
+    @pytest.mark.item(60)
+    async def test_a_column_tells_the_parts_of_its_type(self, ana: Caller):
+        body = await ana.told("editor/autocomplete/shop/t10/tags", **SHELF)
+        text = {"type": "string", "native_type": "string"}
+        number = {"type": "int", "native_type": "int"}
+        inner = {"type": "map", "native_type": "map<string,int>", "key": text, "value": number}
+        struct = {"type": "struct", "native_type": "struct<k:string,v:map<string,int>>"}
+        assert (body["type"], body["native_type"]) == ("array", "array<struct<k:string,v:map<string,int>>>")
+        assert body["item"] == {**struct, "fields": [{"name": "k", **text}, {"name": "v", **inner}]}
+        deeper = await ana.told("editor/autocomplete/shop/t10/tags/item/v/value/", **SHELF)
+        assert (deeper["name"], deeper["type"], "item" in deeper) == ("value", "int", False)
+
+    @pytest.mark.item(60)
+    async def test_partitions_keys_and_location_are_told(self, ana: Caller):
+        body = await ana.told("editor/autocomplete/shop/t10", **SHELF)
+        assert body["partition_keys"] == [{"name": "dt", "type": "string"}]
+        assert body["columns"] == ["id", "tags", "dt"]
+        assert body["hdfs_link"] == "/warehouse/t10"
+        assert body["extended_columns"][0]["comment"] == "a key"
+
+    @pytest.mark.item(65)
+    async def test_describe_tells_the_documented_keys(self, ana: Caller):
+        database = await ana.told("editor/describe/shop", source_type="shelf")
+        assert (database["db_name"], database["hdfs_link"], database["owner_name"]) == (
+            "shop",
+            "/warehouse/shop.db",
+            "etl",
+        )
+        described = await ana.told("editor/describe/shop/t10", source_type="shelf")
+        assert described == await ana.told("editor/describe/shop/t10/stats", source_type="shelf")
+        assert [one["name"] for one in described["cols"]] == ["id", "tags", "dt"]
+        assert described["path_location"] == "hdfs://nn/warehouse/t10"
+        column = await ana.told("editor/describe/shop/t10/stats/id", source_type="shelf")
+        assert (column["col_name"], column["min"], column["max"], column["distinct_count"]) == ("id", "1", "99", None)
+
+    @pytest.mark.item(65)
+    async def test_a_json_connector_overrides_the_source_type(self, ana: Caller):
+        body = await ana.told("editor/describe/shop", source_type="nope", connector='{"type": "shelf"}')
+        assert body["name"] == "shop"
+
+    @pytest.mark.item(63)
+    async def test_functions_are_listed_for_all_or_for_one_database(self, ana: Caller):
+        everywhere = await ana.told("editor/autocomplete", operation="functions", **SHELF)
+        expected = {
+            "name": "abs",
+            "signature": "(int)",
+            "return_type": "int",
+            "is_builtin": "BUILTIN",
+            "is_persistent": "true",
+        }
+        assert everywhere["functions"] == [expected]
+        assert (await ana.told("editor/autocomplete/shop", operation="functions", **SHELF))["functions"] == []
+        one = await ana.told("editor/autocomplete/abs", operation="function", **SHELF)
+        assert one["function"] == {**expected, "description": "without sign"}
+
+    @pytest.mark.item(63)
+    async def test_an_engine_without_functions_has_empty_ones(self, small: Api):
+        ana = await small.user()
+        small.shelf.lists = False
+        assert (await ana.told("editor/autocomplete", operation="functions", **SHELF))["functions"] == []
+        assert (await ana.told("editor/autocomplete/abs", operation="function", **SHELF))["function"] == {}
+        refused = await ana.refused("editor/autocomplete/nope", operation="functions", **SHELF)
+        assert refused == (404, 1, "database_not_found")
+
+
+class TestNames:
+    @pytest.mark.item(61)
+    @pytest.mark.parametrize(
+        ("path", "more", "code"),
+        [
+            ("editor/autocomplete/nope", {}, "database_not_found"),
+            ("editor/autocomplete/shop/nope", {}, "table_not_found"),
+            ("editor/autocomplete/shop/t10/nope", {}, "column_not_found"),
+            ("editor/autocomplete/shop/t10/tags/value", {}, "nested_path_not_found"),
+            ("editor/autocomplete/nope", {"operation": "function"}, "function_not_found"),
+            ("editor/autocomplete/nope", {"operation": "functions"}, "database_not_found"),
+            ("editor/sample/shop/nope", {}, "table_not_found"),
+            ("editor/sample/shop/t10/nope", {}, "column_not_found"),
+            ("editor/sample/shop/t10/tags/value", {}, "nested_path_not_found"),
+            ("shelf/analyze/shop/nope", {}, "table_not_found"),
+            ("shelf/analyze/shop/t10/nope", {}, "column_not_found"),
+            ("editor/describe/nope", {"source_type": "shelf"}, "database_not_found"),
+            ("editor/describe/shop/t10/stats/nope", {"source_type": "shelf"}, "column_not_found"),
+        ],
+    )
+    async def test_unknown_objects_have_codes(self, ana: Caller, path: str, more: dict[str, str], code: str):
+        assert await ana.refused(path, **SHELF, **more) == (404, 1, code)
+
+    @pytest.mark.item(61)
+    @pytest.mark.parametrize(
+        ("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")]
+    )
+    async def test_any_character_may_stand_in_a_name(self, small: Api, name: str, segment: str):
+        ana = await small.user()
+        small.shelf.content["shop"][name] = table("shop", name)
+        assert (await ana.told(f"editor/autocomplete/shop/{segment}/", **SHELF))["name"] == name
+        assert (await ana.told(f"editor/describe/shop/{segment}", source_type="shelf"))["name"] == name
+
+    @pytest.mark.item(61)
+    @pytest.mark.parametrize(
+        "path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"]
+    )
+    async def test_table_and_column_must_not_be_empty(self, ana: Caller, path: str):
+        assert await ana.refused(path, **SHELF) == (404, -1, "not_found")
+
+    @pytest.mark.item(8)
+    async def test_a_connector_of_others_is_like_none(self, api: Api, ana: Caller):
+        for path in ("editor/autocomplete", "editor/autocomplete/shop/t10", "editor/sample/shop/t10"):
+            assert await ana.refused(path, snippet='{"type": "vault"}') == (404, -1, "dialect_not_found")
+        assert await ana.refused("editor/describe/shop", source_type="vault") == (404, -1, "dialect_not_found")
+        assert await ana.refused("vault/analyze/shop/t10") == (404, -1, "dialect_not_found")
+        assert await ana.refused("editor/explain/vault", statement="rows 1") == (404, -1, "dialect_not_found")
+        analyst = await api.user(groups=("analysts",))
+        assert "shop" in (await analyst.told("editor/autocomplete", snippet='{"type": "vault"}'))["databases"]
+
+    @pytest.mark.item(7)
+    @pytest.mark.parametrize(
+        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
+    )
+    async def test_strangers_learn_nothing(self, api: Api, path: str):
+        assert (await api.stranger.post(path, **fields(path))).status_code == 401
+
+
+class TestFailures:
+    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/shop/t10"])
+    async def test_an_engine_without_catalogue_is_not_supported(self, ana: Caller, path: str):
+        more = {"source_type": "mysql"} if "describe" in path else {"snippet": '{"type": "mysql"}'}
+        assert await ana.refused(path, **more) == (501, 5, "not_supported")
+
+    @pytest.mark.item(70)
+    @pytest.mark.parametrize(
+        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
+    )
+    async def test_an_engine_that_is_down_is_tried_again_by_the_next_call(self, small: Api, path: str):
+        ana = await small.user()
+        small.shelf.reachable = False
+        more = {"statement": "rows 1"} if "explain" in path else fields(path)
+        assert await ana.refused(path, **more) == (503, -1, "engine_unavailable")
+        small.shelf.reachable = True
+        assert (await ana.told(path, **more))["status"] == 0
+
+    @pytest.mark.item(64)
+    @pytest.mark.parametrize("path", [*LOOKS, "shelf/analyze/shop/t10"])
+    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api, path: str):
+        ana = await small.user()
+        small.shelf.look_s = 30
+        assert await ana.refused(path, **fields(path)) == (503, -4, "engine_timeout")
+        assert small.shelf.abandoned == len(small.shelf.looks) == 1
+
+    @pytest.mark.item(64)
+    async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, small: Api):
+        ana = await small.user()
+        small.shelf.sample = "sleep 30 then rows 3"
+        assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
+        async with asyncio.timeout(5):
+            while small.shelf.running:  # noqa: ASYNC110 what is waited for is a fact, not an event
+                await asyncio.sleep(0.02)
+        assert small.shelf.cancels == 1
+
+    @pytest.mark.parametrize(
+        ("failure", "expected"),
+        [
+            (EngineForbidden("no right on shop"), (403, 1, "engine_forbidden")),
+            (StatementRejected("the catalogue is broken"), (200, 1, "engine_error")),
+            (OutcomeUnknown("the connection was lost"), (503, -1, "engine_unavailable")),
+        ],
+    )
+    async def test_failures_of_the_engine_have_their_codes(self, small: Api, failure, expected):
+        ana = await small.user()
+        small.shelf.failure = failure
+        for path in LOOKS:
+            assert await ana.refused(path, **fields(path)) == expected
+
+    @pytest.mark.item(59)
+    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
+    async def test_a_source_without_credentials_asks_for_them_with_200(self, ana: Caller, path: str):
+        more = {"source_type": "login"} if "describe" in path else {"snippet": '{"type": "login"}'}
+        assert await ana.refused(path, **more) == (200, 401, "credentials_required")
+        assert await ana.refused("editor/explain/login", statement="SELECT 1") == (200, 401, "credentials_required")
+
+    @pytest.mark.item(71)
+    @pytest.mark.parametrize("path", LOOKS)
+    async def test_unknown_fields_change_nothing(self, ana: Caller, path: str):
+        assert await ana.told(path, **fields(path)) == await ana.told(path, **fields(path), surplus="x", Async="1")
+
+
+class TestCache:
+    @pytest.mark.parametrize("path", LOOKS)
+    async def test_a_second_look_is_answered_from_what_is_kept(self, small: Api, path: str):
+        ana = await small.user()
+        first = await ana.told(path, **fields(path))
+        looks = len(small.shelf.looks)
+        assert await ana.told(path, **fields(path)) == first
+        assert len(small.shelf.looks) == looks > 0
+
+    async def test_equal_calls_at_once_ask_the_engine_once(self, small: Api):
+        ana = await small.user()
+        small.shelf.look_s = 0.3
+        answers = await asyncio.gather(*(ana.told("editor/autocomplete/shop", **SHELF) for _ in range(20)))
+        assert small.shelf.looks == ["tables shop"]
+        assert all(answer == answers[0] for answer in answers)
+
+    async def test_what_one_user_sees_is_not_shown_to_another(self, small: Api):
+        ana, bob = await small.user(), await small.user()
+        await ana.told("editor/autocomplete/shop", **SHELF)
+        await bob.told("editor/autocomplete/shop", **SHELF)
+        assert small.shelf.looks == ["tables shop"] * 2
+
+    async def test_refresh_asks_anew_and_keeps_the_new_answer(self, small: Api):
+        ana = await small.user()
+        await ana.told("editor/autocomplete/default", **SHELF)
+        small.shelf.content["default"]["made"] = table("default", "made")
+        kept = await ana.told("editor/autocomplete/default", **SHELF)
+        fresh = await ana.told("editor/autocomplete/default", refresh="true", **SHELF)
+        again = await ana.told("editor/autocomplete/default", **SHELF)
+        assert [len(body["tables_meta"]) for body in (kept, fresh, again)] == [0, 1, 1]
+
+    async def test_a_failure_is_not_kept(self, small: Api):
+        ana = await small.user()
+        assert (await ana.refused("editor/autocomplete/shop/made", **SHELF))[0] == 404
+        small.shelf.content["shop"]["made"] = table("shop", "made")
+        assert (await ana.told("editor/autocomplete/shop/made", **SHELF))["name"] == "made"
+
+    async def test_rows_are_never_kept(self, small: Api):
+        ana = await small.user()
+        for _ in range(2):
+            assert (await ana.told("editor/sample/shop/t10", **SHELF))["rows"] == [[0], [1], [2]]
+        assert small.shelf.executions == ["rows 3", "rows 3"]
+        assert await small.database.value("select count(*) from metadata_answers") == 0
+
+    async def test_an_end_of_a_statement_that_makes_objects_shows_them_at_once(self, small_api: ApiOpener):
+        async with small_api() as here, small_api() as there:
+            ana = await here.user()
+            elsewhere = Caller(there, ana.username, ana.headers)
+            for api in (here, there):
+                assert isinstance(api.shelf, FakeCatalogEngine)
+            await elsewhere.told("editor/autocomplete/default", **SHELF)
+            there.shelf.content["default"]["made"] = table("default", "made")
+            assert (await elsewhere.told("editor/autocomplete/default", **SHELF))["tables_meta"] == []
+            await ana.run("shelf", "ddl")
+            assert len((await elsewhere.told("editor/autocomplete/default", **SHELF))["tables_meta"]) == 1
+
+    async def test_a_look_that_began_before_a_change_is_given_to_nobody_after_it(self, small: Api):
+        ana = await small.user()
+        small.shelf.look_s = 0.8
+        early = asyncio.create_task(ana.told("editor/autocomplete/default", **SHELF))
+        await asyncio.sleep(0.3)
+        await ana.run("shelf", "ddl")
+        looks = len(small.shelf.looks)
+        late = await ana.told("editor/autocomplete/default", **SHELF)
+        assert (await early)["tables_meta"] == late["tables_meta"] == []
+        assert (looks, len(small.shelf.looks)) == (1, 2)

@@ -1,0 +1,138 @@
+"""A fake engine whose metadata can be read: what is in it, how long a look takes and how it fails are fields."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from tests.fakes.engine import FakeEngine
+
+from queryserver.domain.catalog import (
+    ColumnStatistics,
+    DatabaseDescription,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableSummary,
+)
+from queryserver.domain.errors import DatabaseNotFound, EngineError, NotSupported, TableNotFound
+from queryserver.domain.user import User
+from queryserver.interfaces.catalog import Catalog
+from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+
+TAGS = "array<struct<k:string,v:map<string,int>>>"
+
+
+def table(database: str, name: str, **more: object) -> TableDescription:
+    """A table with a key, an array and a partition."""
+    columns = (
+        TableColumn("id", "int", comment="a key", nullable=False, primary_key=True),
+        TableColumn("tags", TAGS),
+        TableColumn("dt", "string", partition_key=True),
+    )
+    return replace(TableDescription(database, name, columns), **more)
+
+
+class FakeCatalogEngine(FakeEngine):
+    """`looks` tells what was asked; each look takes `look_s` and fails with `failure`, if there is one.
+
+    `statements` of samples is `rows 3`; of statistics `ddl`; explaining gives back the statement.
+    """
+
+    def __init__(self, *, dialect: str = "fake", lists_functions: bool = True) -> None:
+        super().__init__(capabilities=EngineCapabilities(explain_prefix="text "), dialect=dialect)
+        self.lists = lists_functions
+        self.content: dict[str, dict[str, TableDescription]] = {
+            "default": {},
+            "shop": {
+                name: table("shop", name, location=f"hdfs://nn/warehouse/{name}") for name in ("t10", "T2", "items")
+            },
+        }
+        self.content["shop"]["cheap"] = table("shop", "cheap", kind=TableKind.VIEW)
+        self.functions = [FunctionDescription("abs", "(int)", "int", "BUILTIN", "true", "without sign")]
+        self.sample = "rows 3"
+        self.looks: list[str] = []
+        self.look_s = 0.0
+        self.failure: EngineError | None = None
+        self.abandoned = 0
+
+    @property
+    def lists_functions(self) -> bool:
+        return self.lists
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        await self.ping()
+        yield FakeCatalog(self)
+
+
+class FakeCatalog:
+    """One look at the engine's content."""
+
+    def __init__(self, engine: FakeCatalogEngine) -> None:
+        self._engine = engine
+
+    async def databases(self) -> Sequence[str]:
+        await self._look("databases")
+        return list(self._engine.content)
+
+    async def database(self, database: str) -> DatabaseDescription:
+        await self._look(f"database {database}")
+        self._known(database)
+        return DatabaseDescription(database or "default", "goods", "hdfs://nn/warehouse/shop.db", "etl", "USER", "{}")
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        await self._look(f"tables {database}")
+        return [TableSummary(one.name, one.kind, one.comment) for one in self._known(database).values()]
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        await self._look(f"table {database} {table}")
+        found = self._known(database).get(table)
+        if found is None:
+            raise TableNotFound(database, table)
+        return found
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        await self._look(f"statistics {table.name} {column}")
+        return ColumnStatistics(min="1", max="99", num_nulls=0, avg_col_len=4.0)
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        await self._look(f"functions {database}")
+        if database is not None:
+            self._known(database)
+            return []
+        return self._engine.functions
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+        await self._look(f"function {database} {name}")
+        return next((one for one in self._engine.functions if one.name == name and database is None), None)
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        if nested:
+            raise NotSupported("The fake engine reads no nested values.")
+        return self._engine.sample
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        if column == "dt":
+            raise NotSupported("The fake engine has no statistics of partition columns.")
+        return "ddl"
+
+    async def _look(self, what: str) -> None:
+        self._engine.looks.append(what)
+        try:
+            await asyncio.sleep(self._engine.look_s)
+        except asyncio.CancelledError:
+            self._engine.abandoned += 1
+            raise
+        if self._engine.failure is not None:
+            raise self._engine.failure
+
+    def _known(self, database: str) -> dict[str, TableDescription]:
+        found = self._engine.content.get(database or "default")
+        if found is None:
+            raise DatabaseNotFound(database)
+        return found
