@@ -95,7 +95,9 @@ class DuckdbEngine:
     @property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol. DuckDB locks its file against other processes."""
-        return EngineCapabilities(one_process=self._file is not None, reports_progress=True)
+        return EngineCapabilities(
+            one_process=self._file is not None, reports_progress=True, explain_column="explain_value"
+        )
 
     @property
     def busy(self) -> int:

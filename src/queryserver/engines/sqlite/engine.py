@@ -60,7 +60,7 @@ class SqliteEngine:
     @property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol."""
-        return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ")
+        return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
     @property
     def busy(self) -> int:
