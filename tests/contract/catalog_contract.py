@@ -6,7 +6,7 @@ A test class per engine inherits `CatalogContract`, declares its `catalog_facts`
 
 import asyncio
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from tests.contract.catalog_basis import FEW_ROWS, CountingSession
@@ -97,7 +97,10 @@ class CatalogContract(CatalogNames, CatalogSampling):
         statements = [text.replace("{t}", table) for text in described.statements]
         await self.execute(engine, self._with_database(statements, database))
         found = await catalog.table(database, described.name)
-        assert found.columns == described.columns
+        assert found.columns == tuple(
+            replace(column, default=column.default and column.default.replace("{database}", database))
+            for column in described.columns
+        )
         assert (found.database, found.name) == (database, described.name)
         assert (found.kind, found.comment, found.format) == (described.kind, described.comment, described.format)
         assert found.support_updates == described.support_updates

@@ -39,7 +39,10 @@ class TypeText:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table or view that shows what the engine can tell. In texts `{db}` and `{t}` stand for its quoted names."""
+    """A table or view that shows what the engine can tell. In statements `{db}` and `{t}` stand for its quoted names.
+
+    In defaults and foreign keys `{database}` stands for the name of the database.
+    """
 
     name: str
     statements: tuple[str, ...]
@@ -49,7 +52,6 @@ class DescribedTable:
     support_updates: bool | None = None
     format: str = ""
     foreign_keys: tuple[ForeignKey, ...] = ()
-    """In `to`, `{database}` stands for the name of the database."""
 
 
 @dataclass(frozen=True, slots=True)

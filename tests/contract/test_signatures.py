@@ -57,6 +57,8 @@ ADAPTERS = (
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
+    Adapter(CatalogEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
+    Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
 )
@@ -73,6 +75,7 @@ ENGINE_TESTS = {
 
 # Test classes that inherit the catalogue's contract, by file.
 CATALOG_TESTS = {
+    "test_postgresql_catalog.py": ("TestPostgresqlCatalog", "TestPostgresql15Catalog"),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
 }
 

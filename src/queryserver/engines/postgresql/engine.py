@@ -10,10 +10,13 @@ from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.postgresql.address import Login, PostgresqlAddress
+from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.engines.postgresql.errors import connect_errors
+from queryserver.engines.postgresql.quoting import literal
 from queryserver.engines.postgresql.statement import PostgresqlStatement
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.engines.streamed_session import StreamedSession
+from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
 
 _CONVERTER_THREADS = 2
@@ -56,6 +59,17 @@ class PostgresqlEngine:
         finally:
             await asyncio.shield(self._leave(login, connection, session))
 
+    @property
+    def lists_functions(self) -> bool:
+        """See CatalogEngine."""
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        """See CatalogEngine."""
+        async with self.session(user, options) as session:
+            yield PostgresqlCatalog(session)
+
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
         login = self._address.login(None)
@@ -86,19 +100,13 @@ class PostgresqlEngine:
 async def _prepare_session(connection: Connection, options: SessionOptions) -> None:
     """Apply the schema and the settings in one round trip each; a fresh connection without them costs none."""
     if options.settings:
-        calls = [f"set_config({_literal(k)}, {_literal(v)}, false)" for k, v in options.settings.items()]
+        calls = [f"set_config({literal(k)}, {literal(v)}, false)" for k, v in options.settings.items()]
         await connection.execute(f"SELECT {', '.join(calls)}")
     if options.database is not None:
-        schema = _literal(options.database)
+        schema = literal(options.database)
         tag = await connection.execute(
             f"SELECT set_config('search_path', quote_ident({schema}), false)"  # noqa: S608 the name is quoted
             f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
         )
         if tag != "SELECT 1":
             raise StatementRejected(f'schema "{options.database}" does not exist')
-
-
-def _literal(text: str) -> str:
-    """A string constant that reads the same whatever `standard_conforming_strings` is."""
-    escaped = text.replace("\\", "\\\\").replace("'", "''")
-    return f"E'{escaped}'"

@@ -8,6 +8,7 @@ import asyncpg
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
+    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
@@ -60,6 +61,17 @@ def statement_errors(*, started: bool) -> Generator[None]:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         raise _domain_error(error, started=started) from error
+
+
+@contextmanager
+def metadata_errors() -> Generator[None]:
+    """Around queries on the catalogue: a lack of rights becomes EngineForbidden."""
+    try:
+        yield
+    except StatementRejected as error:
+        if isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
+            raise EngineForbidden(error.message) from error
+        raise
 
 
 def _domain_error(error: Exception, *, started: bool) -> EngineError:

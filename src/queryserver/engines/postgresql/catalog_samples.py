@@ -1,0 +1,63 @@
+"""The queries of samples for PostgreSQL."""
+
+from collections.abc import Sequence
+
+from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind, TableDescription
+from queryserver.domain.errors import NotSupported, StatementRejected
+from queryserver.domain.sql_types import parse_type
+from queryserver.engines.catalog_queries import read_rows
+from queryserver.engines.quoting import identifier, qualified
+from queryserver.interfaces.engine import EngineSession
+
+_ORDERED = frozenset({
+    "smallint", "integer", "bigint", "numeric", "real", "double", "text", "varchar", "character", "name", "boolean",
+    "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
+    "macaddr",
+})  # fmt: skip
+"""Types whose values are known to have an order; json, xml, point and others have none."""
+
+
+class Sampler:
+    """Makes the query of a sample; the server is asked whether the values of an uncommon type can be sorted."""
+
+    def __init__(self, session: EngineSession, table: TableDescription) -> None:
+        self._session = session
+        self._table = table
+
+    async def statement(self, column: str | None, nested: Sequence[str], kind: SampleKind) -> str:
+        """Raises NotSupported for a path that is not the elements of an array."""
+        source = qualified(self._table.database, self._table.name)
+        if column is None:
+            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
+        name = identifier(column)
+        if nested:
+            self._check_elements(column, nested)
+            name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
+        plain = _sorted(name, name, source, kind)
+        if await self._can_sort(column, plain):
+            return plain
+        return _sorted(name, f"{name}::text", source, kind)
+
+    def _check_elements(self, column: str, nested: Sequence[str]) -> None:
+        declared = self._table.column(column)
+        if declared is None or parse_type(declared.type).item is None or list(nested) != ["item"]:
+            raise NotSupported("PostgreSQL reads the elements of arrays only.")
+
+    async def _can_sort(self, column: str, statement: str) -> bool:
+        declared = self._table.column(column)
+        parsed = parse_type(declared.type if declared is not None else "")
+        if (parsed.item or parsed).base in _ORDERED:
+            return True
+        try:
+            await read_rows(self._session, f"EXPLAIN {statement}")
+        except StatementRejected:
+            return False
+        return True
+
+
+def _sorted(name: str, key: str, source: str, kind: SampleKind) -> str:
+    if kind in (SampleKind.MAX, SampleKind.MIN):
+        direction = "DESC" if kind is SampleKind.MAX else "ASC"
+        return f"SELECT {name} FROM {source} ORDER BY {key} {direction} NULLS LAST LIMIT 1"
+    distinct = "DISTINCT" if key == name else f"DISTINCT ON ({key})"
+    return f"SELECT {distinct} {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
