@@ -110,18 +110,22 @@ class TrinoAddress:
         return urlsplit(self.url).path.rstrip("/")
 
     def login(self, user: User, options: SessionOptions) -> Login:
-        """Raises CredentialsRequired."""
-        if options.credentials is not None:
-            given = options.credentials
-            return Login(given.username, given.username, given.password)
-        if self.username is None:
-            raise CredentialsRequired("This data source wants your own user name and password.")
-        name = self.username or user.username
-        runs_as = user.username if self.has_impersonation else name
+        """As whom a session of `user` runs. Raises CredentialsRequired."""
         if self.authentication is Authentication.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source wants your own token.")
             return Login(user.username, token=options.external_token)
+        given = options.credentials
+        if given is not None and (self.username is None or self.authentication is Authentication.BASIC):
+            password = given.password if self.authentication is Authentication.BASIC else None
+            return Login(given.username, given.username, password)
+        if given is not None and given.username != user.username:
+            # Nobody would check the password, and the name alone decides what may be seen.
+            raise CredentialsRequired("This data source takes no login of your own.")
+        if self.username is None:
+            raise CredentialsRequired("This data source wants your own user name and password.")
+        name = self.username or user.username
+        runs_as = user.username if self.has_impersonation else name
         if self.authentication is Authentication.BASIC:
             return Login(runs_as, name, self.password or "")
         return Login(runs_as)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.result import Column
 from queryserver.engines.catalog_queries import Row, read_rows
 from queryserver.engines.quoting import identifier, literal, qualified
 from queryserver.engines.trino.errors import metadata_errors
@@ -84,9 +85,22 @@ class CatalogReading:
         names = [name for name, kind, *_ in columns if "row(" in kind]
         if not names:
             return {}
-        looks = [f"typeof((SELECT {identifier(name)} FROM {qualified(*table)} LIMIT 0))" for name in names]
-        rows = await self.extra_rows(f"SELECT {', '.join(looks)}")
-        return dict(zip(names, rows[0], strict=True)) if rows else {}
+        wanted = ", ".join(map(identifier, names))
+        try:
+            async with asyncio.timeout(_EXTRA_S):
+                found = await self._columns_of(f"SELECT {wanted} FROM {qualified(*table)} LIMIT 0")
+        except (EngineError, TimeoutError):
+            return {}
+        return {column.name: column.native_type for column in found}
+
+    async def _columns_of(self, sql: str) -> Sequence[Column]:
+        handle = await self._session.submit(sql)
+        try:
+            while not (await self._session.poll(handle, wait_s=1)).state.is_terminal:
+                pass
+            return await self._session.columns(handle)
+        finally:
+            await asyncio.shield(self._session.close(handle))
 
     async def creation(self, kind: str, *names: str) -> str:
         """The statement that would make a `SCHEMA`, `TABLE`, `VIEW`; empty where Trino does not tell it."""

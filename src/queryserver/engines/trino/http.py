@@ -139,11 +139,10 @@ async def _whole(response: httpx.Response, request: httpx.Request) -> Answer:
     return Answer(response.status_code, response.headers, b"".join(pieces))
 
 
-def _tls_context(address: TrinoAddress) -> ssl.SSLContext | bool:
-    if not address.is_tls:
-        return False
+def _tls_context(address: TrinoAddress) -> ssl.SSLContext:
+    """Also for a coordinator without TLS: segments may be kept elsewhere."""
     context = ssl.create_default_context(cadata=address.ssl_ca or None)
-    if not address.ssl_validate:
+    if address.is_tls and not address.ssl_validate:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
