@@ -1,0 +1,227 @@
+"""sample, analyze and explain over real engines: they run a statement (Contract editor 8.3, 10.3, 10.5)."""
+
+import asyncio
+
+import pytest
+from tests.api.dialects import POSTGRESQL, SQLITE, Dialect
+from tests.api.driving import Api, Caller, verdict
+from tests.api.metadata_objects import Shop, make_shop
+
+SHELF = {"snippet": '{"type": "shelf"}'}
+
+
+@pytest.fixture
+async def shop(ana: Caller, dialect: Dialect) -> Shop:
+    """The tables of one test."""
+    return await make_shop(ana, dialect)
+
+
+class TestSample:
+    @pytest.mark.item(64)
+    async def test_rows_of_a_table_come_as_fetch_gives_them(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/sample/{shop.schema}/{shop.items}", snippet=shop.snippet)
+        result = await ana.result(shop.dialect, f"SELECT * FROM {shop.items}")
+        assert (body["rows"], body["full_headers"]) == (result["data"], result["meta"])
+        assert (body["headers"], body["message"], body["isEscaped"]) == (["id", "name", "owner_id"], "", False)
+
+    @pytest.mark.item(64)
+    @pytest.mark.parametrize(
+        ("operation", "rows"),
+        [
+            ("default", [["ink"], ["pen"], [None]]),
+            ('"distinct"', [["ink"], ["pen"], [None]]),
+            ("max", [["pen"]]),
+            ("min", [["ink"]]),
+        ],
+    )
+    async def test_values_of_a_column(self, ana: Caller, shop: Shop, operation: str, rows: list[list[str | None]]):
+        body = await ana.told(
+            f"editor/sample/{shop.schema}/{shop.items}/name", snippet=shop.snippet, operation=operation
+        )
+        assert (body["headers"], body["rows"]) == (["name"], rows)
+
+    @pytest.mark.item(64)
+    async def test_at_most_a_hundred_rows_make_a_sample(self, ana: Caller, shop: Shop, dialect: Dialect):
+        await ana.run(dialect, f"CREATE TABLE many_{shop.items} AS {dialect.rows(101)}")
+        body = await ana.told(f"editor/sample/{shop.schema}/many_{shop.items}", snippet=shop.snippet)
+        assert len(body["rows"]) == 100
+
+    async def test_a_sample_can_be_escaped(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/sample//{shop.items}/name", snippet=shop.snippet, escape="true")
+        assert (body["isEscaped"], body["rows"][-1]) == (True, ["NULL"])
+
+    async def test_hello_reads_no_table(self, ana: Caller, dialect: Dialect):
+        body = await ana.told("editor/sample/no/such", snippet=f'{{"type": "{dialect}"}}', operation="hello")
+        assert body["rows"] == [["Hello World!"]]
+
+    @pytest.mark.item(64)
+    async def test_async_makes_an_operation_that_can_be_followed(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
+        operation = body["operationId"]
+        assert body["history_uuid"] == operation
+        assert (await ana.ended(operation))["query_status"]["state"] == "available"
+        assert (await ana.page(operation))["rows_total"] == 3
+        assert operation not in [one["uuid"] for one in (await ana.history())["history"]]
+
+    @pytest.mark.item(42)
+    async def test_an_asynchronous_sample_is_its_owners(self, api: Api, ana: Caller, bob: Caller, shop: Shop):
+        body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
+        for call in ("check_status", "fetch_result_data"):
+            refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
+            assert refused == (404, 2, "operation_not_found")
+
+    @pytest.mark.parametrize("operation", ["distinct", "max", "min", "mean"])
+    async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
+        assert (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2] == (
+            400,
+            "invalid_parameter",
+        )
+
+    async def test_views_are_sampled_unless_the_settings_say_otherwise(self, ana: Caller, shop: Shop, small_api):
+        assert len((await ana.told(f"editor/sample//{shop.cheap}", snippet=shop.snippet))["rows"]) == 3
+        async with small_api(sample_views=False) as api:
+            caller = await api.user()
+            for is_async in ("false", "true"):
+                body = await caller.told("editor/sample/shop/cheap", **SHELF, **{"async": is_async})
+                assert (body["rows"], bool(body["message"])) == ([], True)
+            assert api.shelf.executions == []
+
+    @pytest.mark.item(64)
+    async def test_a_path_that_the_engine_cannot_read_is_not_supported(self, ana: Caller):
+        refused = await ana.refused("editor/sample/shop/t10/tags/item/k", **SHELF)
+        assert refused == (501, 5, "not_supported")
+
+    @pytest.mark.item(62)
+    async def test_odd_names_are_only_names(self, ana: Caller, dialect: Dialect):
+        for name in ("o'brien", 'x"y', "a`b", "t;drop", "a.b"):
+            quoted = '"' + name.replace('"', '""') + '"'
+            assert (await ana.run(dialect, f"CREATE TABLE {quoted} AS SELECT 7 AS {quoted}"))["status"] == 0
+            snippet = f'{{"type": "{dialect}"}}'
+            path = name.replace(";", "%3B")
+            assert (await ana.told(f"editor/autocomplete//{path}/{path}", snippet=snippet))["name"] == name
+            assert (await ana.told(f"editor/describe//{path}", source_type=str(dialect)))["name"] == name
+            for below in ("", f"/{path}"):
+                sample = await ana.told(f"editor/sample//{path}{below}", snippet=snippet)
+                assert (sample["headers"], sample["rows"]) == ([name], [[7]])
+            started = await ana.told(f"{dialect}/analyze//{path}")
+            assert (await ana.ended(started["operationId"]))["query_status"]["state"] == "success"
+            await ana.run(dialect, f"DROP TABLE {quoted}")
+
+
+class TestAnalyze:
+    @pytest.mark.item(66)
+    async def test_a_table_is_analyzed_and_watched_to_its_success(self, ana: Caller, shop: Shop):
+        started = await ana.told(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}")
+        assert started["watch_url"] == f"/api/v1/editor/watch/{started['operationId']}"
+        watched = {"isSuccess": False, "isFailure": False}
+        async with asyncio.timeout(30):
+            while not (watched["isSuccess"] or watched["isFailure"]):
+                watched = (await ana.send("POST", started["watch_url"])).json()
+        assert (watched["isSuccess"], watched["id"]) == (True, started["history_id"])
+        assert started["operationId"] not in [one["uuid"] for one in (await ana.history())["history"]]
+
+    @pytest.mark.item(66)
+    async def test_new_statistics_show_in_describe_at_once(self, ana: Caller):
+        shop = await make_shop(ana, POSTGRESQL)
+        path = f"editor/describe/public/{shop.items}/stats/name"
+        before = await ana.told(path, source_type="postgresql")
+        assert (before["num_nulls"], bool(before["message"])) == (None, True)
+        started = await ana.told(f"postgresql/analyze/public/{shop.items}/name")
+        await ana.ended(started["operationId"])
+        after = await ana.told(path, source_type="postgresql")
+        assert (after["num_nulls"], after["distinct_count"]) == (1, 2)
+
+    @pytest.mark.item(66)
+    async def test_statistics_of_columns_that_an_engine_lacks_are_501(self, ana: Caller):
+        shop = await make_shop(ana, SQLITE)
+        assert await ana.refused(f"sqlite/analyze/main/{shop.items}/id") == (501, 5, "not_supported")
+
+    @pytest.mark.item(66)
+    async def test_unknown_objects_start_nothing(self, ana: Caller, shop: Shop):
+        assert await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/nope") == (404, 1, "table_not_found")
+        unknown = await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}/nope")
+        assert unknown == (404, 1, "column_not_found")
+
+    async def test_fixed_words_win_over_dialects(self, ana: Caller):
+        assert await ana.refused("nope/analyze/a/b") == (404, -1, "dialect_not_found")
+        assert await ana.refused("%20/analyze/a/b") == (404, -1, "dialect_not_found")
+        assert (await ana.get("shelf/analyze/a/b")).status_code == 405
+
+
+class TestExplain:
+    @pytest.mark.item(56)
+    async def test_the_plan_of_a_query_is_told(self, ana: Caller, shop: Shop):
+        statement = f"SELECT * FROM {shop.items} WHERE id = 1"
+        body = await ana.told(f"editor/explain/{shop.dialect}", statement=f" {statement} ; SELECT 2")
+        assert body["statement"] == statement
+        assert shop.items in body["explanation"]
+
+    @pytest.mark.item(56)
+    async def test_nothing_is_run(self, ana: Caller, shop: Shop):
+        changes = (
+            f"DELETE FROM {shop.items}",
+            f"UPDATE {shop.items} SET name = 'gone'; DELETE FROM {shop.items}",
+            f"INSERT INTO {shop.items} VALUES (9, 'new', 1)",
+            f"CREATE TABLE new_{shop.items} AS SELECT 1 AS a",
+        )
+        before = (await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"]
+        for statement in changes:
+            assert (await ana.told(f"editor/explain/{shop.dialect}", statement=statement))["status"] == 0
+        assert (await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"] == before
+        unknown = await ana.told(f"editor/explain/{shop.dialect}", statement=f"SELECT * FROM new_{shop.items}")
+        assert unknown["code"] == "engine_error"
+
+    @pytest.mark.item(56)
+    @pytest.mark.parametrize(
+        "smuggled",
+        [
+            "EXPLAIN SELECT 1",
+            "/* a */ explain select 1",
+            "ANALYZE DELETE FROM {items}",
+            "/* a */ -- b\n ANALYZE DELETE FROM {items}",
+            "(ANALYZE) DELETE FROM {items}",
+            "(ANALYZE, FORMAT JSON) DELETE FROM {items}",
+            "(/* a */ ANALYZE true) DELETE FROM {items}",
+            '("analyze") DELETE FROM {items}',
+            '(U&"\\0061nalyze") DELETE FROM {items}',
+            "VERBOSE ANALYZE DELETE FROM {items}",
+            "EXPLAIN ANALYZE DELETE FROM {items}",
+        ],
+    )
+    async def test_a_statement_that_would_run_is_refused(self, ana: Caller, shop: Shop, smuggled: str):
+        refused = await ana.post(f"editor/explain/{shop.dialect}", statement=smuggled.format(items=shop.items))
+        assert verdict(refused) == (400, -1, "invalid_parameter")
+        assert len((await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"]) == 3
+
+    @pytest.mark.item(56)
+    async def test_what_the_engine_refuses_is_told(self, ana: Caller, dialect: Dialect):
+        for statement in ("SELECT * FROM no_such_table", "SELEC 1"):
+            body = await ana.told(f"editor/explain/{dialect}", statement=statement)
+            assert (body["status"], body["code"], body["statement"]) == (1, "engine_error", statement)
+            assert body["message"]
+
+    async def test_the_full_form_and_the_default_connector(self, ana: Caller):
+        snippet = {"type": "sqlite", "statement": "SELECT 1"}
+        assert (await ana.post_json("editor/explain", snippet=snippet)).json()["statement"] == "SELECT 1"
+        assert (await ana.told("editor/explain", statement="SELECT 1"))["status"] == 0
+        for missing in ({}, {"statement": " "}):
+            assert await ana.refused("editor/explain/sqlite", **missing) == (400, -1, "missing_parameter")
+        assert await ana.refused("editor/explain/sqlite", statement="-- a") == (400, -1, "invalid_parameter")
+
+    async def test_a_session_explains_what_is_in_it(self, ana: Caller, bob: Caller):
+        session = (await ana.post_json("editor/create_session", session={"type": "postgresql"})).json()["session"]["id"]
+        await ana.run("postgresql", "CREATE TEMPORARY TABLE only_here (a int)", session_id=session)
+        statement = "SELECT * FROM only_here"
+        body = await ana.told("editor/explain/postgresql", statement=statement, session_id=session)
+        assert "only_here" in body["explanation"]
+        assert (await ana.told("editor/explain/postgresql", statement=statement))["status"] == 1
+        refused = await bob.refused("editor/explain/postgresql", statement=statement, session_id=session)
+        assert refused == (404, -1, "session_not_found")
+        await ana.post_json("editor/close_session", session={"type": "postgresql", "id": session})
+        gone = await ana.told("editor/explain/postgresql", statement=statement, session_id=session)
+        assert (gone["status"], gone["code"]) == (1, "session_lost")
+
+    async def test_the_current_database_counts(self, ana: Caller):
+        body = await ana.told("editor/explain/postgresql", statement="SELECT * FROM pg_class", database="pg_catalog")
+        assert body["status"] == 0
+        assert (await ana.history())["count"] == 0
