@@ -10,8 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
-from tests.bench import parts
-from tests.bench.setting import bench_server
+from tests.bench import engine_parts, parts
+from tests.bench.setting import Measured, bench_server
+
+# With a server of their own, or none.
+_ALONE = {
+    "hiveserver2": lambda _: engine_parts.hiveserver2(),
+    "trino": lambda _: engine_parts.trino_rows(),
+    "together": engine_parts.three_engines,
+}
 
 _PARTS = {
     "latency": parts.latency,
@@ -20,6 +27,7 @@ _PARTS = {
     "many": parts.many_users,
     "unclosed": parts.unclosed,
     "stalls": parts.stalls,
+    "tables": engine_parts.many_tables,
 }
 
 
@@ -27,11 +35,17 @@ async def _run(names: list[str]) -> None:
     results: list[dict[str, str]] = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="qsb") as folder:
-            async with bench_server(Path(folder)) as bench:
-                for measured in await _PARTS[name](bench):
-                    print(f"{measured.what:<62} {measured.value:>14} {measured.target}", flush=True)
-                    results.append({"what": measured.what, "value": measured.value, "target": measured.target})
+            for measured in await _measure(name, Path(folder)):
+                print(f"{measured.what:<62} {measured.value:>14} {measured.target}", flush=True)
+                results.append({"what": measured.what, "value": measured.value, "target": measured.target})
     _keep(results)
+
+
+async def _measure(name: str, folder: Path) -> list[Measured]:
+    if name in _ALONE:
+        return await _ALONE[name](folder)
+    async with bench_server(folder) as bench:
+        return await _PARTS[name](bench)
 
 
 def _keep(results: list[dict[str, str]]) -> None:
@@ -44,9 +58,10 @@ def _keep(results: list[dict[str, str]]) -> None:
 
 def main() -> None:
     """Run the parts that are named, or all."""
-    names = sys.argv[1:] or list(_PARTS)
-    if unknown := [name for name in names if name not in _PARTS]:
-        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join(_PARTS)}")
+    known = [*_PARTS, *_ALONE]
+    names = sys.argv[1:] or known
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     uvloop.run(_run(names))
 
 

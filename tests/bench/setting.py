@@ -54,13 +54,16 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench_server(folder: Path) -> AsyncIterator[Bench]:
-    """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in."""
+async def bench_server(folder: Path, more: Mapping[str, Mapping[str, object]] | None = None) -> AsyncIterator[Bench]:
+    """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in.
+
+    `more` are further interpreters.
+    """
     async with prepare(folder / "state") as defaults:
         interpreters = {
             name: table.model_dump(include={"interface", "options"})
             for name, table in sample_interpreters(defaults).items()
-        }
+        } | dict(more or {})
         settings = {
             **_SETTINGS,
             "QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true",
