@@ -1,7 +1,7 @@
 """One Avatica connection: it lives in one Query Server, has one statement at a time, and gives signs of life."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -12,6 +12,8 @@ from queryserver.engines.phoenix.address import Login, Patience, PhoenixAddress
 from queryserver.engines.phoenix.errors import Phase, avatica_errors
 from queryserver.engines.phoenix.http import HttpClient, Route
 from queryserver.engines.phoenix.protobuf import Message
+
+_METADATA_ROWS = 1000
 
 Answered = TypeVar("Answered")
 
@@ -35,12 +37,15 @@ class Connection:
         """The server is out of reach, or no longer knows the connection."""
         return self._lost is not None
 
-    async def open(self, properties: Mapping[str, str], *, read_only: bool) -> None:
+    async def open(self, properties: Mapping[str, str]) -> None:
         """Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
         await self._call(Phase.OPENING, "OpenConnection", messages.open_connection(self.id, properties))
-        sync = messages.synchronize(self.id, auto_commit=True, read_only=read_only)
-        await self._call(Phase.OPENING, "ConnectionSync", sync)
+        await self._call(Phase.OPENING, "ConnectionSync", messages.synchronize(self.id, auto_commit=True))
         self._beat = asyncio.create_task(self._give_signs(), name="signs of life")
+
+    async def forbid_changes(self) -> None:
+        """From now on the server refuses whatever changes something, `USE` included. Raises EngineUnavailable."""
+        await self._call(Phase.OPENING, "ConnectionSync", messages.synchronize(self.id, read_only=True))
 
     async def new_statement(self) -> int:
         """The number of a new statement. Raises SessionLost when the connection is gone."""
@@ -61,6 +66,25 @@ class Connection:
         answer = await self._watched(self._call(Phase.SENT, "Fetch", body, within_s=None))
         with avatica_errors(Phase.SENT):
             return messages.fetched(answer)
+
+    async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
+        """Rows of java.sql.DatabaseMetaData.getColumns for all tables whose names are like those.
+
+        Raises EngineUnavailable, StatementRejected.
+        """
+        body = messages.columns(self.id, schema, table)
+        answer = await self._call(Phase.OPENING, "Columns", body)
+        with avatica_errors(Phase.OPENING):
+            found = messages.result_set(answer)
+        frame, offset = found.frame, 0
+        while True:
+            for row in frame.rows:
+                yield row
+            offset += len(frame.rows)
+            if frame.done or not frame.rows:
+                break
+            frame = await self.fetch(found.statement, offset=offset, rows=_METADATA_ROWS)
+        await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
         """Free a statement; one that runs is stopped. False when the server did not confirm. Limited in time."""
@@ -138,7 +162,7 @@ class Connection:
 
 
 async def connect(
-    http: HttpClient, address: PhoenixAddress, login: Login | None, properties: Mapping[str, str], *, read_only: bool
+    http: HttpClient, address: PhoenixAddress, login: Login | None, properties: Mapping[str, str]
 ) -> Connection:
     """A new connection, at the first of the server's addresses that answers.
 
@@ -148,16 +172,16 @@ async def connect(
     for ip in others:
         connection = Connection(http, Route(ip, login), address.patience)
         with suppress(EngineError):
-            await _open(connection, properties, read_only=read_only)
+            await _open(connection, properties)
             return connection
     connection = Connection(http, Route(last, login), address.patience)
-    await _open(connection, properties, read_only=read_only)
+    await _open(connection, properties)
     return connection
 
 
-async def _open(connection: Connection, properties: Mapping[str, str], *, read_only: bool) -> None:
+async def _open(connection: Connection, properties: Mapping[str, str]) -> None:
     try:
-        await connection.open(properties, read_only=read_only)
+        await connection.open(properties)
     except BaseException:
         await connection.close()
         raise

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.phoenix.address import PhoenixAddress
+from queryserver.engines.phoenix.catalog import PhoenixCatalog
 from queryserver.engines.phoenix.connection import Connection, connect
 from queryserver.engines.phoenix.http import HttpClient
 from queryserver.engines.phoenix.statement import PhoenixStatement
@@ -45,6 +46,22 @@ class PhoenixEngine:
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
         """A session in the schema of `options`; leaving it stops what still runs in it."""
+        async with self._opened(options) as (session, _):
+            yield session
+
+    @property
+    def lists_functions(self) -> bool:
+        """SYSTEM.FUNCTION holds the functions of users; the built-in ones are in no catalogue."""
+        return False
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:  # noqa: ARG002 as above
+        """A look at the metadata, in a session of its own."""
+        async with self._opened(options) as (session, connection):
+            yield PhoenixCatalog(session, connection)
+
+    @asynccontextmanager
+    async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, Connection]]:
         connection = await self._connect(options)
         session = StreamedSession(
             lambda sql: PhoenixStatement(connection, sql),
@@ -54,7 +71,9 @@ class PhoenixEngine:
         try:
             if options.database:
                 await _use(connection, options.database)
-            yield session
+            if self._read_only:
+                await connection.forbid_changes()
+            yield session, connection
         finally:
             await asyncio.shield(_leave(session, connection))
 
@@ -70,7 +89,7 @@ class PhoenixEngine:
     async def _connect(self, options: SessionOptions) -> Connection:
         login = self._address.login(options)
         properties = _checked(options.settings)
-        return await connect(self._http, self._address, login, properties, read_only=self._read_only)
+        return await connect(self._http, self._address, login, properties)
 
 
 def _checked(settings: Mapping[str, str]) -> Mapping[str, str]:
@@ -82,6 +101,10 @@ def _checked(settings: Mapping[str, str]) -> Mapping[str, str]:
 
 async def _use(connection: Connection, schema: str) -> None:
     """Make a schema the session's: the one of that name, else of the name as Phoenix folds it."""
+    if '"' in schema:
+        raise StatementRejected(
+            f"Schema does not exist schemaName={schema}"
+        )  # no name can hold it, and none escapes it
     try:
         await _run(connection, f"USE {identifier(schema)}")
     except StatementRejected as error:

@@ -11,7 +11,7 @@ from queryserver.engines.phoenix.protobuf import Malformed, Message, number, oct
 
 _PACKAGE = "org.apache.calcite.avatica.proto."
 _NO_LIMIT = -1
-_ANSWERS = MappingProxyType({"PrepareAndExecute": "ExecuteResponse"})
+_ANSWERS = MappingProxyType({"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"})
 _NO_SUCH_STATEMENT = "NoSuchStatementException"
 
 
@@ -40,6 +40,8 @@ class Executed:
     columns: Sequence[ColumnMetadata]
     frame: Frame
     update_count: int | None
+    statement: int = 0
+    """The server's number of it, where it chose that itself."""
 
 
 class ServerError(Exception):
@@ -110,6 +112,11 @@ def fetch(connection: str, statement: int, *, offset: int, rows: int) -> bytes:
     return text(1, connection) + number(2, statement) + number(3, offset) + number(4, rows) + number(5, rows)
 
 
+def columns(connection: str, schema: str, table: str) -> bytes:
+    """ColumnsRequest; both are patterns of LIKE."""
+    return text(2, schema) + text(3, table) + text(5, connection) + number(7, 1) + number(8, 1)
+
+
 def statement_id(message: Message) -> int:
     """Of a CreateStatementResponse."""
     return message.number(2)
@@ -120,12 +127,17 @@ def executed(message: Message) -> Executed:
     if message.number(2):
         raise Missing
     for result in message.messages(1):
-        count = result.signed(6)
-        columns = [_column(one) for one in result.message(4).messages(1)]
-        if columns:
-            return Executed(columns, _frame(result.message(5)), None)
-        return Executed((), Frame((), done=True), count if count >= 0 else None)
+        return result_set(result)
     return Executed((), Frame((), done=True), None)
+
+
+def result_set(message: Message) -> Executed:
+    """A ResultSetResponse. Raises Malformed."""
+    count = message.signed(6)
+    declared = [_column(one) for one in message.message(4).messages(1)]
+    if declared:
+        return Executed(declared, _frame(message.message(5)), None, message.number(2))
+    return Executed((), Frame((), done=True), count if count >= 0 else None)
 
 
 def fetched(message: Message) -> Frame:

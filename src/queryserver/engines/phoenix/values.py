@@ -25,6 +25,11 @@ _TEXTS = frozenset({2, 10, 21, 22, 25, 26})
 Value = object
 
 
+def row_values(row: bytes) -> list[Value]:
+    """The values of a `Row`. Raises Malformed."""
+    return [cell_value(cell) for number, cell in fields(row) if number == 1 and isinstance(cell, bytes)]
+
+
 class RowReader:
     """Reads the rows of one result. Raises StatementRejected, Malformed."""
 
@@ -36,7 +41,7 @@ class RowReader:
         """The next rows as one batch."""
         columns: list[list[Value]] = [[] for _ in self._readers]
         for row in rows:
-            cells = [cell_value(cell) for number, cell in fields(row) if number == 1 and isinstance(cell, bytes)]
+            cells = row_values(row)
             if len(cells) != len(columns):
                 raise Malformed
             for column, cell in zip(columns, cells, strict=True):

@@ -1,0 +1,202 @@
+"""Phoenix keeps the rules of all engines."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncGenerator, Generator, Mapping
+from decimal import Decimal
+from typing import ClassVar
+
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
+from tests.contract.engine_driving import ended, operation, run, started
+from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.engines.phoenix import phoenix_server
+from tests.engines.phoenix_threads import work_of
+from tests.engines.servers import HttpAddress, free_port
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.result import ResultType
+from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
+from queryserver.engines.quoting import escaped_literal
+from queryserver.interfaces.engine import Engine, OperationState, SessionOptions
+
+NUMBERS = 1024
+"""Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
+
+_TYPED = (
+    ("BOOLEAN", "TRUE", ResultType.BOOLEAN, True),
+    ("TINYINT", "-128", ResultType.TINYINT, -128),
+    ("UNSIGNED_TINYINT", "127", ResultType.TINYINT, 127),
+    ("SMALLINT", "-32768", ResultType.SMALLINT, -32768),
+    ("UNSIGNED_SMALLINT", "32767", ResultType.SMALLINT, 32767),
+    ("INTEGER", "-2147483648", ResultType.INT, -2147483648),
+    ("UNSIGNED_INT", "2147483647", ResultType.INT, 2147483647),
+    ("BIGINT", "-9223372036854775807", ResultType.BIGINT, -9223372036854775807),
+    ("UNSIGNED_LONG", "9223372036854775807", ResultType.BIGINT, 9223372036854775807),
+    ("FLOAT", "1.5", ResultType.FLOAT, 1.5),
+    ("UNSIGNED_FLOAT", "1.5", ResultType.FLOAT, 1.5),
+    ("DOUBLE", "1E300", ResultType.DOUBLE, 1e300),
+    ("UNSIGNED_DOUBLE", "1E300", ResultType.DOUBLE, 1e300),
+    ("DECIMAL", "12.5", ResultType.DECIMAL, "12.5"),
+    ("DECIMAL(10,2)", "12.5", ResultType.DECIMAL, Decimal("12.50")),
+    ("DECIMAL(38,0)", "9" * 38, ResultType.DECIMAL, Decimal("9" * 38)),
+    ("CHAR(5)", "'ab'", ResultType.CHAR, "ab"),
+    ("VARCHAR(20)", "'Zoë 🐘'", ResultType.VARCHAR, "Zoë 🐘"),
+    ("VARCHAR", "'NULL'", ResultType.STRING, "NULL"),
+    ("DATE", "TO_DATE('2024-01-31 10:20:30')", ResultType.DATE, dt.date(2024, 1, 31)),
+    ("TIME", "TO_TIME('2024-01-31 10:20:30.5')", ResultType.STRING, dt.time(10, 20, 30, 500_000)),
+    ("TIMESTAMP", "TO_TIMESTAMP('2024-01-31 10:20:30.123')", ResultType.TIMESTAMP,
+     dt.datetime(2024, 1, 31, 10, 20, 30, 123_000)),  # noqa: DTZ001 it has none
+    ("UNSIGNED_DATE", "CAST(TO_DATE('2024-01-31') AS UNSIGNED_DATE)", ResultType.DATE, dt.date(2024, 1, 31)),
+    ("UNSIGNED_TIME", "CAST(TO_TIME('2024-01-31 10:20:30') AS UNSIGNED_TIME)", ResultType.STRING, dt.time(10, 20, 30)),
+    ("UNSIGNED_TIMESTAMP", "CAST(TO_TIMESTAMP('2024-01-31 10:20:30') AS UNSIGNED_TIMESTAMP)", ResultType.TIMESTAMP,
+     dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    ("BINARY(3)", "X'010203'", ResultType.BINARY, b"\1\2\3"),
+    ("VARBINARY", "X'00FF'", ResultType.BINARY, b"\0\xff"),
+    ("INTEGER ARRAY", "ARRAY[1,2]", ResultType.ARRAY, [1, 2]),
+    ("VARCHAR(20) ARRAY", "ARRAY['a',NULL,'b']", ResultType.ARRAY, ["a", None, "b"]),
+    ("DECIMAL(10,2) ARRAY", "ARRAY[1.5,2]", ResultType.ARRAY, [Decimal("1.50"), Decimal("2.00")]),
+    ("DOUBLE ARRAY", "ARRAY[1.5,2.5]", ResultType.ARRAY, [1.5, 2.5]),
+    ("BOOLEAN ARRAY", "ARRAY[TRUE,FALSE]", ResultType.ARRAY, [True, False]),
+    ("DATE ARRAY", "ARRAY[TO_DATE('2024-01-31')]", ResultType.ARRAY, [dt.date(2024, 1, 31)]),
+    ("TIMESTAMP ARRAY", "ARRAY[TO_TIMESTAMP('2024-01-31 10:20:30')]", ResultType.ARRAY,
+     [dt.datetime(2024, 1, 31, 10, 20, 30)]),  # noqa: DTZ001 it has none
+    ("CHAR(3) ARRAY", "ARRAY['abc']", ResultType.ARRAY, ["abc"]),
+    ("BINARY(3) ARRAY", "ARRAY[X'010203']", ResultType.ARRAY, [b"\1\2\3"]),
+)  # fmt: skip
+
+TYPES = tuple(
+    TypeFact(native, f"SELECT c{number} FROM qs.typed ORDER BY id", kind, native, value)
+    for number, (native, _, kind, value) in enumerate(_TYPED)
+)
+
+
+def _rows(count: int) -> str:
+    if count <= NUMBERS:
+        return f"SELECT n FROM qs.n ORDER BY n LIMIT {count}"
+    if count <= NUMBERS**2:
+        return f"SELECT a.n * {NUMBERS} + b.n AS n FROM qs.n AS a, qs.n AS b LIMIT {count}"
+    return (
+        f"SELECT CAST(a.n AS BIGINT) * {NUMBERS**2} + b.n * {NUMBERS} + c.n AS n"
+        f" FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT {count}"
+    )
+
+
+def _wide_rows(count: int, width: int) -> str:
+    tables = "qs.n" if count <= NUMBERS else "qs.n AS a, qs.n AS b"
+    return f"SELECT LPAD('x', {width}, 'x') AS t FROM {tables} LIMIT {count}"
+
+
+FACTS = EngineFacts(
+    # The limit makes the Query Server itself count what the region server sends.
+    slow_sql="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 20000000)",
+    rows_sql=_rows,
+    wide_rows_sql=_wide_rows,
+    text_sql=lambda text: "SELECT " + escaped_literal(text) + " AS t",
+    bad_table_sql="SELECT * FROM no_such_table",
+    bad_table_message="ERROR 1012 (42M03): Table undefined. tableName=NO_SUCH_TABLE",
+    types=TYPES,
+    changes=(
+        Change("CREATE TABLE {t} (a INTEGER PRIMARY KEY)"),
+        Change("UPSERT INTO {t} VALUES (1)", rows=1),
+        Change("UPSERT INTO {t} SELECT n FROM qs.n WHERE n BETWEEN 2 AND 1000", rows=999),
+        Change("DELETE FROM {t} WHERE a > 10", rows=990),
+        Change("DROP TABLE {t}"),
+    ),
+    session_state=(SessionState("schema", "USE qs", "SELECT COUNT(*) FROM n", NUMBERS),),
+    unknown_database="no_such_schema",
+    known_database="qs",
+    duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
+    no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
+    fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
+    driver_words=("org.apache", "java.", "Exception", "\tat ", "127.0.0.1", "httpx"),
+)
+
+
+async def make_tables(url: str) -> None:
+    """Schema QS with the integers 0 to 1023 in N, and a value and a NULL of every type in TYPED."""
+    engine = PhoenixEngine(PhoenixAddress(url))
+    columns = ", ".join(f"c{number} {native}" for number, (native, *_) in enumerate(_TYPED))
+    values = ", ".join(literal for _, literal, *_ in _TYPED)
+    try:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            for sql in (
+                "CREATE SCHEMA IF NOT EXISTS qs",
+                "CREATE TABLE IF NOT EXISTS qs.n (n INTEGER PRIMARY KEY)",
+                "UPSERT INTO qs.n VALUES (0)",
+                *(f"UPSERT INTO qs.n SELECT n + {2**power} FROM qs.n WHERE n < {2**power}" for power in range(10)),
+                f"CREATE TABLE IF NOT EXISTS qs.typed (id INTEGER PRIMARY KEY, {columns})",
+                f"UPSERT INTO qs.typed VALUES (1, {values})",
+                "UPSERT INTO qs.typed (id) VALUES (2)",
+            ):
+                await run(session, sql)
+    finally:
+        await engine.close()
+
+
+@pytest.fixture(scope="module")
+def phoenix() -> Generator[HttpAddress]:
+    """Phoenix with the tables of these tests."""
+    with phoenix_server() as address:
+        asyncio.run(make_tables(address.url))
+        yield address
+
+
+@pytest.mark.engine("phoenix")
+class TestPhoenix(EngineContract):
+    """The Query Server, and HBase in one process."""
+
+    facts = FACTS
+    tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
+        "test_hbase_leaves_a_scan_that_nobody_waits_for": pytest.mark.never(
+            "HBase ends a call that aggregates on the region server only when the call returns"
+        ),
+    }
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements that the Query Server is at work on, or that HBase still scans for."""
+        work = await work_of(self._port)
+        return max(work.query_server, work.region_server)
+
+    @pytest.fixture(autouse=True)
+    def _known_port(self, phoenix: HttpAddress) -> None:
+        self._port = phoenix.port
+
+    @pytest.fixture
+    async def engine(self, phoenix: HttpAddress) -> AsyncGenerator[Engine]:
+        engine = PhoenixEngine(PhoenixAddress(phoenix.url))
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{free_port()}"))
+        yield engine
+        await engine.close()
+
+    @pytest.mark.item(36)
+    async def test_hbase_leaves_a_scan_that_nobody_waits_for(self, engine: Engine) -> None:
+        """The Query Server stops at once; what one call has set going in a region server goes on for a while."""
+        sql = "SELECT COUNT(*) FROM qs.n AS a, qs.n AS b, qs.n AS c WHERE c.n < 60"
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
+        assert (await work_of(self._port)).query_server == 0
+        await self.eventually_idle(engine)
+
+    @pytest.mark.parametrize("change", ["UPSERT INTO kept VALUES (2)", "CREATE TABLE other (a INTEGER PRIMARY KEY)"])
+    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, phoenix: HttpAddress, change: str):
+        address = PhoenixAddress(phoenix.url)
+        writing, reading = PhoenixEngine(address), PhoenixEngine(address, read_only=True)
+        try:
+            async with writing.session(USER, SessionOptions(database="qs")) as session:
+                await run(session, "CREATE TABLE IF NOT EXISTS kept (a INTEGER PRIMARY KEY)")
+            async with reading.session(USER, SessionOptions(database="qs")) as session:
+                with pytest.raises(StatementRejected):
+                    await run(session, change)
+                assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
+        finally:
+            await writing.close()
+            await reading.close()
