@@ -32,6 +32,8 @@ class FamilyCatalog:
     """
 
     groups_maps = True
+    unquotable = ""
+    """Characters that no quotes can hold: names with them exist nowhere in the engine."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
@@ -59,6 +61,8 @@ class FamilyCatalog:
     async def table(self, database: str, table: str) -> TableDescription:
         """Raises DatabaseNotFound, TableNotFound."""
         name = await self._name(database)
+        if not self._is_quotable(table):
+            raise TableNotFound(name, table)
         try:
             with metadata_errors(name, table):
                 rows = await self._read(f"DESCRIBE FORMATTED {qualified(name, table.lower())}")
@@ -152,11 +156,16 @@ class FamilyCatalog:
         except StatementRejected:
             return []
 
+    def _is_quotable(self, name: str) -> bool:
+        return not any(character in name for character in self.unquotable)
+
     async def _read(self, statement: str) -> list[Row]:
         return await read_rows(self._session, statement)
 
     async def _name(self, database: str) -> str:
         """As the engine keeps it; the session's own for an empty one."""
+        if not self._is_quotable(database):
+            raise DatabaseNotFound(database)
         if database:
             return database.lower()
         if not self._current:

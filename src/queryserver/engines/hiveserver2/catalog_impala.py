@@ -31,6 +31,10 @@ _TOTAL = "Total"
 class ImpalaCatalog(FamilyCatalog):
     """A Catalog."""
 
+    # Between back-ticks a backslash takes the next character along, and a doubled back-tick is the end of one name and
+    # the begin of another.
+    unquotable = "`\\"
+
     async def _tables(self, database: str) -> list[TableSummary]:
         rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
         views = await self._views(database)
@@ -121,10 +125,13 @@ class ImpalaCatalog(FamilyCatalog):
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """COMPUTE STATS, for the table or one column."""
+        self._check_column(column or "")
         statement = f"COMPUTE STATS {qualified(table.database, table.name)}"
         return statement if column is None else f"{statement} ({quoted(column)})"
 
     def _place(self, table: str, column: TableColumn, nested: Sequence[str]) -> Place:
+        for name in (column.name, *nested):
+            self._check_column(name)
         return joined(table, column, nested)
 
     def _sample_of_values(self, place: Place, kind: SampleKind) -> str:
@@ -134,7 +141,15 @@ class ImpalaCatalog(FamilyCatalog):
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
         """As `*` does it: complex columns are left out."""
-        return [column.name for column in table.columns if not is_complex(parse_type(column.type))]
+        return [
+            column.name
+            for column in table.columns
+            if self._is_quotable(column.name) and not is_complex(parse_type(column.type))
+        ]
+
+    def _check_column(self, name: str) -> None:
+        if not self._is_quotable(name):
+            raise NotSupported(f"Impala cannot quote the name {name}.")
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:

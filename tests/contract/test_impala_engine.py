@@ -1,0 +1,117 @@
+"""The dialect impala keeps the rules of all engines, spoken with a scripted peer: no Impala server is published."""
+
+import datetime as dt
+from collections.abc import AsyncGenerator, Generator, Mapping
+from decimal import Decimal
+from typing import ClassVar
+
+import pytest
+from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.engines.scripted_hs2.process import ScriptedProcess, scripted_process
+from tests.engines.servers import free_port
+
+from queryserver.domain.result import ResultType
+from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import IMPALA
+from queryserver.interfaces.engine import Engine
+
+
+def _typed(declared: str, literal: str, kind: ResultType, value: object) -> TypeFact:
+    sql = f"SELECT CAST({literal} AS {declared}) AS a UNION ALL SELECT NULL"
+    return TypeFact(f"{declared} {literal}", sql, kind, declared, value)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+TYPES = (
+    _typed("boolean", "true", ResultType.BOOLEAN, True),
+    _typed("tinyint", "-128", ResultType.TINYINT, -128),
+    _typed("smallint", "-32768", ResultType.SMALLINT, -32768),
+    _typed("int", "-2147483648", ResultType.INT, -2147483648),
+    _typed("bigint", "9223372036854775807", ResultType.BIGINT, 9223372036854775807),
+    _typed("float", "1.5", ResultType.FLOAT, 1.5),
+    _typed("double", "1e300", ResultType.DOUBLE, 1e300),
+    _typed("decimal(10,2)", "12.5", ResultType.DECIMAL, Decimal("12.50")),
+    _typed("decimal(38,0)", "99999999999999999999999999999999999999", ResultType.DECIMAL, Decimal("9" * 38)),
+    _typed("string", "'Zoë 🐘'", ResultType.STRING, "Zoë 🐘"),
+    _typed("varchar(20)", "'ab'", ResultType.VARCHAR, "ab"),
+    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    _typed("timestamp", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+    _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31)),
+    _typed("binary", "'ab'", ResultType.BINARY, b"ab"),
+)  # fmt: skip
+
+BUILTINS = "_impala_builtins"
+
+FACTS = EngineFacts(
+    slow_sql="SELECT SLEEP(30000)",
+    rows_sql=lambda count: f"SELECT range AS n FROM range({count})",
+    wide_rows_sql=lambda count, width: f"SELECT repeat('x', {width}) AS t FROM range({count})",
+    text_sql=lambda text: f"SELECT {_literal(text)} AS t",
+    bad_table_sql="SELECT * FROM no_such_table",
+    bad_table_message="Could not resolve table reference: 'no_such_table'",
+    types=TYPES,
+    changes=(
+        Change("CREATE TABLE {t} (a int)", has_result_set=True),
+        Change("INSERT INTO {t} VALUES (1), (2), (3)", rows=3),
+        Change("INSERT INTO {t} SELECT range FROM range(4, 1001)", rows=997),
+        Change("DROP TABLE {t}", has_result_set=True),
+    ),
+    session_state=(SessionState("database", f"USE {BUILTINS}", "SELECT current_database()", BUILTINS),),
+    unknown_database="no_such_database",
+    known_database="default",
+    fails_midway_sql="SELECT range, CASE WHEN range = 150000 THEN error('overflow') ELSE 0 END FROM range(200000)",
+    driver_words=("thrift", "Traceback", "TStatus"),
+)
+
+
+def address(port: int) -> Hs2Address:
+    """The scripted peer on loopback."""
+    return Hs2Address(members=(Member("127.0.0.1", port),), mechanism=Mechanism.NONE)
+
+
+class ScriptedImpala:
+    """Engines on the scripted peer; mixed into the classes of the suites."""
+
+    tested_with = "scripted peer"
+    transport = "sasl"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def peer(cls) -> Generator[ScriptedProcess]:
+        """One server for all tests of a class."""
+        with scripted_process(cls.transport) as peer:
+            yield peer
+
+    @pytest.fixture
+    async def engine(self, peer: ScriptedProcess) -> AsyncGenerator[Engine]:
+        engine = Hs2Engine(address(peer.port), IMPALA)
+        self.peer_now = peer
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = Hs2Engine(address(free_port()), IMPALA)
+        yield engine
+        await engine.close()
+
+    async def running_statements(self, engine: Engine) -> int:
+        """What the server's page of queries tells."""
+        return await self.peer_now.queries_in_flight()
+
+
+class TestImpala(ScriptedImpala, EngineContract):
+    """Over SASL PLAIN."""
+
+    facts = FACTS
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
+        "test_an_unknown_database_is_refused": pytest.mark.notyet(
+            "OpenSession of Impala takes any name of a database; the first statement is refused instead"
+        ),
+    }

@@ -1,0 +1,102 @@
+"""Operations of the scripted server: a state, rows to fetch, and an end."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+from tests.engines.scripted_hs2.statements import Plan
+from tests.engines.scripted_hs2.warehouse import Refused
+
+RUNNING, FINISHED, ERROR = 1, 2, 5
+FETCH_WAIT_S = 10.0
+"""How long a fetch waits for rows before it answers none (FETCH_ROWS_TIMEOUT_MS)."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """A statement that was accepted. Impala calls a canceled one failed, with the words `Cancelled`."""
+
+    plan: Plan
+    session: bytes
+    statement: str
+    guid: bytes = field(default_factory=lambda: os.urandom(16))
+    state: int = RUNNING
+    error: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    work: "asyncio.Task[None] | None" = None
+    _given: int = 0
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.state == RUNNING or (self.state == FINISHED and self.plan.cursor is not None)
+
+    def start(self) -> None:
+        if self.plan.sleep_s:
+            self.work = asyncio.create_task(self._sleep())
+        else:
+            self._finish()
+
+    async def rows(self, most: int) -> tuple[Sequence[tuple[object, ...]], bool]:
+        """The next rows, and whether there may be more. Raises Refused."""
+        if not self.ready.is_set():
+            try:
+                async with asyncio.timeout(FETCH_WAIT_S):
+                    await self.ready.wait()
+            except TimeoutError:
+                return [], True
+        if self.state == ERROR:
+            raise Refused(self.error)
+        if self.plan.cursor is None:
+            rows = self.plan.rows[self._given : self._given + most]
+        else:
+            rows = await asyncio.to_thread(self._fetch, most)
+        self._given += len(rows)
+        return rows, len(rows) == most
+
+    def cancel(self) -> None:
+        if self.is_in_flight:
+            self._fail("Cancelled")
+
+    async def end(self) -> None:
+        """Free all that belongs to it."""
+        self.cancel()
+        if self.plan.cursor is not None:
+            self.plan.cursor.interrupt()
+            self.plan.cursor.close()
+            self.plan.cursor = None
+        if self.work is not None:
+            await asyncio.wait({self.work})
+
+    def _fetch(self, most: int) -> Sequence[tuple[object, ...]]:
+        cursor = self.plan.cursor
+        try:
+            rows = cursor.fetchmany(most) if cursor is not None else []
+        except duckdb.Error as error:
+            words = "Cancelled" if self.state == ERROR else f"UDF ERROR: {str(error).splitlines()[0]}"
+            raise Refused(words) from error
+        if len(rows) < most and cursor is not None:
+            cursor.close()
+            self.plan.cursor = None
+        return rows
+
+    async def _sleep(self) -> None:
+        await asyncio.sleep(self.plan.sleep_s)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.state = FINISHED
+        self.ready.set()
+
+    def _fail(self, words: str) -> None:
+        self.state, self.error = ERROR, words
+        if self.work is not None:
+            self.work.cancel()
+        if self.plan.cursor is not None:
+            self.plan.cursor.interrupt()
+        self.ready.set()
+
+    def progress(self) -> Mapping[str, int]:
+        """Scan ranges: all or none."""
+        return {"total_scan_ranges": 2, "num_completed_scan_ranges": 1 if self.state == RUNNING else 2}

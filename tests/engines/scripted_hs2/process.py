@@ -1,0 +1,45 @@
+"""Starting the scripted server as a process: its memory and threads are not those of the client under test."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+_ROOT = Path(__file__).parents[3]
+_STOP_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedProcess:
+    """Where it listens."""
+
+    port: int
+    page_port: int
+
+    async def queries_in_flight(self) -> int:
+        """What its page tells."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            page = await client.get(f"http://127.0.0.1:{self.page_port}/queries?json")
+        return len(page.json()["in_flight_queries"])
+
+
+@contextmanager
+def scripted_process(transport: str = "sasl") -> Generator[ScriptedProcess]:
+    """The server, ready; gone afterwards."""
+    command = [sys.executable, "-m", "tests.engines.scripted_hs2", transport]
+    with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            port, page_port = map(int, process.stdout.readline().split())
+            yield ScriptedProcess(port, page_port)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,119 @@
+"""The listener of the scripted server, its page of queries, and the faults that tests ask for."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.engines.scripted_hs2.codec import Call, read_call, write_reply, write_unknown_method
+from tests.engines.scripted_hs2.service import Service
+from tests.engines.scripted_hs2.wire import Passwords, Peer, serve_bare, serve_http, serve_sasl
+
+_SERVED = {"sasl": serve_sasl, "nosasl": serve_bare, "http": serve_http}
+
+
+class Fault(StrEnum):
+    """What happens instead of the reply to a call."""
+
+    GARBAGE = "garbage"
+    HALF = "half"
+    RESET = "reset"
+    CLOSE = "close"
+    HANG = "hang"
+    EXPIRE = "expire"
+    """All sessions and queries are forgotten, then the call is answered."""
+
+
+@dataclass
+class ScriptedServer:
+    """`faults` are by name of the call; each happens `skip` calls later than asked, then for ever."""
+
+    transport: str = "sasl"
+    passwords: Passwords = field(default_factory=lambda: Passwords({}))
+    service: Service = field(default_factory=Service)
+    port: int = 0
+    page_port: int = 0
+    faults: dict[str, Fault] = field(default_factory=dict)
+    skip: dict[str, int] = field(default_factory=dict)
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator["ScriptedServer"]:
+        """Listen on free loopback ports until the end."""
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        page = await asyncio.start_server(self._serve_page, "127.0.0.1", 0)
+        self.port, self.page_port = (one.sockets[0].getsockname()[1] for one in (listener, page))
+        try:
+            yield self
+        finally:
+            listener.close()
+            page.close()
+            self.drop_connections()
+            await listener.wait_closed()
+            await page.wait_closed()
+
+    def drop_connections(self) -> None:
+        """As when the server dies."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        peer = Peer(reader, writer)
+        try:
+            await _SERVED[self.transport](peer, self._answer, self.passwords)
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+            if self.transport != "http":
+                await self.service.leave(peer)
+
+    async def _answer(self, peer: Peer, raw: bytes) -> bytes | None:
+        call = read_call(raw)
+        fault = self._fault(call.name)
+        if fault is Fault.EXPIRE:
+            self.service.sessions.clear()
+            self.service.operations.clear()
+        elif fault is not None:
+            return await self._fail(peer, fault, call)
+        return await self._reply(peer, call)
+
+    async def _reply(self, peer: Peer, call: Call) -> bytes:
+        reply = await self.service.answer(peer, call)
+        return write_unknown_method(call) if reply is None else write_reply(call, reply)
+
+    def _fault(self, name: str) -> Fault | None:
+        if name not in self.faults:
+            return None
+        if self.skip.get(name, 0) > 0:
+            self.skip[name] -= 1
+            return None
+        return self.faults[name]
+
+    async def _fail(self, peer: Peer, fault: Fault, call: Call) -> bytes | None:
+        if fault is Fault.GARBAGE:
+            return b"\x80\x01\x00\x02\xff\xff\xff\xff garbage \x00" + bytes(range(256))
+        if fault is Fault.HANG:
+            await peer.reader.read()
+            return None
+        if fault is Fault.HALF:
+            whole = await self._reply(peer, call)
+            length = len(whole).to_bytes(4, "big") if self.transport == "sasl" else b""
+            peer.writer.write(length + whole[: len(whole) // 2])
+            await peer.writer.drain()
+        elif fault is Fault.RESET:
+            peer.writer.transport.abort()
+        return None
+
+    async def _serve_page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """`/queries?json` of Impala's web server, as far as tests look at it."""
+        await reader.readuntil(b"\r\n\r\n")
+        flying = [{"stmt": one.statement} for one in self.service.operations.values() if one.is_in_flight]
+        body = json.dumps({"in_flight_queries": flying}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()

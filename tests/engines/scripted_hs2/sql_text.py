@@ -1,0 +1,39 @@
+"""Impala's SQL rewritten for DuckDB, which runs it here: quotes, escapes, and comments."""
+
+import re
+
+_TOKEN = re.compile(
+    r"""(?P<single>'(?:\\.|''|[^'\\])*')|(?P<double>"(?:\\.|[^"\\])*")|(?P<name>`(?:\\.|[^`\\])*`)"""
+    r"""|(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<other>[^'"`\-/]+|.)""",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(.)|''", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
+
+
+def for_duckdb(statement: str) -> str:
+    """Strings with doubled quotes, names in double quotes, no comments."""
+    return "".join(_rewritten(match) for match in _TOKEN.finditer(statement))
+
+
+def text_of(literal: str) -> str:
+    """What a string constant of Impala says."""
+    return _ESCAPE.sub(_unescaped, literal[1:-1])
+
+
+def name_of(word: str) -> str:
+    """A name with or without back-ticks, as Impala keeps it."""
+    return word.strip().strip("`").lower()
+
+
+def _rewritten(match: re.Match[str]) -> str:
+    if match.lastgroup in {"single", "double"}:
+        return "'" + text_of(match.group()).replace("'", "''") + "'"
+    if match.lastgroup == "name":
+        return '"' + match.group()[1:-1].lower().replace('"', '""') + '"'
+    return " " if match.lastgroup == "comment" else match.group()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    character = match.group(1)
+    return "'" if character is None else _ESCAPED.get(character, character)
