@@ -59,6 +59,8 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
+    Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
+    Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
 )
@@ -70,11 +72,13 @@ ENGINE_TESTS = {
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
     "test_trino_engine.py": ("TestTrino",),
+    "test_impala_engine.py": ("TestImpala",),
     "test_fake_engine.py": ("TestFakeEngine",),
 }
 
 # Test classes that inherit the catalogue's contract, by file.
 CATALOG_TESTS = {
+    "test_impala_catalog.py": ("TestImpalaCatalog",),
     "test_postgresql_catalog.py": ("TestPostgresqlCatalog", "TestPostgresql15Catalog"),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
 }
