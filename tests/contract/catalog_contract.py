@@ -94,7 +94,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     ) -> None:
         facts = self.catalog_facts
         table = facts.table(database, described.name)
-        statements = [text.replace("{t}", table) for text in described.statements]
+        statements = [text.replace("{t}", table).replace("{database}", database) for text in described.statements]
         await self.execute(engine, self._with_database(statements, database))
         found = await catalog.table(database, described.name)
         assert found.columns == tuple(

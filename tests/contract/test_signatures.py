@@ -47,6 +47,7 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Engine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Engine, "queryserver.engines.mysql.engine", "MysqlEngine"),
+    Adapter(Engine, "queryserver.engines.phoenix.engine", "PhoenixEngine"),
     Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
     Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(EngineSession, "queryserver.engines.trino.session", "TrinoSession"),
@@ -57,6 +58,10 @@ ADAPTERS = (
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
+    Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
+    Adapter(Catalog, "queryserver.engines.duckdb.catalog", "DuckdbCatalog"),
+    Adapter(CatalogEngine, "queryserver.engines.phoenix.engine", "PhoenixEngine"),
+    Adapter(Catalog, "queryserver.engines.phoenix.catalog", "PhoenixCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
@@ -71,6 +76,7 @@ ENGINE_TESTS = {
     "test_sqlite_engine.py": ("TestSqliteEngine", "TestSqliteInMemory"),
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
+    "test_phoenix_engine.py": ("TestPhoenix",),
     "test_trino_engine.py": ("TestTrino",),
     "test_impala_engine.py": ("TestImpala",),
     "test_fake_engine.py": ("TestFakeEngine",),
@@ -79,7 +85,9 @@ ENGINE_TESTS = {
 # Test classes that inherit the catalogue's contract, by file.
 CATALOG_TESTS = {
     "test_impala_catalog.py": ("TestImpalaCatalog",),
+    "test_duckdb_catalog.py": ("TestDuckdbCatalog",),
     "test_postgresql_catalog.py": ("TestPostgresqlCatalog", "TestPostgresql15Catalog"),
+    "test_phoenix_catalog.py": ("TestPhoenixCatalog",),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
 }
 

@@ -10,11 +10,14 @@ import duckdb
 
 from queryserver.domain.errors import ConfigurationError, EngineUnavailable
 from queryserver.domain.user import User
+from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.errors import opening_errors, statement_errors
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.quoting import identifier, literal
 from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.engines.threads import STATEMENT_THREADS
+from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 
 # Where DuckDB would look for extensions and secrets: a place that is not, so that none is found and none is told of.
@@ -62,7 +65,7 @@ class DuckdbEngine:
         memory_limit: str = "1GB",
         threads: int = 2,
         read_only: bool = False,
-        max_statements: int = 8,
+        max_statements: int = STATEMENT_THREADS,
     ) -> None:
         if path == MEMORY and read_only:
             raise ConfigurationError(["read_only: a database in memory would stay empty"])
@@ -110,6 +113,17 @@ class DuckdbEngine:
         database = await self._shared()
         async with self._sessions.session(partial(self._connect, database, options)) as session:
             yield session
+
+    @property
+    def lists_functions(self) -> bool:
+        """See CatalogEngine."""
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        """See CatalogEngine."""
+        async with self.session(user, options) as session:
+            yield DuckdbCatalog(session, await current_database(session))
 
     async def ping(self) -> None:
         """See the Protocol."""

@@ -1,0 +1,198 @@
+"""Metadata of a DuckDB database, read by its own table functions. `<DB>` is a schema of the one database.
+
+Names are found without regard to case. Full names begin with the database's: a schema may have the same name.
+"""
+
+import re
+from collections.abc import Sequence
+
+from queryserver.domain.catalog import (
+    ColumnStatistics,
+    DatabaseDescription,
+    ForeignKey,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableSummary,
+)
+from queryserver.domain.errors import DatabaseNotFound, TableNotFound
+from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.duckdb.catalog_samples import sample_statement
+from queryserver.engines.duckdb.catalog_statistics import read_statistics
+from queryserver.engines.quoting import identifier, literal, qualified
+from queryserver.interfaces.engine import EngineSession
+
+_OURS = "database_name = current_database()"
+_CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
+_NAME = re.compile(r"[^\W\d]\w*")
+_KINDS = {"view": TableKind.VIEW}
+
+
+async def current_database(session: EngineSession) -> str:
+    """The name that DuckDB gave to the session's database."""
+    ((name,),) = await read_rows(session, "SELECT current_database()")
+    return name
+
+
+class DuckdbCatalog:
+    """A Catalog. `database_name` is DuckDB's name of the file."""
+
+    def __init__(self, session: EngineSession, database_name: str) -> None:
+        self._session = session
+        self._database_name = database_name
+
+    async def databases(self) -> Sequence[str]:
+        """Schemas of the database."""
+        return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
+
+    async def database(self, database: str) -> DatabaseDescription:
+        """See the Protocol."""
+        name, comment = await self._schema(database)
+        return DatabaseDescription(name, comment or "")
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        """See the Protocol."""
+        schema, _ = await self._schema(database)
+        here = f"{_OURS} AND schema_name = {literal(schema)}"
+        rows = await self._rows(
+            f"SELECT table_name, 'table', comment FROM duckdb_tables() WHERE {here}"
+            f" UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() WHERE {here}"
+        )
+        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED), comment or "") for name, kind, comment in rows]
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        """See the Protocol. The number of rows is the one that DuckDB keeps with the table."""
+        schema, _ = await self._schema(database)
+        here = f"{_OURS} AND schema_name = {literal(schema)}"
+        found = await self._rows(
+            f"SELECT table_name, 'table', comment, estimated_size FROM duckdb_tables()"
+            f" WHERE {here} AND lower(table_name) = lower({literal(table)})"
+            f" UNION ALL SELECT view_name, 'view', comment, NULL FROM duckdb_views()"
+            f" WHERE {here} AND lower(view_name) = lower({literal(table)})"
+        )
+        if not found:
+            raise TableNotFound(schema, table)
+        name, kind, comment, rows = found[0]
+        there = f"{here} AND table_name = {literal(name)}"
+        keys = await self._rows(
+            "SELECT constraint_type, constraint_column_names, referenced_table, referenced_column_names"
+            f" FROM duckdb_constraints() WHERE {there} AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')"
+            " ORDER BY constraint_index"
+        )
+        return TableDescription(
+            database=schema,
+            name=name,
+            columns=await self._columns(there, keys, is_view=kind == "view"),
+            kind=_KINDS.get(kind, TableKind.MANAGED),
+            comment=comment or "",
+            support_updates=kind == "table",
+            foreign_keys=_foreign_keys(schema, keys),
+            statistics={} if rows is None else {"numRows": str(rows)},
+        )
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """See the Protocol."""
+        return await read_statistics(self._session, self._full_name(table), table, column)
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        """See the Protocol."""
+        return await self._functions(await self._place(database))
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+        """See the Protocol."""
+        wanted = f"lower(function_name) = lower({literal(name)})"
+        found = await self._functions(f"{await self._place(database)} AND {wanted}")
+        return found[0] if found else None
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        """See the Protocol."""
+        return sample_statement(self._full_name(table), table, column, nested, kind)
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        """See the Protocol."""
+        columns = "" if column is None else f" ({identifier(column)})"
+        return f"ANALYZE {self._full_name(table)}{columns}"
+
+    def _full_name(self, table: TableDescription) -> str:
+        return qualified(self._database_name, table.database, table.name)
+
+    async def _schema(self, database: str) -> Row:
+        wanted = f"lower({literal(database)})" if database else "lower(current_schema())"
+        found = await self._rows(
+            f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
+        )
+        if not found:
+            raise DatabaseNotFound(database)
+        return found[0]
+
+    async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
+        primary = {column for kind, columns, _, _ in keys if kind == "PRIMARY KEY" for column in columns}
+        rows = await self._rows(
+            "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
+            f" FROM duckdb_columns() WHERE {there} ORDER BY column_index"
+        )
+        return tuple(
+            TableColumn(
+                name=name,
+                type=kind,
+                comment=comment or "",
+                nullable=None if is_view else nullable,
+                default=default,
+                autoincrement=None if is_view else (default or "").startswith("nextval("),
+                primary_key=name in primary,
+            )
+            for name, kind, comment, nullable, default in rows
+        )
+
+    async def _place(self, database: str | None) -> str:
+        """The condition for built-in functions and those of the current schema, or those of one schema."""
+        if database is None:
+            return f"(internal OR {_OURS} AND schema_name = current_schema())"
+        schema, _ = await self._schema(database)
+        return f"NOT internal AND {_OURS} AND schema_name = {literal(schema)}"
+
+    async def _functions(self, place: str) -> list[FunctionDescription]:
+        rows = await self._rows(
+            "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
+            f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place} ORDER BY function_name, len(parameters), parameter_types"
+        )
+        overloads: dict[str, list[Row]] = {}
+        for row in rows:
+            if _NAME.fullmatch(row[0]):
+                overloads.setdefault(row[0], []).append(row)
+        return [_function(name, same) for name, same in overloads.items()]
+
+    async def _rows(self, sql: str) -> list[Row]:
+        return await read_rows(self._session, sql)
+
+
+def _foreign_keys(schema: str, keys: Sequence[Row]) -> tuple[ForeignKey, ...]:
+    """DuckDB's foreign keys stay within a schema."""
+    return tuple(
+        ForeignKey(own, f"{schema}.{table}.{other}")
+        for kind, columns, table, others in keys
+        if kind == "FOREIGN KEY"
+        for own, other in zip(columns, others, strict=True)
+    )
+
+
+def _function(name: str, same: Sequence[Row]) -> FunctionDescription:
+    _, internal, _, _, _, result, description = same[0]
+    return FunctionDescription(
+        name=name,
+        signature="\n".join(dict.fromkeys(f"{name}({_arguments(row)})" for row in same)),
+        return_type=result or "",
+        is_builtin="BUILTIN" if internal else "",
+        is_persistent="true",
+        description=description or "",
+    )
+
+
+def _arguments(row: Row) -> str:
+    _, _, names, types, varargs, _, _ = row
+    pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
+    return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
