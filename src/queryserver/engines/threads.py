@@ -13,6 +13,9 @@ Answered = TypeVar("Answered")
 
 _CONTROL_THREADS = 2
 
+STATEMENT_THREADS = 24
+"""One for each statement that a process runs on one connector (16), and for each look at its metadata (8)."""
+
 
 class DriverThreads:
     """Threads of one engine: `max_statements` for statements, a few more so that opening and closing never wait.

@@ -13,6 +13,7 @@ from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection
 from queryserver.engines.sqlite.errors import opening_errors, statement_errors
 from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.engines.threads import STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 
@@ -41,7 +42,7 @@ class SqliteEngine:
         path: str = MEMORY,
         root: Path | None = None,
         read_only: bool = False,
-        max_statements: int = 8,
+        max_statements: int = STATEMENT_THREADS,
         busy_timeout_s: float = 5.0,
     ) -> None:
         if path == MEMORY and read_only:
