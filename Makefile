@@ -31,7 +31,7 @@ test: $(DEV) ## Run the tests, two at a time (ARGS="tests/unit -k splitter")
 	$(BIN)/pytest -n 2 $(ARGS)
 
 .PHONY: test-engines
-test-engines: $(DEV) ## Run the tests that need real engines (E=mysql for one)
+test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
 	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(ARGS)
 
 .PHONY: bench
