@@ -147,12 +147,13 @@ _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
+_JAVA_NAMES = re.compile(r"\b(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error):\s*")
 _POSITIONS = re.compile(r":\d+:\d+\s*\Z")
 _SERVER_PATHS = re.compile(r"\bfile:/\S+")
 
 
 def clean_message(text: str) -> str:
-    """The text without stack traces, Java class names before it, and paths of the server's own disk."""
+    """The text without stack traces, Java's names of exceptions, and paths of the server's own disk."""
     is_wrapped = text.startswith("*")
     if found := _STACK.search(text):
         text = text[: found.start()]
@@ -160,4 +161,4 @@ def clean_message(text: str) -> str:
         text = text[found.end() :]
     if is_wrapped:
         text = _POSITIONS.sub("", text)
-    return _SERVER_PATHS.sub("(path)", text).strip()
+    return _SERVER_PATHS.sub("(path)", _JAVA_NAMES.sub("", text)).strip()

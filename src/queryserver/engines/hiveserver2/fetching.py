@@ -15,7 +15,7 @@ from queryserver.engines.hiveserver2.protocol.status import TOperationHandle
 from queryserver.engines.hiveserver2.types import WireColumn
 from queryserver.engines.hiveserver2.wire import Wire
 
-_FIRST_ROWS = 64
+_FIRST_ROWS = 32
 """Rows may be megabytes wide, and nobody knows before the first have come."""
 
 _GROWTH = 16

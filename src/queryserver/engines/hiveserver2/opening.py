@@ -1,6 +1,8 @@
 """The first calls of a session."""
 
-from queryserver.domain.errors import EngineUnavailable
+import re
+
+from queryserver.domain.errors import EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.hiveserver2.address import Hs2Address
 from queryserver.engines.hiveserver2.connection import Connection
@@ -13,6 +15,7 @@ from queryserver.engines.hiveserver2.wire import Wire
 from queryserver.interfaces.engine import SessionOptions
 
 _DATABASE_KEY = "use:database"
+_SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
 
 
 async def open_session(
@@ -33,8 +36,14 @@ async def open_session(
 
 
 def session_configuration(address: Hs2Address, variant: Variant, user: User, options: SessionOptions) -> dict[str, str]:
-    """What OpenSession is told; the settings of the session go before those of the address."""
+    """What OpenSession is told; the settings of the session go before those of the address.
+
+    Raises StatementRejected for a setting whose name cannot be one: servers would take it without a word.
+    """
     chosen = {**address.session_conf, **options.settings}
+    for name in chosen:
+        if not _SETTING_NAME.fullmatch(name):
+            raise StatementRejected(f'"{name[:100]}" is not the name of a setting.')
     configuration = {f"{variant.setting_prefix}{name}": value for name, value in chosen.items()}
     configuration.update(variant.session_conf)
     if variant.timeout_keys is not None:

@@ -145,10 +145,14 @@ class Operation:
         await self._fetcher.close()
 
     async def _stop(self) -> None:
-        """Send the stop. Tez in local mode answers only when its task has ended: nobody waits so long."""
+        """Send the stop, until it is answered or the statement has ended.
+
+        Tez in local mode answers only when its task has ended: nobody waits so long.
+        """
         if self._stopping is None or self._stopping.done():
             self._stopping = asyncio.create_task(self._send_stop(), name="cancel")
-        await asyncio.wait({self._stopping}, timeout=self._wire.limits.end_s)
+        ends = {self._stopping, self._following}
+        await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def _send_stop(self) -> None:
         with suppress(*_CALL_FAILURES):

@@ -1,0 +1,141 @@
+"""Spark SQL, through its Thrift server, keeps the rules of all engines."""
+
+import datetime as dt
+from collections.abc import AsyncGenerator, Generator, Mapping
+from decimal import Decimal
+from typing import ClassVar
+
+import httpx
+import pytest
+from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.engines.servers import free_port
+from tests.engines.sparksql import SparkAddress, spark_server
+
+from queryserver.domain.result import ResultType as T
+from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import SPARKSQL
+from queryserver.engines.quoting import escaped_literal
+from queryserver.interfaces.engine import Engine
+
+
+def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:
+    return TypeFact(expression, f"SELECT {expression} AS a UNION ALL SELECT NULL", kind, native, value)
+
+
+TYPES = (
+    typed("true", T.BOOLEAN, "boolean", True),
+    typed("-128Y", T.TINYINT, "tinyint", -128),
+    typed("-32768S", T.SMALLINT, "smallint", -32768),
+    typed("2147483647", T.INT, "int", 2147483647),
+    typed("9223372036854775807", T.BIGINT, "bigint", 9223372036854775807),
+    typed("1.5F", T.FLOAT, "float", 1.5),
+    typed("1e300", T.DOUBLE, "double", 1e300),
+    typed("12.5BD", T.DECIMAL, "decimal(3,1)", Decimal("12.5")),
+    typed("CAST(12.5 AS decimal(10,2))", T.DECIMAL, "decimal(10,2)", Decimal("12.50")),
+    typed("CAST(7 AS decimal(38,0))", T.DECIMAL, "decimal(38,0)", Decimal(7)),
+    typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
+    typed("X'00FF'", T.BINARY, "binary", b"\x00\xff"),
+    typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+    typed("INTERVAL '1-2' YEAR TO MONTH", T.INTERVAL_YEAR_MONTH, "interval year to month", "1-2"),
+    typed("INTERVAL '2 3:4:5' DAY TO SECOND", T.INTERVAL_DAY_TIME, "interval day to second", "2 03:04:05.000000000"),
+    typed("array(1, NULL)", T.ARRAY, "array", "[1,null]"),
+    typed("map('a', 1)", T.MAP, "map", '{"a":1}'),
+    typed("named_struct('x', 1, 'y', 'z')", T.STRUCT, "struct", '{"x":1,"y":"z"}'),
+)
+
+_ROWS_OF_A_PART = 100_000
+_SMALL_PARTS = 20_000
+
+
+def _range(rows: int, size: int) -> str:
+    return f"range(0, {rows}, 1, {-(-rows // size)})"
+
+
+FACTS = EngineFacts(
+    # One partition: it takes one of the two cores that the server has. It is dealt out anew because the last step of a
+    # query is made while its rows are read, when the query counts as finished.
+    slow_sql=(
+        "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ sum(a.id * b.id % 7) AS x"
+        " FROM range(0, 2000000, 1, 1) a CROSS JOIN range(0, 40000, 1, 1) b)"
+    ),
+    rows_sql=lambda rows: f"SELECT id AS n FROM {_range(rows, _ROWS_OF_A_PART)}",
+    wide_rows_sql=lambda rows, size: (
+        f"SELECT concat(repeat('x', {size - 10}), lpad(id, 10, ' ')) FROM {_range(rows, _SMALL_PARTS)}"
+    ),
+    text_sql=lambda text: f"SELECT {escaped_literal(text)}",
+    bad_table_sql="SELECT * FROM no_such_table",
+    bad_table_message="The table or view `no_such_table` cannot be found",
+    types=TYPES,
+    changes=(
+        Change("CREATE TABLE {t} (n int, s string)"),
+        Change("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')"),
+        Change("SELECT * FROM {t}", has_result_set=True),
+        Change("SELECT 'x' AS Result", has_result_set=True),
+        Change("SELECT 'x' AS Result WHERE 1 = 0", has_result_set=True),
+        Change("CREATE VIEW {t}_v AS SELECT * FROM {t}"),
+        Change("DROP VIEW {t}_v"),
+        Change("TRUNCATE TABLE {t}"),
+        Change("DROP TABLE {t}"),
+    ),
+    session_state=(
+        SessionState("temporary view", "CREATE TEMPORARY VIEW mine AS SELECT 5 AS a", "SELECT a FROM mine", 5),
+        SessionState("zone", "SET spark.sql.session.timeZone=Asia/Tokyo", "SELECT current_timezone()", "Asia/Tokyo"),
+    ),
+    unknown_database="no_such_database",
+    known_database="default",
+    fails_midway_sql="SELECT IF(id < 150000, id, raise_error('midway')) FROM range(0, 200000, 1, 4)",
+    driver_words=("org.apache", "java.", "Exception", "127.0.0.1", "\tat "),
+)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Generator[SparkAddress]:
+    """A Thrift server with an empty metastore."""
+    with spark_server() as address:
+        yield address
+
+
+def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limits | None = None) -> Hs2Engine:
+    """Spark gives rows while it makes them, instead of making them all before."""
+    address = Hs2Address(
+        (Member(server.host, port or server.port),),
+        session_conf={"spark.sql.thriftServer.incrementalCollect": "true"},
+        limits=limits or Limits(),
+    )
+    return Hs2Engine(address, SPARKSQL)
+
+
+@pytest.mark.engine("sparksql")
+class TestSpark(EngineContract):
+    """Spark in one JVM, with two cores."""
+
+    tested_with = "Spark 3.5.9 Thrift server"
+    facts = FACTS
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _spark(self, spark: SparkAddress) -> None:
+        self.ui = f"http://{spark.host}:{spark.ui_port}/api/v1/applications"
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            (application,) = (await client.get(self.ui)).json()
+            jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()
+        return len({job["jobGroup"] for job in jobs})
+
+    @pytest.fixture
+    async def engine(self, spark: SparkAddress) -> AsyncGenerator[Engine]:
+        engine = spark_engine(spark)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self, spark: SparkAddress) -> AsyncGenerator[Engine]:
+        engine = spark_engine(spark, port=free_port())
+        yield engine
+        await engine.close()

@@ -1,0 +1,92 @@
+"""What OpenSession is told, and what a statement is found by after a restart."""
+
+import pytest
+
+from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, StatementRejected
+from queryserver.domain.user import User
+from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
+from queryserver.engines.hiveserver2.opening import session_configuration
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TSessionHandle
+from queryserver.engines.hiveserver2.resuming import Mark
+from queryserver.engines.hiveserver2.variants import HIVE, HPLSQL, IMPALA, SPARKSQL, VARIANTS
+from queryserver.interfaces.engine import Credentials, SessionOptions
+
+MEMBER = Member("hive.example", 10000)
+ADA = User(id=1, username="ada")
+NONE = SessionOptions()
+
+
+def test_engine_options_get_the_prefix_of_their_server():
+    address = Hs2Address((MEMBER,), session_conf={"a": "1", "b": "1"})
+    options = SessionOptions(settings={"b": "2"}, database="shop")
+    assert session_configuration(address, HIVE, ADA, options) == {
+        "set:hiveconf:a": "1",
+        "set:hiveconf:b": "2",
+        "use:database": "shop",
+    }
+
+
+def test_a_database_cannot_break_out_of_the_use_that_spark_makes_of_it():
+    told = session_configuration(Hs2Address((MEMBER,)), SPARKSQL, ADA, SessionOptions(database="x`; DROP TABLE y"))
+    assert told == {"use:database": "`x``; DROP TABLE y`"}
+
+
+def test_impala_gets_its_time_outs_as_options():
+    address = Hs2Address((MEMBER,), query_timeout_s=600, session_timeout_s=3600)
+    told = session_configuration(address, IMPALA, ADA, SessionOptions(settings={"mem_limit": "1g"}))
+    assert told["QUERY_TIMEOUT_S"] == "600"
+    assert told["IDLE_SESSION_TIMEOUT"] == "3600"
+    assert told["mem_limit"] == "1g"
+
+
+def test_hplsql_has_its_mode():
+    assert session_configuration(Hs2Address((MEMBER,)), HPLSQL, ADA, NONE)["set:hivevar:mode"] == "HPLSQL"
+
+
+@pytest.mark.parametrize(("variant", "key"), [(HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user")])
+def test_the_service_acts_for_the_caller(variant, key):
+    address = Hs2Address((MEMBER,), username="svc", impersonation=True)
+    assert session_configuration(address, variant, ADA, NONE)[key] == "ada"
+    assert address.login(MEMBER, ADA, NONE).user == "svc"
+
+
+def test_nobody_is_acted_for_under_a_login_of_ones_own():
+    own = SessionOptions(credentials=Credentials("ada2", "secret"))
+    for address in (Hs2Address((MEMBER,), impersonation=True), Hs2Address((MEMBER,), username="svc")):
+        assert "hive.server2.proxy.user" not in session_configuration(address, HIVE, ADA, NONE)
+    address = Hs2Address((MEMBER,), username="svc", impersonation=True)
+    assert "hive.server2.proxy.user" not in session_configuration(address, HIVE, ADA, own)
+    assert address.login(MEMBER, ADA, own).user == "ada2"
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode"])
+def test_what_cannot_be_the_name_of_a_setting_is_refused(name):
+    with pytest.raises(StatementRejected):
+        session_configuration(Hs2Address((MEMBER,)), HIVE, ADA, SessionOptions(settings={name: "1"}))
+
+
+def test_logins_that_need_the_caller_say_so():
+    with pytest.raises(CredentialsRequired):
+        Hs2Address((MEMBER,), mechanism=Mechanism.LDAP).login(MEMBER, ADA, NONE)
+    with pytest.raises(CredentialsRequired):
+        Hs2Address((MEMBER,), mechanism=Mechanism.JWT).login(MEMBER, ADA, NONE)
+    token = Hs2Address((MEMBER,), mechanism=Mechanism.JWT).login(MEMBER, ADA, SessionOptions(external_token="t.o.k"))
+    assert token.password == "t.o.k"
+    assert "t.o.k" not in repr(token)
+
+
+def test_a_mark_is_read_back():
+    identifier = THandleIdentifier(guid=b"\0" * 16, secret=b"\xff" * 16)
+    operation = TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
+    mark = Mark(MEMBER, TSessionHandle(session_id=identifier), operation)
+    assert Mark.from_text(mark.to_text()) == mark
+
+
+@pytest.mark.parametrize("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
+def test_a_text_that_is_no_mark_has_expired(token):
+    with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
+        Mark.from_text(token)
+
+
+def test_every_dialect_has_its_facts():
+    assert set(VARIANTS) == {"hive", "impala", "sparksql", "hplsql"}

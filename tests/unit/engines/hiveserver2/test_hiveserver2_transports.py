@@ -1,0 +1,221 @@
+"""Logins and messages over real sockets, against servers that say exactly what the test wants."""
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Login, Mechanism, Member
+from queryserver.engines.hiveserver2.connecting import connect
+from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.protocol.calls import (
+    TFetchResultsReq,
+    TFetchResultsResp,
+    TOpenSessionReq,
+    TOpenSessionResp,
+)
+from queryserver.engines.hiveserver2.protocol.messages import decode_call, encode_reply
+from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS, OPEN_SESSION
+from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
+from queryserver.engines.hiveserver2.protocol.status import SUCCESS, THandleIdentifier, TOperationHandle
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+OPEN = TOpenSessionReq(client_protocol=9)
+OPENED = TOpenSessionResp(status=SUCCESS, server_protocol_version=9)
+HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
+FETCH = TFetchResultsReq(operation_handle=HANDLE, orientation=0, max_rows=5)
+QUICK = Limits(connect_s=0.5)
+
+
+@asynccontextmanager
+async def serving(serve: Serve) -> AsyncGenerator[Member]:
+    """A loopback server that treats each connection as `serve` says."""
+
+    async def treat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(treat, "127.0.0.1", 0)
+    async with server:
+        yield Member("127.0.0.1", server.sockets[0].getsockname()[1])
+        server.close()
+
+
+@asynccontextmanager
+async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Connection]:
+    address = Hs2Address((member,), mechanism=mechanism, limits=QUICK)
+    connection = await connect(address, Login(member, "Zoë", password))
+    try:
+        yield connection
+    finally:
+        await connection.shut()
+
+
+async def sasl_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    status, length = struct.unpack(">BI", await reader.readexactly(5))
+    return status, await reader.readexactly(length)
+
+
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[tuple[int, bytes]]:
+    said = [await sasl_message(reader), await sasl_message(reader)]
+    writer.write(struct.pack(">BI", 5, 0))
+    return said
+
+
+async def frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = struct.unpack(">I", await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.parametrize(("mechanism", "password"), [(Mechanism.NONE, ""), (Mechanism.LDAP, "sécret")])
+async def test_plain_tells_user_and_password(mechanism, password):
+    heard = []
+
+    async def serve(reader, writer):
+        heard.extend(await accept(reader, writer))
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, mechanism, password):
+        assert heard[0] == (1, b"PLAIN")
+        assert heard[1] == (2, b"\0" + "Zoë".encode() + b"\0" + (password or "none").encode())
+
+
+async def test_a_refused_login_is_told_in_the_server_s_words():
+    async def serve(reader, writer):
+        await sasl_message(reader)
+        await sasl_message(reader)
+        writer.write(struct.pack(">BI", 3, 22) + b"Error validating login")
+        await reader.read()
+
+    async with serving(serve) as member:
+        with pytest.raises(CredentialsRequired, match="Error validating login"):
+            async with connected(member, Mechanism.LDAP, "wrong"):
+                pass
+
+
+async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await sasl_message(reader)
+
+
+async def say_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+    await reader.read()
+
+
+@pytest.mark.parametrize("serve", [say_nothing, hang_up, say_garbage])
+async def test_a_server_that_cannot_be_understood_is_unavailable(serve):
+    async with serving(serve) as member:
+        with pytest.raises(EngineUnavailable):
+            async with asyncio.timeout(5), connected(member, Mechanism.NONE):
+                pass
+
+
+async def test_an_answer_comes_in_one_frame():
+    async def serve(reader, writer):
+        await accept(reader, writer)
+        call = decode_call(await frame(reader))
+        answer = framed(encode_reply(call, OPENED))
+        for byte in answer:
+            writer.write(bytes([byte]))
+            await writer.drain()
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
+        assert await connection.call(OPEN_SESSION, OPEN, limit_s=5) == OPENED
+        assert await connection.clean()
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0"])
+async def test_a_broken_frame_breaks_the_connection(answer):
+    async def serve(reader, writer):
+        await accept(reader, writer)
+        await frame(reader)
+        writer.write(answer)
+
+    async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
+        with pytest.raises(WireLost) as caught:
+            await connection.call(OPEN_SESSION, OPEN, limit_s=5)
+        assert caught.value.sent
+        assert connection.is_closed()
+        with pytest.raises(WireLost) as caught:
+            await connection.call(OPEN_SESSION, OPEN, limit_s=5)
+        assert not caught.value.sent
+
+
+async def test_a_call_without_answer_ends_with_its_time_limit():
+    async def serve(reader, writer):
+        await accept(reader, writer)
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
+        with pytest.raises(WireLost):
+            await connection.call(OPEN_SESSION, OPEN, limit_s=0.1)
+        assert connection.is_closed()
+
+
+async def test_who_gives_up_waiting_leaves_the_connection_whole():
+    answer = asyncio.Event()
+
+    async def serve(reader, writer):
+        await accept(reader, writer)
+        for _ in range(2):
+            call = decode_call(await frame(reader))
+            await answer.wait()
+            writer.write(framed(encode_reply(call, OPENED)))
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
+        waiting = asyncio.create_task(connection.call(OPEN_SESSION, OPEN, limit_s=5))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert connection.is_busy
+        assert not await connection.clean()
+        answer.set()
+        assert await connection.call(OPEN_SESSION, OPEN, limit_s=5) == OPENED
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.02])
+async def test_a_bare_answer_is_found_however_it_is_cut(pause_s):
+    text = [b"%d" % number * 50 for number in range(20_000)]
+    rows = TRowSet(start_row_offset=0, rows=[], columns=[TColumn(string_val=TStringColumn(values=text, nulls=b""))])
+
+    async def serve(reader, writer):
+        call = decode_call(await reader.read(65536))
+        raw = encode_reply(call, TFetchResultsResp(status=SUCCESS, results=rows))
+        for start in range(0, len(raw), len(raw) // 10):
+            writer.write(raw[start : start + len(raw) // 10])
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, Mechanism.NOSASL) as connection:
+        reply = await connection.call(FETCH_RESULTS, FETCH, limit_s=20)
+        assert reply.results == rows
+
+
+async def test_a_bare_answer_that_ends_half_way_is_lost():
+    async def serve(reader, writer):
+        call = decode_call(await reader.read(65536))
+        writer.write(encode_reply(call, OPENED)[:-5])
+
+    async with serving(serve) as member, connected(member, Mechanism.NOSASL) as connection:
+        with pytest.raises(WireLost):
+            await connection.call(OPEN_SESSION, OPEN, limit_s=5)
