@@ -9,6 +9,7 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.contract.engine_resuming import ResumingContract
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.result import ResultType
@@ -111,7 +112,7 @@ def address_of(server: HttpAddress, **changes: object) -> TrinoAddress:
 
 
 @pytest.mark.engine("trino")
-class TestTrino(EngineContract):
+class TestTrino(EngineContract, ResumingContract):
     """A single node."""
 
     facts = FACTS

@@ -84,8 +84,7 @@ class Coordinator:
 
         async def attempt() -> Page:
             nonlocal garbage
-            mark = "&" if "?" in uri else "?"
-            answer = await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
+            answer = await self._asked(uri)
             try:
                 return await self._page(answer, uri)
             except Transient as error:
@@ -98,6 +97,15 @@ class Coordinator:
             return await insist(attempt, for_s=self.address.patience.retry_s)
         except Transient as error:
             raise given_up(error, sent=True) from error
+
+    async def _asked(self, uri: str) -> Answer:
+        mark = "&" if "?" in uri else "?"
+        try:
+            return await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
+        except TrinoRejected as error:
+            if error.name == "HTTP_500":  # so Trino answers when the page after this one has been asked for already
+                raise Expired from error
+            raise
 
     async def stop(self, uri: str) -> bool:
         """Stop the statement; True once the coordinator has taken the word. Limited in time."""

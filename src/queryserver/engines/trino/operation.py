@@ -191,7 +191,7 @@ class TrinoOperation:
         try:
             async for rows in segment_rows(self._coordinator, self._page.spooled, self._given):
                 yield rows
-        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise OutcomeUnknown("Trino's answer cannot be read.") from error
 
     async def _read(self, rows: Sequence[Sequence[Any]]) -> AsyncIterator[pa.RecordBatch]:

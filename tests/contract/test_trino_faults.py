@@ -1,0 +1,32 @@
+"""Trino over a line that breaks, and a coordinator that misbehaves."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.contract.engine_faults import FaultsContract
+from tests.contract.test_trino_engine import FACTS, SOURCE
+from tests.engines.servers import HttpAddress
+
+from queryserver.engines.trino import Patience, TrinoAddress, TrinoEngine
+from queryserver.interfaces.engine import Engine
+
+SHORT = Patience(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open_s=8.0)
+
+
+@pytest.mark.engine("trino")
+class TestTrinoFaults(FaultsContract):
+    """A real coordinator: what is lost on the way is asked for again, for the statement lives on."""
+
+    facts = FACTS
+    tested_with = "Trino 476"
+    reconnects = True
+
+    @pytest.fixture
+    def server(self, trino_server: HttpAddress) -> tuple[str, int]:
+        return trino_server.host, trino_server.port
+
+    @pytest.fixture
+    def engine_at(self) -> Callable[[int], Engine]:
+        return lambda port: TrinoEngine(
+            TrinoAddress(f"http://127.0.0.1:{port}", "memory", "default", source=SOURCE, patience=SHORT)
+        )

@@ -1,0 +1,342 @@
+"""The client protocol over a real socket, against scripted answers."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, failure, operation, read, run
+from tests.engines.scripted_trino import (
+    Reply,
+    ScriptedTrino,
+    column,
+    error,
+    inline_segment,
+    page,
+    scripted_trino,
+    segment_bytes,
+    spooled_segment,
+)
+
+from queryserver.domain.errors import (
+    CredentialsRequired,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    StatementRejected,
+)
+from queryserver.engines.trino import PRESTO, TRINO, Authentication, Patience, TrinoAddress, TrinoEngine
+from queryserver.interfaces.engine import Credentials, EngineSession, OperationState, SessionOptions
+
+QUICK = Patience(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
+NUMBERS = (column("n", "bigint"),)
+ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
+SERVER_FAILS = Reply(status=503, body=b"starting")
+
+
+@asynccontextmanager
+async def session_at(
+    server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, **address: object
+) -> AsyncGenerator[EngineSession]:
+    engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK, **address))  # type: ignore[arg-type]
+    try:
+        async with engine.session(USER, options) as session:
+            yield session
+    finally:
+        await engine.close()
+
+
+async def answered(*script: Reply) -> list[tuple[object, ...]]:
+    async with scripted_trino(*script) as server, session_at(server) as session:
+        return (await run(session, "SELECT n")).rows
+
+
+async def refused(*script: Reply) -> Exception:
+    async with scripted_trino(*script) as server, session_at(server) as session:
+        return await failure(session, "SELECT n")
+
+
+async def test_rows_of_all_pages_come_in_order() -> None:
+    pages = [page(1), page(2, rows=[[1], [2]], columns=NUMBERS), page(3), page(rows=[[3]], columns=NUMBERS)]
+    assert await answered(*pages) == [(1,), (2,), (3,)]
+
+
+async def test_a_page_is_left_at_the_coordinator_until_more_rows_are_wanted() -> None:
+    pages = [page(1), page(2, rows=[[1]], columns=NUMBERS), page(rows=[[2]], columns=NUMBERS)]
+    async with (
+        scripted_trino(*pages) as server,
+        session_at(server) as session,
+        operation(session, "SELECT n") as handle,
+    ):
+        await ended(session, handle)
+        await session.poll(handle)
+        batches = session.batches(handle)
+        await anext(batches)
+        assert len(server.asked("GET")) == 1
+        await anext(batches)
+        assert len(server.asked("GET")) == 2
+
+
+@pytest.mark.security("T11")
+async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator() -> None:
+    elsewhere = page(1, next_host="http://coordinator.internal:1")
+    async with scripted_trino(elsewhere, ONE_ROW[1]) as server, session_at(server) as session:
+        assert (await run(session, "SELECT n")).rows == [(7,)]
+        assert len(server.asked("GET")) == 1
+
+
+@pytest.mark.security("T11")
+@pytest.mark.parametrize("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
+async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
+    found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
+    async with scripted_trino(found) as server, session_at(server) as session:
+        assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
+        assert server.asked("GET") == []
+
+
+@pytest.mark.security("T11")
+async def test_redirects_are_not_followed() -> None:
+    async with scripted_trino(*ONE_ROW) as other:
+        away = Reply(status=307, headers={"Location": f"{other.url}/v1/statement"})
+        assert isinstance(await refused(away), StatementRejected)
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
+    busy = Reply(status=status)
+    assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
+
+
+async def test_a_coordinator_that_never_takes_the_statement_is_unavailable() -> None:
+    assert isinstance(await refused(SERVER_FAILS), EngineUnavailable)
+
+
+BROKEN: dict[str, Callable[[], Reply]] = {
+    "half a body": lambda: Reply(ONE_ROW[1].body, cut=20),
+    "no answer": lambda: Reply(hangs=True),
+    "closed": lambda: Reply(raw=b""),
+    "not HTTP": lambda: Reply(raw=b"\x00\x01\x02garbage\r\n\r\n"),
+    "not JSON": lambda: Reply(b"<html>welcome</html>"),
+    "JSON of another kind": lambda: Reply(b"[1, 2]"),
+    "unavailable": lambda: SERVER_FAILS,
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
+    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1]) == [(7,)]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
+    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken]()), OutcomeUnknown)
+
+
+@pytest.mark.parametrize("broken", ["half a body", "no answer", "closed", "not HTTP", "not JSON"])
+async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
+    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server) as session:
+        assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
+        assert len(server.asked("POST")) == 1
+
+
+@pytest.mark.parametrize("status", [404, 410])
+async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
+    lost = await refused(ONE_ROW[0], Reply(status=status))
+    assert isinstance(lost, OutcomeUnknown)
+    assert str(lost).startswith("Results have expired")
+
+
+async def test_a_refused_login_is_told_before_any_statement() -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        server.login = Reply(status=401, body=b"Invalid credentials")
+        with pytest.raises(CredentialsRequired, match="Invalid credentials"):
+            async with session_at(server):
+                pass
+        assert server.requests == []
+
+
+async def test_a_login_that_may_not_act_for_the_user_is_refused() -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        server.login = Reply(status=403, body=b"Access Denied: User etl cannot impersonate user ada")
+        with pytest.raises(StatementRejected, match="cannot impersonate"):
+            async with session_at(server):
+                pass
+
+
+async def test_the_engine_s_own_error_is_told() -> None:
+    wrong = await refused(page(1), page(state="FAILED", error=error("line 1:8: Column 'n' cannot be resolved\nmore")))
+    assert isinstance(wrong, StatementRejected)
+    assert wrong.message.startswith("line 1:8: Column 'n' cannot be resolved")
+
+
+async def test_the_engine_s_time_limit_is_a_time_out() -> None:
+    limit = error("Query exceeded the maximum execution time limit of 1.00s", "EXCEEDED_TIME_LIMIT")
+    assert isinstance(await refused(page(1), page(state="FAILED", error=limit)), EngineTimeout)
+
+
+async def test_who_is_stopped_by_somebody_else_is_canceled() -> None:
+    stopped = page(state="FAILED", error=error("Query was canceled", "USER_CANCELED"))
+    async with (
+        scripted_trino(page(1), stopped) as server,
+        session_at(server) as session,
+        operation(session, "SELECT n") as handle,
+    ):
+        assert (await ended(session, handle)).state is OperationState.CANCELED
+
+
+async def test_close_stops_what_is_left_of_a_result() -> None:
+    async with scripted_trino(page(1), page(2, rows=[[1]], columns=NUMBERS)) as server, session_at(server) as session:
+        handle = await session.submit("SELECT n")
+        await ended(session, handle)
+        await session.close(handle)
+        assert [path[-2:] for path in server.asked("DELETE")] == ["/2"]
+
+
+async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> None:
+    queued, half = page(1, state="QUEUED"), page(2)
+    half = Reply(half.body.replace(b'"state":"RUNNING"', b'"state":"RUNNING","progressPercentage":50.7'))
+    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server) as session:
+        handle = await session.submit("SELECT n")
+        assert (await session.poll(handle)).state is OperationState.PENDING
+        status = await session.poll(handle, wait_s=0.2)
+        assert (status.state, status.progress) == (OperationState.RUNNING, 50)
+        await session.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("update", "columns", "rows", "modified", "has_rows"),
+    [
+        ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
+        ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
+        ({"updateType": "SET SESSION"}, [], None, None, False),
+        ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
+    ],
+)
+async def test_changes_have_no_result_set_but_what_they_report(update, columns, rows, modified, has_rows) -> None:
+    async with (
+        scripted_trino(page(1), page(rows=rows, columns=columns, state="FINISHED", **update)) as server,
+        session_at(server) as session,
+    ):
+        answer = await run(session, "CHANGE")
+    assert (answer.status.has_result_set, answer.status.modified_rows) == (has_rows, modified)
+    assert answer.rows == ([("files",)] if has_rows else [])
+
+
+async def test_state_of_the_session_goes_along_with_the_next_statement() -> None:
+    told = {
+        "X-Trino-Set-Catalog": "tpch",
+        "X-Trino-Set-Schema": "tiny",
+        "X-Trino-Set-Session": "query_priority=1%2C2",
+        "X-Trino-Set-Role": "system=ROLE%7Badmin%7D",
+        "X-Trino-Added-Prepare": "mine=SELECT+5",
+        "X-Trino-Started-Transaction-Id": "tx1",
+    }
+    done = page(state="FINISHED", updateType="USE")
+    script = (Reply(done.body, headers=told), *ONE_ROW)
+    async with scripted_trino(*script) as server, session_at(server) as session:
+        await run(session, "USE tpch.tiny")
+        await run(session, "SELECT n")
+        sent = server.requests[1].headers
+    assert (sent["x-trino-catalog"], sent["x-trino-schema"]) == ("tpch", "tiny")
+    assert sent["x-trino-session"] == "query_priority=1%2C2"
+    assert sent["x-trino-role"] == "system=ROLE%7Badmin%7D"
+    assert sent["x-trino-prepared-statement"] == "mine=SELECT+5"
+    assert sent["x-trino-transaction-id"] == "tx1"
+
+
+async def test_an_open_transaction_is_rolled_back_when_the_session_is_left() -> None:
+    begun = Reply(page(state="FINISHED", updateType="START TRANSACTION").body,
+                  headers={"X-Trino-Started-Transaction-Id": "tx1"})  # fmt: skip
+    async with scripted_trino(begun, page(state="FINISHED")) as server:
+        async with session_at(server) as session:
+            await run(session, "START TRANSACTION")
+        assert [request.body for request in server.requests] == [b"START TRANSACTION", b"ROLLBACK"]
+
+
+async def test_a_login_is_sent_as_configured() -> None:
+    by_token = SessionOptions(external_token="abc")
+    own = SessionOptions(credentials=Credentials("bob", "pw"))
+    cases = [
+        ({}, NO_OPTIONS, "ada", None),
+        ({"username": "etl"}, NO_OPTIONS, "etl", None),
+        ({"username": "etl", "has_impersonation": True}, NO_OPTIONS, "ada", None),
+        ({"username": "etl", "password": "pw", "authentication": Authentication.BASIC, "has_impersonation": True},
+         NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
+        ({"username": None, "authentication": Authentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
+        ({"authentication": Authentication.JWT}, by_token, "ada", "Bearer abc"),
+    ]  # fmt: skip
+    for address, options, user, authorization in cases:
+        async with scripted_trino(*ONE_ROW) as server, session_at(server, options, **address) as session:
+            await run(session, "SELECT n")
+            sent = server.requests[0].headers
+        assert (sent["x-trino-user"], sent.get("authorization")) == (user, authorization)
+
+
+@pytest.mark.security("T11")
+async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        with pytest.raises(CredentialsRequired):
+            async with session_at(server, SessionOptions(credentials=Credentials("root", ""))):
+                pass
+
+
+@pytest.mark.parametrize("address", [{"username": None}, {"authentication": Authentication.JWT}])
+async def test_callers_without_a_login_are_asked_for_one(address) -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        with pytest.raises(CredentialsRequired):
+            async with session_at(server, **address):
+                pass
+
+
+async def test_presto_has_headers_of_its_own() -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        engine = TrinoEngine(TrinoAddress(server.url, catalog="hive"), PRESTO)
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (await run(session, "SELECT n")).rows == [(7,)]
+        await engine.close()
+        sent = server.requests[0].headers
+    assert (sent["x-presto-user"], sent["x-presto-catalog"]) == ("ada", "hive")
+    assert not [name for name in sent if name.startswith(TRINO.header_prefix.lower())]
+
+
+ROWS = [[number, f'x"],[{number}'] for number in range(60_000)]
+PAIR = (column("n", "bigint"), column("t", "varchar"))
+
+
+@pytest.mark.parametrize("encoding", ["json", "json+zstd"])
+async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
+    segments = [
+        inline_segment(ROWS[:10], encoding),
+        spooled_segment("one", len(ROWS) - 20, {"x-key": ["k1"]}),
+        inline_segment(ROWS[-10:], encoding),
+    ]
+    script = [
+        page(1),
+        page(2, columns=PAIR, rows={"encoding": encoding, "segments": segments}),
+        Reply(segment_bytes(ROWS[10:-10], encoding)),
+        Reply(),
+        page(state="FINISHED", columns=PAIR),
+    ]
+    async with (
+        scripted_trino(*script) as server,
+        session_at(server, username="etl", password="pw", authentication=Authentication.BASIC) as session,
+        operation(session, "SELECT") as handle,
+    ):
+        await ended(session, handle)
+        assert await read(session, handle) == [tuple(row) for row in ROWS]
+        download = next(request for request in server.requests if "/download/" in request.path)
+        assert server.requests[0].headers["x-trino-query-data-encoding"] == "json+zstd,json"
+        assert download.headers["x-key"] == "k1"
+        assert "authorization" not in download.headers
+        assert [path for path in server.asked("GET") if "spooled" in path] == [
+            "/v1/spooled/download/one",
+            "/v1/spooled/ack/one",
+        ]
+
+
+async def test_segments_that_are_none_leave_the_outcome_unknown() -> None:
+    segment = {"type": "inline", "data": "AAAA", "metadata": {"rowOffset": 0, "rowsCount": 1}}
+    for encoding in ("json", "json+zstd", "json+lz4"):
+        broken = page(2, columns=PAIR, rows={"encoding": encoding, "segments": [segment]})
+        assert isinstance(await refused(page(1), broken), OutcomeUnknown)
