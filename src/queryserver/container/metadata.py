@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.db.database import Database
+from queryserver.db.forwarded_looks import DatabaseLooks
 from queryserver.db.metadata_cache import MetadataAnswers
-from queryserver.interfaces.sessions import SessionRecords
+from queryserver.interfaces.sessions import Notices, SessionRecords
+from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import MetadataServices
 from queryserver.services.metadata.browsing import Metadata
 from queryserver.services.metadata.cache import MetadataCache
+from queryserver.services.metadata.elsewhere import Elsewhere, ElsewhereParts
 from queryserver.services.metadata.explaining import Explanations
 from queryserver.services.metadata.lookups import LookUpParts, LookUps
 from queryserver.services.metadata.samples import Samples
@@ -26,6 +29,8 @@ class Ground:
     """What these services stand on."""
 
     editor: EditorSettings
+    database: Database
+    users: UserDirectory
     connectors: Connectors
     credentials: CredentialBook
     sessions: SessionRecords
@@ -38,16 +43,20 @@ def metadata_cache(database: Database, threads: Executor, editor: EditorSettings
     return MetadataCache(MetadataAnswers(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
 
 
-def metadata_services(ground: Ground, runner: Runner, submissions: Submissions) -> MetadataServices:
+def metadata_services(ground: Ground, runner: Runner, notices: Notices, submissions: Submissions) -> MetadataServices:
     """Lists, descriptions, samples, statistics and plans, over the same looks."""
     editor, connectors = ground.editor, ground.connectors
-    lookups = LookUps(LookUpParts(connectors, ground.credentials, ground.cache, runner.may_run))
+    elsewhere = Elsewhere(
+        ElsewhereParts(runner.owner, DatabaseLooks(ground.database), ground.users, connectors, notices)
+    )
+    lookups = LookUps(LookUpParts(connectors, ground.credentials, ground.cache, runner.may_run, elsewhere))
     return MetadataServices(
         lookups=lookups,
+        elsewhere=elsewhere,
         browsing=Metadata(lookups, connectors, max_names=editor.metadata_max_names),
-        samples=Samples(lookups, connectors, submissions, ground.threads, max_bytes=editor.batch_max_bytes),
-        analyses=Analyses(lookups, connectors, submissions),
+        samples=Samples(lookups, elsewhere, connectors, submissions, ground.threads, max_bytes=editor.batch_max_bytes),
+        analyses=Analyses(lookups, elsewhere, connectors, submissions),
         explanations=Explanations(
-            lookups, connectors, ground.sessions, runner.held, max_bytes=editor.statement_max_bytes
+            lookups, elsewhere, connectors, ground.sessions, runner.held, max_bytes=editor.statement_max_bytes
         ),
     )

@@ -83,7 +83,7 @@ async def open_services(
         await stack.enter_async_context(services.metadata.lookups.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
         await stack.enter_async_context(queue.listening())
-        await stack.enter_async_context(listening(base.kept.dsn, queue.heard))
+        await stack.enter_async_context(listening(base.kept.dsn, partial(_hear, services, queue)))
         yield services
 
 
@@ -154,7 +154,6 @@ def _services(
         cancel_wait=editor.cancel_wait,
     )
     submissions = _submissions(base, queue, access)
-    ground = Ground(editor, base.connectors, base.credentials, base.kept.sessions, base.metadata, base.threads)
     return Services(
         settings=settings,
         accounts=base.accounts,
@@ -167,7 +166,7 @@ def _services(
         ending=ending,
         history=History(base.kept.records, base.connectors),
         sessions=_sessions(base, runner, notices),
-        metadata=metadata_services(ground, runner, submissions),
+        metadata=metadata_services(_ground(base), runner, notices, submissions),
         streams=streams,
         retention=base.kept.retention,
         readiness=_readiness(base),
@@ -209,6 +208,24 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
             allowed_settings=_allowed_settings(base.settings),
         ),
     )
+
+
+def _ground(base: _Foundation) -> Ground:
+    return Ground(
+        editor=base.settings.editor,
+        database=base.kept.database,
+        users=base.accounts.directory,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        sessions=base.kept.sessions,
+        cache=base.metadata,
+        threads=base.threads,
+    )
+
+
+def _hear(services: Services, queue: InlineQueue, kind: str, subject: str) -> None:
+    if not services.metadata.elsewhere.heard(kind, subject):
+        queue.heard(kind, subject)
 
 
 def _readiness(base: _Foundation) -> Readiness:

@@ -293,3 +293,17 @@ metadata_changes = Table(
     comment="When a user last changed objects of a data source: answers from before do not count",
     prefixes=["UNLOGGED"],
 )
+
+forwarded_looks = Table(
+    "forwarded_looks",
+    metadata,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("target", Text, nullable=False, comment="the process that is asked"),
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE"), nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("answer", LargeBinary),
+    _moment("asked_at", nullable=False, now=True),
+    _moment("taken_at"),
+    comment="Looks at data that another process holds, while somebody waits for them",
+    prefixes=["UNLOGGED"],
+)

@@ -12,6 +12,7 @@ from queryserver.services.accounts import Accounts
 from queryserver.services.connectors import Connectors
 from queryserver.services.logins import Logins
 from queryserver.services.metadata.browsing import Metadata
+from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.explaining import Explanations
 from queryserver.services.metadata.lookups import LookUps
 from queryserver.services.metadata.samples import Samples
@@ -49,6 +50,7 @@ class MetadataServices:
     """What looks at data sources without an operation, or to start one."""
 
     lookups: LookUps
+    elsewhere: Elsewhere
     browsing: Metadata
     samples: Samples
     analyses: Analyses

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
-    EngineUnavailable,
     InvalidParameter,
     MissingParameter,
     NotSupported,
@@ -27,11 +28,21 @@ from queryserver.interfaces.engine import EngineCapabilities, EngineSession
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata import direct
+from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.lookups import LookUps
 from queryserver.services.running.held_sessions import HeldSessions
 
 _THREAD_ABOVE_CHARACTERS = 50_000
 _MAX_LINES = 10_000
+_PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the engine gives no plan."""
+
+    code: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Explained:
 
     statement: str
     plan: str = ""
-    refusal: StatementRejected | SessionLost | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +70,14 @@ class Explanations:
     def __init__(
         self,
         lookups: LookUps,
+        elsewhere: Elsewhere,
         connectors: Connectors,
         sessions: SessionRecords,
         held: HeldSessions,
         *,
         max_bytes: int,
     ) -> None:
+        elsewhere.serve(_PLAN, self._plan_here)
         self._lookups = lookups
         self._connectors = connectors
         self._sessions = sessions
@@ -87,39 +100,44 @@ class Explanations:
         capabilities = self._connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
-        if asked.session_id is not None:
-            await self._require_session(user, asked.session_id, connector)
+        owner = None if asked.session_id is None else await self._session_owner(user, asked.session_id, connector)
+        arguments = [capabilities.explain_prefix + text, asked.database, asked.session_id]
+        budget = connector.limits.metadata_timeout
+        packed = await self._lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
+        plan, refusal = orjson.loads(packed)
+        return Explained(statement, plan, Refusal(*refusal) if refusal else None)
 
-        async def explaining() -> Explained:
-            try:
-                async with self._session(user, connector, asked) as session:
-                    answer = await direct.run(session, capabilities.explain_prefix + text, max_rows=_MAX_LINES)
-            except (StatementRejected, SessionLost) as refusal:
-                return Explained(statement, refusal=refusal)
-            return Explained(statement, _plan(answer, capabilities))
-
-        return await self._lookups.within(connector.limits.metadata_timeout, explaining)
-
-    async def _require_session(self, user: User, session_id: int, connector: Connector) -> None:
-        """Raises SessionNotFound for a session of somebody else, or of another connector."""
+    async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
+        """The process that holds a named session; None: it is gone. Raises SessionNotFound for anybody else's."""
         found = await self._sessions.read(session_id)
         if found is None and await self._sessions.owner_of(session_id) == user.id:
-            return
+            return None
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise SessionNotFound(session_id)
         await self._sessions.touch(session_id)
+        return found.owner if found.is_live else None
+
+    async def _plan_here(self, user: User, connector: Connector, asked: Sequence[Any]) -> bytes:
+        statement, database, session_id = asked
+        capabilities = self._connectors.engine(connector).capabilities
+        try:
+            async with self._session(user, connector, database, session_id) as session:
+                answer = await direct.run(session, statement, max_rows=_MAX_LINES)
+        except (StatementRejected, SessionLost) as refusal:
+            return orjson.dumps(["", [refusal.code, refusal.message]])
+        return orjson.dumps([_plan(answer, capabilities), None])
 
     @asynccontextmanager
-    async def _session(self, user: User, connector: Connector, asked: ToExplain) -> AsyncGenerator[EngineSession]:
-        if asked.session_id is None:
-            async with self._lookups.session(user, connector, asked.database) as session:
+    async def _session(
+        self, user: User, connector: Connector, database: str | None, session_id: int | None
+    ) -> AsyncGenerator[EngineSession]:
+        if session_id is None:
+            async with self._lookups.session(user, connector, database) as session:
                 yield session
             return
-        held = self._held.get(asked.session_id)
-        if held is None:
-            if await self._sessions.read(asked.session_id) is not None:
-                raise EngineUnavailable("Another server holds this session: ask again without session_id, or later.")
-            raise SessionLost(f"Invalid session Id {asked.session_id}: the session is gone.")
+        held = self._held.get(session_id)
+        if held is None or held.user_id != user.id:
+            raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
         async with self._held.turn(held) as session:
             yield session
 

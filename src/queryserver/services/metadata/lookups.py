@@ -1,10 +1,10 @@
 """Looks at data sources: from the cache, or at the engine within limits of time and number (Contract editor 10)."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
@@ -20,8 +20,9 @@ from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.metadata.cache import MetadataCache
+from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.flights import Flights
-from queryserver.services.metadata.questions import Question
+from queryserver.services.metadata.questions import BY_KIND, Question
 from queryserver.services.running.slots import Slots
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ T = TypeVar("T")
 PER_CONNECTOR = 8
 """Looks at one connector at once, beside its statements."""
 _PER_USER = 4
+_QUESTION = "question"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class LookUpParts:
     credentials: CredentialBook
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
+    elsewhere: Elsewhere
 
 
 class LookUps:
@@ -47,6 +50,7 @@ class LookUps:
     def __init__(self, parts: LookUpParts) -> None:
         self._parts = parts
         self._flights = Flights()
+        parts.elsewhere.serve(_QUESTION, self._answer_for_others)
         self._slots = Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER)
 
     @asynccontextmanager
@@ -54,6 +58,7 @@ class LookUps:
         """Look while inside; at the end all looks are ended."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._parts.cache.running())
+            await stack.enter_async_context(self._parts.elsewhere.running())
             await stack.enter_async_context(self._flights.running())
             yield
 
@@ -70,25 +75,13 @@ class LookUps:
             return await self._parts.cache.read(question, found.value)
 
         async def work() -> T:
-            async with self.catalog(user, connector) as catalog:
-                answer = await question.put_to(catalog)
+            answer = await self._answer(user, connector, question)
             await self._parts.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
         # Whoever comes after a change of objects, or asks for what is new, waits for no older look.
         shared = object() if refresh else found.changed_at
         return await self._flights.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
-
-    async def within(self, budget: timedelta, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives, unless the time is over first: then it is canceled, with what it does at the engine.
-
-        Raises EngineTimeout, and what `work` raises.
-        """
-
-        async def working() -> T:
-            return await work()
-
-        return await self._flights.join(object(), working, budget=budget)
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
@@ -109,23 +102,72 @@ class LookUps:
                 async with self._parts.connectors.engine(connector).session(user, options) as session:
                     yield session
 
+    async def anywhere(
+        self,
+        user: User,
+        connector: Connector,
+        kind: str,
+        arguments: Sequence[Any],
+        *,
+        budget: timedelta,
+        owner: str | None = None,
+    ) -> bytes:
+        """The look `kind` in the process that can take it: `owner` if given, else who has the data.
+
+        Raises EngineTimeout after `budget`, and what the look raises.
+        """
+        elsewhere = self._parts.elsewhere
+
+        async def looking() -> bytes:
+            target = owner or await self._holder(connector)
+            if target == elsewhere.owner:
+                return await elsewhere.here(user, connector, kind, arguments)
+            async with self._slots.slot(connector.key, user.id):
+                return await elsewhere.ask(target, user, connector, kind, arguments, budget=budget)
+
+        return await self._flights.join(object(), looking, budget=budget)
+
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
         return self._catalog_engine(connector).lists_functions
 
-    async def require_access(self, user: User, connector: Connector) -> None:
-        """Raises CredentialsRequired when the data source wants a login, EngineUnavailable when held elsewhere."""
-        await self._login(user, connector)
+    async def _answer(self, user: User, connector: Connector, question: Question[T]) -> T:
+        target = await self._holder(connector)
+        if target == self._parts.elsewhere.owner:
+            async with self.catalog(user, connector) as catalog:
+                return await question.put_to(catalog)
+        async with self._slots.slot(connector.key, user.id):
+            return question.decode(
+                await self._parts.elsewhere.ask(
+                    target,
+                    user,
+                    connector,
+                    _QUESTION,
+                    [question.kind, *question.names],
+                    budget=connector.limits.metadata_timeout,
+                )
+            )
+
+    async def _answer_for_others(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
+        kind, *names = arguments
+        question = BY_KIND[kind](*names)
+        async with self.catalog(user, connector) as catalog:
+            return question.encode(await question.put_to(catalog))
+
+    async def _holder(self, connector: Connector) -> str:
+        """The process that can reach the data: this one, unless another holds them."""
         one_process = self._parts.connectors.engine(connector).capabilities.one_process
         if one_process and not await self._parts.may_run(connector):
-            message = "Another server holds this database just now: ask again, or run a statement."
-            raise EngineUnavailable(message)
+            return await self._parts.elsewhere.holder(connector)
+        return self._parts.elsewhere.owner
 
     @asynccontextmanager
     async def _place(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[SessionOptions]:
-        await self.require_access(user, connector)
+        await self._login(user, connector)
+        if await self._holder(connector) != self._parts.elsewhere.owner:
+            raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             credentials = await self._parts.credentials.of(user, connector)
             yield SessionOptions(database=database, credentials=credentials)

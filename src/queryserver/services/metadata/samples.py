@@ -5,21 +5,27 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import orjson
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import InvalidParameter
-from queryserver.domain.result import Column
+from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User
 from queryserver.formats.cells import render_page
 from queryserver.interfaces.statements import Recorded
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata import direct, questions
+from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.lookups import LookUps
 from queryserver.services.statements.submission import Submission, Submissions
 
 HELLO = "SELECT 'Hello World!'"
 NOT_SAMPLED = "Rows of views are not sampled on this connector."
+_ROWS = "sample"
+_STATEMENT = "sample-statement"
 _THREAD_ABOVE_BYTES = 256 * 1024
 
 
@@ -53,12 +59,15 @@ class Samples:
     def __init__(
         self,
         lookups: LookUps,
+        elsewhere: Elsewhere,
         connectors: Connectors,
         submissions: Submissions,
         threads: Executor,
         *,
         max_bytes: int,
     ) -> None:
+        elsewhere.serve(_ROWS, self._rows_here)
+        elsewhere.serve(_STATEMENT, self._statement_here)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions
@@ -68,21 +77,11 @@ class Samples:
     async def read(self, user: User, connector: str | None, wanted: Sampled, *, escape: bool) -> Sample:
         """The rows. Raises EngineTimeout."""
         _require_column(wanted)
-        source = self._connectors.resolve(user, connector)
-
-        async def reading() -> Sample:
-            statement = await self._statement(user, source, wanted)
-            if statement is None:
-                return Sample(message=NOT_SAMPLED)
-            return await self._rows(user, source, statement, escape=escape)
-
-        return await self._lookups.within(source.limits.sample_timeout, reading)
+        return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), escape=escape)
 
     async def hello(self, user: User, connector: str | None, *, escape: bool) -> Sample:
         """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
-        source = self._connectors.resolve(user, connector)
-        reading = partial(self._rows, user, source, HELLO, escape=escape)
-        return await self._lookups.within(source.limits.sample_timeout, reading)
+        return await self._sample(user, self._connectors.resolve(user, connector), None, escape=escape)
 
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
@@ -91,14 +90,13 @@ class Samples:
 
         `wanted` None: as `hello`. Raises TooManyStatements, QuotaExceeded.
         """
+        source = self._connectors.resolve(user, connector)
+        statement: str | None = HELLO
         if wanted is not None:
             _require_column(wanted)
-        source = self._connectors.resolve(user, connector)
-        if wanted is None:
-            statement = HELLO
-        else:
-            finding = partial(self._statement, user, source, wanted)
-            statement = await self._lookups.within(source.limits.metadata_timeout, finding)
+            budget = source.limits.metadata_timeout
+            found = await self._lookups.anywhere(user, source, _STATEMENT, _plain(wanted), budget=budget)
+            statement = found.decode() or None
         if statement is None:
             return None
         submission = Submission(
@@ -106,19 +104,29 @@ class Samples:
         )
         return await self._submissions.submit(user, submission)
 
-    async def _statement(self, user: User, source: Connector, wanted: Sampled) -> str | None:
-        """The engine's query; None for a view where views are not sampled."""
+    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, *, escape: bool) -> Sample:
+        budget = source.limits.sample_timeout
+        return _unpacked(await self._lookups.anywhere(user, source, _ROWS, [wanted, escape], budget=budget))
+
+    async def _rows_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+        wanted, escape = asked
+        statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
+        if not statement:
+            return _packed(Sample(message=NOT_SAMPLED))
+        return _packed(await self._rows(user, source, statement, escape=escape))
+
+    async def _statement_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+        """The engine's query; empty for a view where views are not sampled."""
+        database, name, column, nested, kind = asked
         async with self._lookups.catalog(user, source) as catalog:
-            table = await catalog.table(wanted.database, wanted.table)
-            if wanted.column is None:
-                name = None
-            else:
-                column = questions.column_of(table, wanted.column)
-                questions.nested_type(column, wanted.nested)
-                name = column.name
+            table = await catalog.table(database, name)
+            if column is not None:
+                found = questions.column_of(table, column)
+                questions.nested_type(found, nested)
+                column = found.name
             if table.kind.is_view and not source.limits.sample_views:
-                return None
-            return await catalog.sample_statement(table, name, wanted.nested, wanted.kind)
+                return b""
+            return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
 
     async def _rows(self, user: User, source: Connector, statement: str, *, escape: bool) -> Sample:
         async with self._lookups.session(user, source) as session:
@@ -128,6 +136,22 @@ class Samples:
             return Sample(answer.columns, render().json)
         rendered = await asyncio.get_running_loop().run_in_executor(self._threads, render)
         return Sample(answer.columns, rendered.json)
+
+
+def _plain(wanted: Sampled) -> list[Any]:
+    return [wanted.database, wanted.table, wanted.column, list(wanted.nested), wanted.kind.value]
+
+
+def _packed(sample: Sample) -> bytes:
+    """One line of JSON about the rows, then the rows."""
+    columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
+    return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
+
+
+def _unpacked(packed: bytes) -> Sample:
+    head, _, rows = packed.partition(b"\n")
+    columns, message = orjson.loads(head)
+    return Sample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
 
 def _require_column(wanted: Sampled) -> None:

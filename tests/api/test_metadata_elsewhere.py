@@ -1,0 +1,89 @@
+"""Metadata calls to an instance that another one must answer for: it holds the duckdb file, or the session."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import DUCKDB
+from tests.api.driving import Api, Caller
+from tests.api.metadata_objects import Shop, make_shop
+from tests.fixtures.database import execute
+
+DUCK = {"snippet": '{"type": "duckdb"}'}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two instances on one database; the first holds the duckdb file."""
+
+    holder: Caller
+    other: Caller
+    shop: Shop
+    other_api: Api
+
+
+@pytest.fixture
+async def pair(small_api: ApiOpener) -> AsyncIterator[Pair]:
+    """One user of both instances."""
+    async with small_api(lease_timeout_s=3) as first, small_api(lease_timeout_s=3) as second:
+        holder = await first.user()
+        shop = await make_shop(holder, DUCKDB)
+        yield Pair(holder, Caller(second, holder.username, holder.headers), shop, second)
+
+
+class TestDuckdbFile:
+    async def test_lists_and_descriptions_are_the_same_on_both(self, pair: Pair):
+        shop = pair.shop
+        for path in ("", "/main", f"/main/{shop.items}", f"/main/{shop.items}/name"):
+            answers = [
+                await one.told(f"editor/autocomplete{path}", refresh="true", **DUCK)
+                for one in (pair.other, pair.holder)
+            ]
+            assert answers[0] == answers[1]
+        described = await pair.other.told(f"editor/describe/main/{shop.items}", source_type="duckdb")
+        assert [one["name"] for one in described["cols"]] == ["id", "name", "owner_id"]
+
+    async def test_samples_statistics_and_plans_too(self, pair: Pair):
+        shop, other = pair.shop, pair.other
+        sample = await other.told(f"editor/sample/main/{shop.items}", **DUCK)
+        assert sample == await pair.holder.told(f"editor/sample/main/{shop.items}", **DUCK)
+        assert len(sample["rows"]) == 3
+        started = await other.told(f"duckdb/analyze/main/{shop.items}")
+        assert (await other.ended(started["operationId"]))["query_status"]["state"] == "success"
+        plan = await other.told("editor/explain/duckdb", statement=f"SELECT * FROM {shop.items}")
+        assert shop.items in plan["explanation"]
+
+    async def test_failures_come_as_they_are(self, pair: Pair):
+        other, shop = pair.other, pair.shop
+        assert await other.refused("editor/autocomplete/nope", **DUCK) == (404, 1, "database_not_found")
+        assert await other.refused("editor/sample/main/nope", **DUCK) == (404, 1, "table_not_found")
+        assert await other.refused(f"duckdb/analyze/main/{shop.items}/nope") == (404, 1, "column_not_found")
+        refused = await other.told("editor/explain/duckdb", statement="SELEC 1")
+        assert (refused["status"], refused["code"]) == (1, "engine_error")
+
+    async def test_nothing_is_left_behind(self, pair: Pair):
+        await pair.other.told("editor/autocomplete", **DUCK)
+        await pair.other.refused("editor/autocomplete/nope", **DUCK)
+        assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0
+
+
+async def test_a_plan_comes_from_the_instance_that_holds_the_session(small_api: ApiOpener):
+    async with small_api() as first, small_api() as second:
+        ana = await first.user()
+        elsewhere = Caller(second, ana.username, ana.headers)
+        session = (await ana.post_json("editor/create_session", session={"type": "postgresql"})).json()["session"]["id"]
+        await ana.run("postgresql", "CREATE TEMPORARY TABLE only_there (a int)", session_id=session)
+        asked = {"statement": "SELECT * FROM only_there", "session_id": session}
+        assert "only_there" in (await elsewhere.told("editor/explain/postgresql", **asked))["explanation"]
+
+
+async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOpener, database_dsn: str):
+    await execute(
+        database_dsn,
+        "INSERT INTO engine_owners (connector, owner, lease_until) VALUES ('duckdb', 'dead', now() + interval '60 s')",
+    )
+    async with small_api(metadata_timeout_s=1) as api:
+        ana = await api.user()
+        assert await ana.refused("editor/autocomplete", **DUCK) == (503, -4, "engine_timeout")
+        assert await api.database.value("select count(*) from forwarded_looks") == 0
