@@ -48,11 +48,16 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Engine, "queryserver.engines.mysql.engine", "MysqlEngine"),
     Adapter(Engine, "queryserver.engines.phoenix.engine", "PhoenixEngine"),
+    Adapter(Engine, "queryserver.engines.sqlalchemy.engine", "SqlalchemyEngine"),
     Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
     Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(EngineSession, "queryserver.engines.trino.session", "TrinoSession"),
     Adapter(ResumableEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(ResumableSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(Engine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
+    Adapter(EngineSession, "queryserver.engines.hiveserver2.session", "Hs2Session"),
+    Adapter(ResumableEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
+    Adapter(ResumableSession, "queryserver.engines.hiveserver2.session", "Hs2Session"),
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
@@ -62,6 +67,8 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.duckdb.catalog", "DuckdbCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.phoenix.engine", "PhoenixEngine"),
     Adapter(Catalog, "queryserver.engines.phoenix.catalog", "PhoenixCatalog"),
+    Adapter(CatalogEngine, "queryserver.engines.mysql.engine", "MysqlEngine"),
+    Adapter(Catalog, "queryserver.engines.mysql.catalog", "MysqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
@@ -76,9 +83,12 @@ ENGINE_TESTS = {
     "test_sqlite_engine.py": ("TestSqliteEngine", "TestSqliteInMemory"),
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
+    "test_sqlalchemy_engine.py": ("TestSqlalchemyMariadb",),
     "test_phoenix_engine.py": ("TestPhoenix",),
     "test_trino_engine.py": ("TestTrino",),
     "test_impala_engine.py": ("TestImpala",),
+    "test_spark_engine.py": ("TestSpark",),
+    "test_hive_engine.py": ("TestHive",),
     "test_fake_engine.py": ("TestFakeEngine",),
 }
 
@@ -86,6 +96,7 @@ ENGINE_TESTS = {
 CATALOG_TESTS = {
     "test_impala_catalog.py": ("TestImpalaCatalog",),
     "test_duckdb_catalog.py": ("TestDuckdbCatalog",),
+    "test_mysql_catalog.py": ("TestMariadbCatalog",),
     "test_postgresql_catalog.py": ("TestPostgresqlCatalog", "TestPostgresql15Catalog"),
     "test_phoenix_catalog.py": ("TestPhoenixCatalog",),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
@@ -138,7 +149,9 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
     folders = {path.name for path in ENGINES.iterdir() if (path / "engine.py").exists()}
     registered = {adapter.module.split(".")[2] for adapter in ADAPTERS if adapter.protocol is Engine}
     assert folders <= registered, "register the engine in ADAPTERS"
-    assert {f"test_{name}_engine.py" for name in folders} <= set(ENGINE_TESTS), "add its test class to ENGINE_TESTS"
+    tested = "".join((TESTS / file).read_text() for file in ENGINE_TESTS)
+    untested = {name for name in folders if f"queryserver.engines.{name}" not in tested}
+    assert not untested, "add its test class to ENGINE_TESTS"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.threads import DriverThreads
 from queryserver.interfaces.engine import OperationHandle, OperationState, OperationStatus
@@ -287,9 +287,18 @@ class ThreadedSessions:
         self._open: set[ThreadedSession] = set()
 
     @asynccontextmanager
-    async def session(self, connect: Callable[[], DriverConnection]) -> AsyncGenerator[ThreadedSession]:
-        """Open a connection in a thread; leaving ends its work and closes it. Raises what `connect` raises."""
-        connection = await self.threads.control(connect, undo=_close)
+    async def session(
+        self, connect: Callable[[], DriverConnection], *, within_s: float | None = None
+    ) -> AsyncGenerator[ThreadedSession]:
+        """Open a connection in a thread; leaving ends its work and closes it.
+
+        Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self.threads.control(connect, undo=_close)
+        except TimeoutError:
+            raise EngineUnavailable("No connection could be made in time.") from None
         session = ThreadedSession(connection, self.threads)
         self._open.add(session)
         try:

@@ -50,6 +50,7 @@ class DriverThreads:
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
+            waiting.add_done_callback(_forget)
             if undo is not None:
                 running.add_done_callback(partial(_undo, undo))
             raise
@@ -72,6 +73,12 @@ class DriverThreads:
         finally:
             with self._counting:
                 self._busy -= 1
+
+
+def _forget(ended: asyncio.Future[Answered]) -> None:
+    """Nobody waits for the outcome any more, be it an error."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _undo(undo: Callable[[Answered], object], ended: Future[Answered]) -> None:

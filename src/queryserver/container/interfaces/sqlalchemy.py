@@ -47,7 +47,7 @@ def _engine(connector: Connector, options: Options, url: DriverUrl, context: Bui
 
 def _postgresql(options: Options, url: DriverUrl, context: BuildContext) -> PostgresqlAddress:
     return PostgresqlAddress(
-        host=url.host,
+        host=url.host or "localhost",
         port=url.port or 5432,
         database=url.path,
         user=url.username,
@@ -82,7 +82,7 @@ def _mysql(options: Options, url: DriverUrl, context: BuildContext) -> MysqlAddr
     # `charset` and `write_timeout` have no effect: texts are always UTF-8, and writing never waits for long.
     whole_in_url(options, url, "write_timeout", 1)
     return MysqlAddress(
-        host=url.host,
+        host=url.host or "localhost",
         port=url.port or 3306,
         database=url.path or None,
         user=url.username,
@@ -104,10 +104,34 @@ def _by_native_client(connector: Connector, url: DriverUrl, context: BuildContex
     """`trino://` and `phoenix://` mean what the interfaces of those names do (Contract platform 5.10)."""
     builder = builder_of(url.dialect) if url.dialect in {"trino", "phoenix"} else None
     if builder is None:
-        text = f"the driver {url.driver} cannot be run here"
-        raise ConfigurationError([f"notebook.interpreters.{connector.key}.options.url: {text}."])
+        return _by_any_driver(connector, url, context)
     options = _trino_options(url, acts_for_users=acts_for_users) if url.dialect == "trino" else _phoenix_options(url)
     return builder.build(replace(connector, interface=url.dialect, options=MappingProxyType(options)), context)
+
+
+def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) -> Engine:
+    """Imported late: SQLAlchemy's part for engines is not what most servers need."""
+    import sqlalchemy as sa  # noqa: PLC0415 as above
+
+    from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine  # noqa: PLC0415 as above
+
+    address = SqlalchemyAddress(
+        url=sa.URL.create(
+            url.driver,
+            username=url.username,
+            password=url.password,
+            host=url.host or None,
+            port=url.port,
+            database=url.path or None,
+            query=dict(url.options),
+        ),
+        wants_credentials=url.wants_credentials,
+        rules=context.addresses,
+    )
+    try:
+        return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
+    except ConfigurationError as error:
+        raise ConfigurationError([f"notebook.interpreters.{connector.key}.{text}" for text in error.problems]) from None
 
 
 def _trino_options(url: DriverUrl, *, acts_for_users: bool) -> dict[str, str | int | float | bool]:
@@ -136,5 +160,5 @@ def _phoenix_options(url: DriverUrl) -> dict[str, str | int | float | bool]:
 
 
 def _place(url: DriverUrl, port: int) -> str:
-    host = f"[{url.host}]" if ":" in url.host else url.host
+    host = f"[{url.host}]" if ":" in url.host else url.host or "localhost"
     return f"{host}:{url.port or port}"

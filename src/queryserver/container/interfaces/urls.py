@@ -71,7 +71,7 @@ def driver_url(options: Options, policy: ConnectorPolicySettings) -> DriverUrl:
     return DriverUrl(
         driver=driver,
         dialect=dialect,
-        host=parts.hostname or "localhost",
+        host=parts.hostname or "",
         port=port,
         path=unquote(parts.path.strip("/")),
         username=None if user == _USER else user,

@@ -1,0 +1,80 @@
+"""Where a data source of any SQLAlchemy dialect is, and how to log in there. Everything here blocks."""
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.engines.addresses import AddressRules
+from queryserver.interfaces.engine import Credentials, SessionOptions
+
+_BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
+"""Their urls name an account of a cloud, and the driver makes host names of it."""
+
+_CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
+"""Names of the argument that limits the making of a connection, in seconds."""
+
+_LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
+
+
+@dataclass(frozen=True, slots=True)
+class SqlalchemyAddress:
+    """One data source; `url` is SQLAlchemy's, without login when `wants_credentials`: then each session brings one."""
+
+    url: sa.URL
+    wants_credentials: bool = False
+    connect_timeout_s: int = 10
+    rules: AddressRules = field(default_factory=AddressRules)
+
+    def login(self, options: SessionOptions) -> Credentials | None:
+        """The login that goes into the url; None: what is there. Raises CredentialsRequired."""
+        if options.credentials is None and self.wants_credentials:
+            raise CredentialsRequired("This data source needs a user and a password.")
+        return options.credentials
+
+    def engine(self, options: SessionOptions) -> sa.Engine:
+        """SQLAlchemy's engine for one session, without pool; nothing is connected to yet.
+
+        Raises EngineUnavailable: the driver is not installed, or the host may not be connected to.
+        """
+        url = self._url(self.login(options), options.database)
+        try:
+            dialect = url.get_dialect()
+            module = dialect.import_dbapi()
+        except (NoSuchModuleError, ImportError) as error:
+            raise EngineUnavailable(f"The driver {url.drivername} is not installed on this server.") from error
+        if dialect.is_async:
+            raise EngineUnavailable(f"The driver {url.drivername} is not a blocking one; name another after the +.")
+        return sa.create_engine(
+            url,
+            module=module,
+            poolclass=NullPool,
+            connect_args=self._limits(dialect.driver, module),
+            hide_parameters=True,
+        )
+
+    def _url(self, login: Credentials | None, database: str | None) -> sa.URL:
+        url = self.url
+        if login is not None:
+            url = url.set(username=login.username, password=login.password)
+        if database is not None:
+            url = url.set(database=database)
+        if url.host is None or url.get_backend_name() in _BY_NAME:
+            return url
+        addresses = self.rules.resolve_blocking(url.host, url.port or 0)
+        # A certificate is made out to a name: then the driver must know it, and resolves it once more.
+        return url if url.drivername.endswith("https") else url.set(host=addresses[0])
+
+    def _limits(self, driver: str, module: Any) -> dict[str, int]:
+        name = _LIMITS_BEHIND_KWARGS.get(driver)
+        if name is None:
+            try:
+                known = inspect.signature(module.connect).parameters
+            except (TypeError, ValueError):  # written in C, without a signature
+                return {}
+            name = next((limit for limit in _CONNECT_LIMITS if limit in known), None)
+        return {} if name is None or name in self.url.query else {name: self.connect_timeout_s}

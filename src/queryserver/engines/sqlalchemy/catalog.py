@@ -1,0 +1,204 @@
+"""Metadata of any data source that SQLAlchemy's Inspector can look into.
+
+Functions and statistics are not among what it tells. Types are in the dialect's words, not always the engine's own.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
+
+from queryserver.domain.catalog import (
+    SAMPLE_ROWS,
+    ColumnStatistics,
+    DatabaseDescription,
+    ForeignKey,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableSummary,
+)
+from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
+from queryserver.engines.catalog_queries import Folding, choose
+from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
+from queryserver.engines.threads import DriverThreads
+
+_PRESS_S = 0.2
+_STOP_S = 5.0
+_NO_STATISTICS = "This data source's driver tells no statistics."
+Answered = TypeVar("Answered")
+
+
+class SqlalchemyCatalog:
+    """A Catalog. Each call runs in one of the engine's threads, on one connection."""
+
+    def __init__(self, connection: SqlalchemyConnection, threads: DriverThreads) -> None:
+        self._connection = connection
+        self._threads = threads
+
+    async def databases(self) -> Sequence[str]:
+        """See the Protocol."""
+        return await self._ask(_schemas)
+
+    async def database(self, database: str) -> DatabaseDescription:
+        """See the Protocol. The Inspector knows the name only."""
+        return DatabaseDescription(await self._ask(partial(_schema, database)))
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        """See the Protocol. Without comments: most dialects would ask for each table by itself."""
+        return await self._ask(partial(_tables, database))
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        """See the Protocol."""
+        return await self._ask(partial(_table, database, table))
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
+        """See the Protocol."""
+        return ColumnStatistics(message=_NO_STATISTICS)
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        """None are known."""
+        if database is not None:
+            await self.database(database)
+        return []
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
+        """None are known."""
+        if database is not None:
+            await self.database(database)
+        return None
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        """See the Protocol."""
+        if nested:
+            raise NotSupported("Nested values cannot be sampled with this data source.")
+        source = sa.table(_exact(table.name), schema=_exact(table.database) if table.database else None)
+        if column is None:
+            return self._written(sa.select(sa.text("*")).select_from(source).limit(SAMPLE_ROWS))
+        value: sa.ColumnClause[Any] = sa.column(_exact(column), _selectable=source)
+        nulls_last = sa.case((value.is_(None), sa.literal_column("1")), else_=sa.literal_column("0"))
+        if kind in (SampleKind.MAX, SampleKind.MIN):
+            order = value.desc() if kind is SampleKind.MAX else value.asc()
+            return self._written(sa.select(value).order_by(nulls_last, order).limit(1))
+        return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(SAMPLE_ROWS))
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
+        """See the Protocol."""
+        raise NotSupported("Statistics cannot be computed with this data source.")
+
+    def _written(self, query: sa.Select[Any]) -> str:
+        """The query in the dialect's words. A `%` stands for itself: the driver gets no parameters."""
+        plain: Any = type(self._connection.dialect)
+        dialect: sa.Dialect = plain(paramstyle="named")
+        return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+    async def _ask(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
+        running = self._threads.start(partial(self._connection.inspected, look))
+        waiting = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            await self._stop(waiting)
+            raise
+
+    async def _stop(self, waiting: "asyncio.Future[Answered]") -> None:
+        give_up = asyncio.get_running_loop().time() + _STOP_S
+        while not waiting.done() and asyncio.get_running_loop().time() < give_up:
+            self._connection.interrupt()
+            await asyncio.wait({waiting}, timeout=_PRESS_S)
+        if waiting.done() and not waiting.cancelled():
+            waiting.exception()
+
+
+def _exact(name: str) -> sa.quoted_name:
+    return sa.quoted_name(name, quote=True)
+
+
+def _schemas(inspector: sa.Inspector) -> list[str]:
+    return list(inspector.get_schema_names())
+
+
+def _schema(database: str, inspector: sa.Inspector) -> str:
+    """The schema that is meant; the empty name is that of the connection. Raises DatabaseNotFound."""
+    if not database:
+        return inspector.default_schema_name or ""
+    found = choose(database, _schemas(inspector), Folding.CASELESS)
+    if found is None:
+        raise DatabaseNotFound(database)
+    return found
+
+
+def _tables(database: str, inspector: sa.Inspector) -> list[TableSummary]:
+    schema = _schema(database, inspector) or None
+    views = set(_optional(partial(inspector.get_view_names, schema=schema), list[str]()))
+    materialized = set(_optional(partial(inspector.get_materialized_view_names, schema=schema), list[str]()))
+    kinds = dict.fromkeys(inspector.get_table_names(schema=schema), TableKind.MANAGED)
+    kinds |= dict.fromkeys(views, TableKind.VIEW) | dict.fromkeys(materialized, TableKind.MATERIALIZED_VIEW)
+    return [TableSummary(name, kind) for name, kind in kinds.items()]
+
+
+def _table(database: str, table: str, inspector: sa.Inspector) -> TableDescription:
+    schema = _schema(database, inspector)
+    listed = {one.name: one.kind for one in _tables(schema, inspector)}
+    name = choose(table, listed, Folding.CASELESS)
+    if name is None:
+        raise TableNotFound(schema, table)
+    within = schema or None
+    try:
+        columns = inspector.get_columns(name, schema=within)
+    except NoSuchTableError:
+        raise TableNotFound(schema, table) from None
+    key: Any = _optional(partial(inspector.get_pk_constraint, name, schema=within), {})
+    comment: Any = _optional(partial(inspector.get_table_comment, name, schema=within), {})
+    keys = set[str](key.get("constrained_columns") or ())
+    return TableDescription(
+        database=schema,
+        name=name,
+        columns=tuple(_column(column, keys, inspector.dialect) for column in columns),
+        kind=listed[name],
+        comment=comment.get("text") or "",
+        foreign_keys=_foreign_keys(_optional(partial(inspector.get_foreign_keys, name, schema=within), []), schema),
+    )
+
+
+def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> TableColumn:
+    increments = column.get("autoincrement")
+    return TableColumn(
+        name=column["name"],
+        type=_type_text(column["type"], dialect),
+        comment=column.get("comment") or "",
+        nullable=column.get("nullable"),
+        default=column.get("default"),
+        autoincrement=increments if isinstance(increments, bool) else None,
+        primary_key=column["name"] in keys,
+    )
+
+
+def _type_text(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> str:
+    try:
+        return kind.compile(dialect=dialect)
+    except (CompileError, UnsupportedCompilationError):
+        return ""
+
+
+def _foreign_keys(found: Sequence[Any], schema: str) -> tuple[ForeignKey, ...]:
+    return tuple(
+        ForeignKey(column, f"{key.get('referred_schema') or schema}.{key['referred_table']}.{target}")
+        for key in found
+        for column, target in zip(key["constrained_columns"], key["referred_columns"], strict=False)
+    )
+
+
+def _optional(look: Callable[[], Any], otherwise: Any) -> Any:
+    """Dialects leave out what their engine has not."""
+    try:
+        return look()
+    except NotImplementedError:
+        return otherwise

@@ -1,0 +1,242 @@
+"""One SQLAlchemy connection at work. Everything here blocks."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
+from queryserver.domain.result import Column
+from queryserver.engines.chunks import ChunkSize, pieces
+from queryserver.engines.keywords import first_keyword
+from queryserver.engines.sqlalchemy.errors import DRIVER_ERRORS, connect_errors, driver_errors, statement_errors
+from queryserver.engines.sqlalchemy.stopping import SPEAKS_MYSQL, ConnectionStopper, Stopper
+from queryserver.engines.sqlalchemy.types import declare
+from queryserver.engines.sqlalchemy.values import RowReader
+from queryserver.engines.threaded_session import Interrupted
+
+_STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
+_CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
+_NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
+"""Their server-side cursors live inside a transaction, and statements commit by themselves here."""
+
+Answered = TypeVar("Answered")
+
+_DRAIN_S = 3.0
+_DRAIN_ROWS = 1_000
+
+
+class SqlalchemyConnection:
+    """A DriverConnection in autocommit, where the dialect has that; else what a statement did is committed at its end.
+
+    `read_only` is a statement that makes the server refuse changes, sent before each statement: one before it may
+    have switched it off.
+    """
+
+    def __init__(self, connection: sa.Connection, executor: Executor, *, read_only: str | None) -> None:
+        self._connection = connection
+        self._dialect = connection.dialect
+        self._read_only = read_only
+        self._answer: SqlalchemyAnswer | None = None
+        self._interrupted = False
+        self._is_closed = False
+        driver = connection.connection.dbapi_connection
+        self._stopper: Stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor)
+
+    @classmethod
+    def opened(cls, engine: sa.Engine, name: str, executor: Executor, read_only: str | None) -> "SqlalchemyConnection":
+        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        with connect_errors(name):
+            connection = engine.connect()
+            try:
+                if "AUTOCOMMIT" in _isolation_levels(connection):
+                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+                return cls(connection, executor, read_only=read_only)
+            except BaseException:
+                connection.close()
+                raise
+
+    def run(self, statement: str) -> "SqlalchemyAnswer":
+        """See DriverConnection."""
+        self._stopper.settle()
+        self._interrupted = False
+        if not statement.strip():
+            raise StatementRejected("The statement is empty.")
+        answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper)
+        try:
+            with statement_errors(self._dialect):
+                if self._read_only is not None:
+                    self._connection.exec_driver_sql(self._read_only)
+                answer.start(statement)
+        except EngineError as error:
+            answer.close()
+            raise self._meant(error) from error
+        return answer
+
+    def inspected(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
+        """What `look` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `look` raises."""
+        self._stopper.settle()
+        self._interrupted = False
+        try:
+            with statement_errors(self._dialect):
+                return look(sa.inspect(self._connection))
+        except OutcomeUnknown as error:
+            raise EngineUnavailable(error.message) from error
+        except EngineError as error:
+            raise self._meant(error) from error
+
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The SQLAlchemy dialect of the connection."""
+        return self._dialect
+
+    @property
+    def is_usable(self) -> bool:
+        """See DriverConnection."""
+        return not self._is_closed and not self._connection.invalidated
+
+    def interrupt(self) -> None:
+        """See DriverConnection."""
+        self._interrupted = True
+        self._stopper.press()
+
+    def progress(self) -> int | None:
+        """DBAPI has no word for it."""
+        return None
+
+    def close(self) -> None:
+        """See DriverConnection."""
+        if not self._is_closed:
+            self._is_closed = True
+            with suppress(*DRIVER_ERRORS):
+                self._connection.invalidate()
+            with suppress(*DRIVER_ERRORS):
+                self._connection.close()
+
+    def _meant(self, error: EngineError) -> EngineError:
+        """After a lost connection no other statement can run; what a stop caused is no failure."""
+        if isinstance(error, OutcomeUnknown) and not self._connection.invalidated:
+            self._connection.invalidate()
+        return Interrupted() if self._interrupted else error
+
+    def _cursor(self) -> Any:
+        return self._answer.cursor if self._answer is not None else None
+
+
+class SqlalchemyAnswer:
+    """The rows of one statement. The first chunk is read at the start: it names the types that drivers do not tell."""
+
+    def __init__(self, connection: sa.Connection, stopper: Stopper) -> None:
+        self.columns: tuple[Column, ...] | None = None
+        self.modified_rows: int | None = None
+        self.cursor: Any = None
+        self._connection = connection
+        self._dialect = connection.dialect
+        self._stopper = stopper
+        self._result: sa.CursorResult[Any] | None = None
+        self._reader = RowReader(())
+        self._chunk = ChunkSize()
+        self._ahead: Sequence[Sequence[Any]] = ()
+        self._keyword = ""
+        self._ended = False
+        self._rows_read = 0
+
+    def start(self, statement: str) -> None:
+        """Run up to the first rows. Raises what the driver raises."""
+        self._keyword = first_keyword(statement)
+        result = self._result = self._connection.exec_driver_sql(
+            statement,
+            execution_options={
+                "no_parameters": True,
+                "stream_results": self._keyword in _STREAMED and self._dialect.name not in _NEEDS_TRANSACTION,
+            },
+        )
+        if not result.returns_rows:
+            if self._keyword in _CHANGES_ROWS and result.rowcount >= 0:
+                self.modified_rows = result.rowcount
+            self._finish()
+            return
+        self.cursor = result.cursor
+        description = self.cursor.description
+        # What SQLAlchemy has read ahead; from then on the driver's own cursor is quicker.
+        self._ahead = [tuple(row) for row in result.fetchmany(1)]
+        if self._ahead:
+            self._ahead = [*self._ahead, *self.cursor.fetchmany(self._chunk.rows)]
+            self._rows_read = len(self._ahead)
+        declared = [
+            declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
+            for place, field in enumerate(description)
+        ]
+        self._reader = RowReader(declared)
+        self.columns = tuple(one.column for one in declared)
+
+    def next_batches(self) -> Sequence[pa.RecordBatch]:
+        """See DriverAnswer."""
+        with statement_errors(self._dialect):
+            rows, self._ahead = self._ahead or self._rows(), ()
+            if not rows:
+                return []
+            batch = self._reader.read(rows)
+            self._chunk.learn(batch)
+            return list(pieces(batch))
+
+    def close(self) -> None:
+        """See DriverAnswer. Unread rows are stopped at the engine: drivers would read all of them to close a cursor."""
+        self._ahead = ()
+        if not self._ended:
+            self._ended = True
+            if self.cursor is not None:
+                self._stopper.press()
+                self._stopper.settle()
+                self._drain()
+                _let_go(self.cursor)
+            with suppress(*DRIVER_ERRORS):
+                self._finish()
+
+    def _rows(self) -> Sequence[Sequence[Any]]:
+        if self._ended:
+            return ()
+        rows: Sequence[Sequence[Any]] = self.cursor.fetchmany(self._chunk.rows)
+        self._rows_read += len(rows)
+        if not rows:
+            if self._keyword in _CHANGES_ROWS:
+                self.modified_rows = self._rows_read
+            self._finish()
+        return rows
+
+    def _drain(self) -> None:
+        """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
+        give_up = time.monotonic() + _DRAIN_S
+        with suppress(*driver_errors(self._dialect)):
+            while self.cursor.fetchmany(_DRAIN_ROWS):
+                if time.monotonic() > give_up:
+                    _let_go(self.cursor)
+                    self._connection.invalidate()
+                    return
+
+    def _finish(self) -> None:
+        """Nothing more comes: what the statement did stays."""
+        self._ended = True
+        if self._result is not None:
+            self._result.close()
+        if self._connection.in_transaction():
+            self._connection.commit()
+
+
+def _let_go(cursor: Any) -> None:
+    """PyMySQL would read the rest of the rows when it forgets a result, and complain of a connection that is gone."""
+    result = getattr(cursor, "_result", None)
+    if result is not None and hasattr(result, "unbuffered_active"):
+        result.unbuffered_active = False
+
+
+def _isolation_levels(connection: sa.Connection) -> Sequence[str]:
+    try:
+        driver = connection.connection.dbapi_connection
+        return connection.dialect.get_isolation_level_values(driver) if driver is not None else ()
+    except NotImplementedError:
+        return ()

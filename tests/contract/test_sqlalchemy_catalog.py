@@ -1,0 +1,71 @@
+"""The metadata that SQLAlchemy's Inspector tells keep the rules: PyMySQL and MariaDB stand for the others."""
+
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import replace
+
+import pytest
+from tests.contract.catalog_contract import CatalogContract
+from tests.contract.catalog_facts import TypeText
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.contract.test_mysql_catalog import FACTS as MARIADB_FACTS
+from tests.contract.test_sqlalchemy_engine import engine_on
+from tests.engines.mariadb import mariadb_server
+from tests.engines.servers import ServerAddress, free_port
+
+from queryserver.interfaces.engine import Engine
+
+FACTS = replace(
+    MARIADB_FACTS,
+    int_type=TypeText("INT", "INTEGER(11)"),
+    text_type=TypeText("VARCHAR(100)", "VARCHAR(100)"),
+    types=(
+        TypeText("DECIMAL(10,2)", "DECIMAL(10, 2)"),
+        TypeText("TINYINT(1)", "TINYINT(1)"),
+        TypeText("DATETIME(3)", "DATETIME(3)"),
+        TypeText("LONGBLOB", "LONGBLOB"),
+    ),
+    tables=(),
+    comment_database=(),
+    analyzes_tables=False,
+    analyzes_columns=False,
+    statistics={},
+    column_statistics={},
+    builtin_function=None,
+    create_function=(),
+    drop_function=(),
+    catalog_on=None,
+)
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Generator[ServerAddress]:
+    """MariaDB with fresh data."""
+    with mariadb_server() as address:
+        yield address
+
+
+@pytest.mark.engine("mariadb")
+class TestSqlalchemyCatalog(CatalogContract):
+    catalog_facts = FACTS
+    tested_with = "MariaDB 10.11 through PyMySQL"
+
+    async def running_statements(self, engine: Engine) -> int:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            sql = (
+                "SELECT COUNT(*) FROM information_schema.processlist"
+                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
+            )
+            return (await run(session, sql)).cell
+
+    @pytest.fixture
+    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
+        engine = engine_on(mariadb)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = engine_on(ServerAddress("127.0.0.1", free_port(), "nobody", "secret"))
+        yield engine
+        await engine.close()

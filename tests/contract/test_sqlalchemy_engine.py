@@ -1,0 +1,142 @@
+"""The engine for any SQLAlchemy dialect keeps the rules of all engines: PyMySQL and MariaDB stand for the others."""
+
+import datetime as dt
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+import sqlalchemy as sa
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_driving import run
+from tests.contract.engine_facts import TypeFact
+from tests.contract.engine_faults import FaultsContract
+from tests.contract.test_mysql_engine import FACTS as MARIADB_FACTS
+from tests.engines.mariadb import mariadb_server
+from tests.engines.servers import ServerAddress, free_port
+
+from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.result import ResultType
+from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
+from queryserver.interfaces.engine import Credentials, Engine, SessionOptions
+
+
+def _typed(declared: str, literal: str, kind: ResultType, value: object, native_type: str = "") -> TypeFact:
+    setup = (
+        "SET SESSION sql_mode = ''",
+        f"CREATE OR REPLACE TEMPORARY TABLE typed (n int, a {declared} NULL DEFAULT NULL)",
+        f"INSERT INTO typed VALUES (1, {literal}), (2, NULL)",
+    )
+    return TypeFact(f"{declared} {literal}", "SELECT a FROM typed ORDER BY n", kind, native_type, value, setup)
+
+
+TYPES = (
+    _typed("tinyint", "-128", ResultType.TINYINT, -128, "tinyint"),
+    _typed("smallint", "-32768", ResultType.SMALLINT, -32768, "smallint"),
+    _typed("mediumint", "-8388608", ResultType.INT, -8388608, "mediumint"),
+    _typed("int", "-2147483648", ResultType.INT, -2147483648, "int"),
+    _typed("bigint", "9223372036854775807", ResultType.BIGINT, 9223372036854775807, "bigint"),
+    _typed("year", "2024", ResultType.SMALLINT, 2024, "year"),
+    _typed("float", "1.5", ResultType.FLOAT, 1.5, "float"),
+    _typed("double", "1e300", ResultType.DOUBLE, 1e300, "double"),
+    _typed("decimal(10,2)", "12.5", ResultType.DECIMAL, Decimal("12.50"), "decimal"),
+    _typed("decimal(65,30)", "12.5", ResultType.DECIMAL, "12.5" + "0" * 29, "decimal"),
+    _typed("varchar(20)", "'Zoë 🐘'", ResultType.STRING, "Zoë 🐘"),
+    _typed("longtext", "'NULL'", ResultType.STRING, "NULL"),
+    _typed("blob", "X'00FF'", ResultType.BINARY, b"\x00\xff"),
+    _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31), "date"),
+    _typed("date", "'0000-00-00'", ResultType.DATE, "0000-00-00", "date"),
+    _typed("time", "'-838:59:59'", ResultType.STRING, "-838:59:59", "time"),
+    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30), "datetime"),  # noqa: DTZ001 it has none
+)  # fmt: skip
+
+FACTS = replace(
+    MARIADB_FACTS,
+    types=TYPES,
+    driver_words=("pymysql", "sqlalchemy", "sqlalche.me", "127.0.0.1", "[SQL:", "(1146"),
+)
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Generator[ServerAddress]:
+    """MariaDB with fresh data."""
+    with mariadb_server() as address:
+        yield address
+
+
+def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -> SqlalchemyEngine:
+    """The engine under test; `port` may be that of a proxy."""
+    url = sa.URL.create("mysql+pymysql", server.user, server.password, server.host, port or server.port, "users")
+    return SqlalchemyEngine(SqlalchemyAddress(url, connect_timeout_s=2), dialect="mysql", **options)
+
+
+@pytest.mark.engine("mariadb")
+class TestSqlalchemyMariadb(EngineContract):
+    """The driver PyMySQL knows nothing of asyncio, buffers unless told otherwise, and cannot cancel."""
+
+    facts = FACTS
+    tested_with = "MariaDB 10.11 through PyMySQL"
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements of others that the server is at work on."""
+        async with engine.session(USER, NO_OPTIONS) as session:
+            sql = (
+                "SELECT COUNT(*) FROM information_schema.processlist"
+                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
+            )
+            return (await run(session, sql)).cell
+
+    @pytest.fixture
+    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
+        engine = engine_on(mariadb)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = engine_on(ServerAddress("127.0.0.1", free_port(), "nobody", "secret"))
+        yield engine
+        await engine.close()
+
+    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress) -> None:
+        engine = engine_on(mariadb, read_only=True)
+        try:
+            async with engine.session(USER, NO_OPTIONS) as session:
+                await run(session, "/*! SET SESSION TRANSACTION READ WRITE */")
+                with pytest.raises(StatementRejected, match="READ ONLY"):
+                    await run(session, "CREATE TABLE other (a INTEGER)")
+        finally:
+            await engine.close()
+
+    async def test_a_session_may_bring_its_own_login(self, mariadb: ServerAddress) -> None:
+        url = sa.URL.create("mysql+pymysql", host=mariadb.host, port=mariadb.port, database="users")
+        engine = SqlalchemyEngine(SqlalchemyAddress(url, wants_credentials=True), dialect="mysql")
+        login = SessionOptions(credentials=Credentials(mariadb.user, mariadb.password))
+        try:
+            async with engine.session(USER, login) as session:
+                assert (await run(session, "SELECT current_user()")).cell == f"{mariadb.user}@%"
+        finally:
+            await engine.close()
+
+
+@pytest.mark.engine("mariadb")
+class TestSqlalchemyFaults(FaultsContract):
+    """The same over a line that breaks."""
+
+    facts = FACTS
+
+    @pytest.fixture
+    def server(self, mariadb: ServerAddress) -> tuple[str, int]:
+        return mariadb.host, mariadb.port
+
+    @pytest.fixture
+    def engine_at(self, mariadb: ServerAddress) -> Callable[[int], Engine]:
+        return lambda port: engine_on(mariadb, port)
+
+
+async def test_a_driver_that_is_not_installed_is_said_when_a_session_is_opened() -> None:
+    engine = SqlalchemyEngine(SqlalchemyAddress(sa.URL.create("druid", host="localhost")), dialect="druid")
+    with pytest.raises(EngineUnavailable, match="The driver druid is not installed on this server"):
+        await engine.ping()
+    await engine.close()
