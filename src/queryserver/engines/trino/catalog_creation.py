@@ -27,7 +27,8 @@ def owner(statement: str) -> tuple[str, str]:
     match = _OWNER.search(statement)
     if match is None:
         return "", ""
-    return match[1] or "USER", match[2].strip('"').replace('""', '"')
+    name = match[2]
+    return match[1] or "USER", name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def texts(value: str) -> list[str]:

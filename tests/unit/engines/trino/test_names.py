@@ -1,0 +1,84 @@
+"""`catalog.schema`, SHOW CREATE, and queries for nested values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryserver.domain.catalog import SampleKind
+from queryserver.domain.errors import NotSupported
+from queryserver.engines.trino.catalog_creation import owner, properties, texts
+from queryserver.engines.trino.catalog_reading import exact_pattern
+from queryserver.engines.trino.catalog_sampling import sample_of_column
+from queryserver.engines.trino.names import join_database, split_database
+
+
+@pytest.mark.parametrize(
+    ("database", "expected"),
+    [
+        ("hive.shop", ("hive", "shop")),
+        ("shop", ("own", "shop")),
+        ('hive."a.b"', ("hive", "a.b")),
+        ('"my.hive".shop', ("my.hive", "shop")),
+        ('"a.b"', ("own", "a.b")),
+        ('hive."say ""hi"""', ("hive", 'say "hi"')),
+        ("a.b.c", ("own", "a.b.c")),
+        ('x"y', ("own", 'x"y')),
+    ],
+)
+def test_a_database_is_catalog_and_schema(database: str, expected: tuple[str, str]) -> None:
+    assert split_database(database, "own") == expected
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_any_two_names_can_be_joined_and_split(catalog: str, schema: str) -> None:
+    assert split_database(join_database(catalog, schema), "own") == (catalog, schema)
+
+
+CREATED = """CREATE TABLE hive.shop.items (
+   id bigint COMMENT 'WITH (format = ''x'')',
+   "with" row(a bigint, b varchar)
+)
+COMMENT 'All (of) it'
+WITH (
+   format = 'ORC',
+   partitioned_by = ARRAY['dt','it''s'],
+   external_location = 's3://b/it''s',
+   "bucket.count" = 4
+)"""
+
+
+def test_properties_of_a_table_are_read() -> None:
+    assert properties(CREATED) == {
+        "format": "ORC",
+        "partitioned_by": "ARRAY['dt','it''s']",
+        "external_location": "s3://b/it's",
+        "bucket.count": "4",
+    }
+    assert texts(properties(CREATED)["partitioned_by"]) == ["dt", "it's"]
+
+
+def test_a_query_of_a_view_has_no_properties() -> None:
+    assert properties("CREATE VIEW a.b.c SECURITY DEFINER AS\nWITH x AS (SELECT 1 a) SELECT * FROM x") == {}
+    assert properties("CREATE TABLE a.b.c (\n   n bigint\n)") == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("CREATE SCHEMA hive.shop AUTHORIZATION USER etl WITH (location = 's3://b')", ("USER", "etl")),
+        ('CREATE SCHEMA hive.shop AUTHORIZATION ROLE "the ""boss"""', ("ROLE", 'the "boss"')),
+        ("CREATE SCHEMA memory.default", ("", "")),
+    ],
+)
+def test_the_owner_of_a_schema_is_read(statement: str, expected: tuple[str, str]) -> None:
+    assert owner(statement) == expected
+
+
+def test_a_pattern_fits_its_name_only() -> None:
+    assert exact_pattern("a_b%c!") == "a!_b!%c!!"
+
+
+@pytest.mark.parametrize("path", [["x"], ["item"], ["key", "item"]])
+def test_a_path_that_the_type_has_not_is_not_supported(path: list[str]) -> None:
+    with pytest.raises(NotSupported):
+        sample_of_column('"t"', "c", "map(varchar, row(a bigint))", path, SampleKind.DEFAULT)
