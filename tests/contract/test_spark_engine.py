@@ -59,8 +59,8 @@ FACTS = EngineFacts(
     # One partition: it takes one of the two cores that the server has. It is dealt out anew because the last step of a
     # query is made while its rows are read, when the query counts as finished.
     slow_sql=(
-        "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ sum(a.id * b.id % 7) AS x"
-        " FROM range(0, 2000000, 1, 1) a CROSS JOIN range(0, 40000, 1, 1) b)"
+        "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ count(*) AS x"
+        " FROM range(0, 40000000000, 1, 1) WHERE id % 7 = 1 AND sqrt(id) > 5)"
     ),
     rows_sql=lambda rows: f"SELECT id AS n FROM {_range(rows, _ROWS_OF_A_PART)}",
     wide_rows_sql=lambda rows, size: (
@@ -123,7 +123,7 @@ class TestSpark(EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             (application,) = (await client.get(self.ui)).json()
             jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()
         return len({job["jobGroup"] for job in jobs})
