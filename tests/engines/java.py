@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.servers import serving, unavailable
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 # What Hadoop, Spark, Hive and HBase reach into; Java 17 keeps it closed.
 _OPENED = (
     *(
