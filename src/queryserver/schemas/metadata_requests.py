@@ -1,4 +1,4 @@
-"""Fields of the metadata calls and of explain (Contract editor 8.3, 10)."""
+"""Fields of the metadata calls, of explain and of format (Contract editor 8.3, 8.4, 10)."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -76,3 +76,16 @@ class ExplainRequest(Fields):
     def current_database(self) -> str | None:
         """None: the connector's default."""
         return self.database or self.snippet.database
+
+
+class FormatRequest(Fields):
+    """Fields of format (Contract editor 8.4)."""
+
+    statements: TextOrNothing = None
+    statement: TextOrNothing = None
+    dialect: TextOrNothing = None
+
+    @property
+    def script(self) -> str | None:
+        """The script as sent."""
+        return self.statements or self.statement

@@ -30,6 +30,7 @@ from queryserver.schemas.metadata_requests import (  # noqa: F401 looked up here
     AutocompleteRequest,
     DescribeRequest,
     ExplainRequest,
+    FormatRequest,
     SampleRequest,
 )
 from queryserver.schemas.snippets import Fields, NotebookFields, PreviousHandle, SessionSpec, Snippet

@@ -1,0 +1,28 @@
+"""format: a script laid out for people."""
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import accepts, answer, failures
+from queryserver.api.dependencies import AuthenticatedCall, CallRoute
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import FormatRequest
+from queryserver.services.formatting import format_script
+
+router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
+
+
+@router.post(
+    "/editor/format",
+    response_model=wire.FormatResponse,
+    responses=failures(400, 413, 415),
+    openapi_extra=accepts(FormatRequest),
+    summary="The same statements, laid out",
+)
+async def format_statements(call: AuthenticatedCall) -> Response:
+    """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
+    asked = await call.read(FormatRequest)
+    services = call.services
+    laid_out = await format_script(
+        asked.script, asked.dialect, max_bytes=services.settings.editor.statement_max_bytes, threads=services.threads
+    )
+    return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))

@@ -1,0 +1,60 @@
+"""Formatting changes blanks between tokens and the case of keywords, whatever the text."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryserver.domain.splitter import split
+from queryserver.formats.sql import STATEMENT_CHARACTERS, formatted
+
+KEPT = (
+    "'from  a'", "'it''s  '", '"select  x"', "/* from  \n b */", "-- where   d\n", "Größe", "order_by", "t.from",
+    "e'x'", "1.50", "a$b", "<=", "c::int", "d->>'e'",
+)  # fmt: skip
+PIECES = (
+    "select", "From", "where", "a", "b", ",", "(", ")", ";", "=", "and", "case", "when", "end", "group by", "join",
+    "on", "insert into", "values", "union all",
+    "\n", "  ", "\t", "'", '"', "`", "\\", "/*", "*/", "--", "#", "$$", "[", "]",
+    "begin", "if", "create view", "delimiter //\n", "//", "\r\n", "é", "\x00",
+)  # fmt: skip
+DIALECTS = (None, "hive", "mysql", "postgresql", "sqlite", "trino", "duckdb", "phoenix", "hplsql")
+
+scripts = st.lists(st.sampled_from(KEPT + PIECES), max_size=30).map(" ".join)
+tidy_scripts = st.lists(st.sampled_from(KEPT + PIECES[:20]), max_size=30).map(" ".join)
+
+
+def _letters(text: str) -> str:
+    """Without blanks and case: what is left must not change."""
+    return "".join(text.split()).upper()
+
+
+@pytest.mark.item(56)
+@given(script=scripts, dialect=st.sampled_from(DIALECTS))
+def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -> None:
+    done = formatted(script, dialect)
+    assert _letters(done) == _letters(script)
+    assert len(split(done, dialect or "")) == len(split(script, dialect or ""))
+    assert done.count("'") == script.count("'")
+
+
+@pytest.mark.item(56)
+@given(script=tidy_scripts, dialect=st.sampled_from(DIALECTS))
+def test_quoted_pieces_names_and_comments_stay_as_they_are(script: str, dialect: str | None) -> None:
+    done = formatted(script, dialect)
+    for piece in KEPT:
+        assert done.count(piece.strip()) == script.count(piece.strip())
+
+
+@given(script=scripts)
+def test_a_formatted_script_can_be_formatted_again(script: str) -> None:
+    assert _letters(formatted(formatted(script, None), None)) == _letters(script)
+
+
+@pytest.mark.parametrize("unit", ["1,", "(1,'a'),", "a+", "a and ", "(", "case when a then ", "/* a */ ", "begin "])
+def test_the_worst_texts_below_the_limit_take_about_a_second(unit: str) -> None:
+    script = "select " + unit * ((STATEMENT_CHARACTERS - 10) // len(unit)) + "1"
+    begun = time.process_time()
+    formatted(script, "")
+    assert time.process_time() - begun < 3
