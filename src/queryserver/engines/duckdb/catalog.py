@@ -158,7 +158,8 @@ class DuckdbCatalog:
     async def _functions(self, place: str) -> list[FunctionDescription]:
         rows = await self._rows(
             "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
-            f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place} ORDER BY function_name, len(parameters), parameter_types"
+            f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
+            " ORDER BY function_name, len(parameters), parameter_types"
         )
         overloads: dict[str, list[Row]] = {}
         for row in rows:

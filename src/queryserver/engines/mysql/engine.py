@@ -12,11 +12,13 @@ from queryserver.domain.errors import EngineError
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.mysql.address import Login, MysqlAddress
+from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
 from queryserver.engines.mysql.errors import connect_errors
+from queryserver.engines.mysql.quoting import literal, quoted
 from queryserver.engines.mysql.statement import MysqlStatement
 from queryserver.engines.mysql.wire import Connection
-from queryserver.engines.quoting import identifier
 from queryserver.engines.streamed_session import StreamedSession
+from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
 
 _CONVERTER_THREADS = 2
@@ -61,6 +63,17 @@ class MysqlEngine:
         finally:
             await asyncio.shield(self._leave(login, connection, session))
 
+    @property
+    def lists_functions(self) -> bool:
+        """See CatalogEngine."""
+        return True
+
+    @asynccontextmanager
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+        """See CatalogEngine."""
+        async with self.session(user, options) as session:
+            yield MysqlCatalog(session, mariadb=await is_mariadb(session))
+
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
         async with self._pool.borrowed(self._address.login(SessionOptions())) as connection:
@@ -92,11 +105,11 @@ class MysqlEngine:
 
 def _set(settings: Mapping[str, str]) -> str:
     """A SET statement. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
-    parts = [f"SESSION {identifier(name, mark='`')} = {_value(text)}" for name, text in settings.items()]
+    parts = [f"SESSION {quoted(key)} = {_value(text)}" for key, text in settings.items()]
     return f"SET {', '.join(parts)}"
 
 
 def _value(text: str) -> str:
     if _NUMBER.fullmatch(text):
         return text
-    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
+    return literal(text)

@@ -9,6 +9,7 @@ from asyncmy import errors as driver
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
+    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
@@ -34,6 +35,8 @@ _NOT_READY = frozenset({1040, 1053, 1129, 1203, 1226})
 _TIME_LIMITS = frozenset({1205, 1969, 3024})
 # 1053 shutdown, 1927 and 3169 connection killed, 1152 to 1161 broken packets, 4031 idle too long.
 _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1927, 3169, 4031})
+# 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine: denied to this login.
+_DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
@@ -58,6 +61,17 @@ def statement_errors(*, started: bool) -> Generator[None]:
         yield
     except DRIVER_ERRORS as error:
         raise _statement_error(error, started=started) from error
+
+
+@contextmanager
+def metadata_errors() -> Generator[None]:
+    """Around queries about metadata: a lack of rights becomes EngineForbidden."""
+    try:
+        yield
+    except StatementRejected as error:
+        if number_of(error.__cause__) in _DENIED:
+            raise EngineForbidden(error.message) from error
+        raise
 
 
 def number_of(error: BaseException | None) -> int:
