@@ -86,7 +86,6 @@ ENGINE_TESTS = {
     "test_postgresql_engine.py": ("TestPostgresql", "TestPostgresql15"),
     "test_mysql_engine.py": ("TestMariadb",),
     "test_sqlalchemy_engine.py": ("TestSqlalchemyMariadb",),
-    "test_sqlalchemy_catalog.py": ("TestSqlalchemyCatalog",),
     "test_phoenix_engine.py": ("TestPhoenix",),
     "test_trino_engine.py": ("TestTrino",),
     "test_impala_engine.py": ("TestImpala",),
@@ -103,6 +102,7 @@ CATALOG_TESTS = {
     "test_postgresql_catalog.py": ("TestPostgresqlCatalog", "TestPostgresql15Catalog"),
     "test_phoenix_catalog.py": ("TestPhoenixCatalog",),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
+    "test_sqlalchemy_catalog.py": ("TestSqlalchemyCatalog",),
 }
 
 

@@ -31,6 +31,8 @@ def build_engine(connector: Connector, context: BuildContext) -> Engine:
         return builder.build(connector, context)
     except InvalidPath as error:
         raise _problem(connector, "options.path", error.message) from error
+    except ConfigurationError as error:
+        raise ConfigurationError([_with_key(connector, problem) for problem in error.problems]) from error
 
 
 def _connector(settings: Settings, key: str, table: InterpreterSettings) -> Connector:
@@ -53,6 +55,12 @@ def _connector(settings: Settings, key: str, table: InterpreterSettings) -> Conn
         groups=None if table.groups is None else frozenset(table.groups),
         read_only=table.read_only,
     )
+
+
+def _with_key(connector: Connector, problem: str) -> str:
+    """Adapters know the option, not the connector."""
+    place = f"notebook.interpreters.{connector.key}."
+    return problem if problem.startswith(place) else f"{place}{problem}"
 
 
 def _problem(connector: Connector, key: str, text: str) -> ConfigurationError:

@@ -13,7 +13,6 @@ from queryserver.container.interfaces.options import Options, options_of
 from queryserver.container.interfaces.registry import builder_of
 from queryserver.container.interfaces.urls import DriverUrl, driver_url, whole_in_url, word_in_url
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import ConfigurationError
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.engines.postgresql import KeepAlive, PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.tls import client_tls
@@ -128,10 +127,7 @@ def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) 
         wants_credentials=url.wants_credentials,
         rules=context.addresses,
     )
-    try:
-        return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
-    except ConfigurationError as error:
-        raise ConfigurationError([f"notebook.interpreters.{connector.key}.{text}" for text in error.problems]) from None
+    return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
 
 def _trino_options(url: DriverUrl, *, acts_for_users: bool) -> dict[str, str | int | float | bool]:
@@ -147,6 +143,8 @@ def _trino_options(url: DriverUrl, *, acts_for_users: bool) -> dict[str, str | i
         "auth_mechanism": "BASIC" if url.password else "NONE",
         "has_impersonation": acts_for_users,
         "client_tags": url.options.get("client_tags", ""),
+        "source": url.options.get("source", ""),
+        "timezone": url.options.get("timezone", ""),
     }
 
 

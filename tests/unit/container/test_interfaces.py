@@ -1,0 +1,188 @@
+"""What connectors' options mean, and which are refused (Contract platform 5.11)."""
+
+import inspect
+import ssl
+from collections.abc import Mapping
+from datetime import timedelta
+from ipaddress import ip_network
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.registry import INTERFACES, Builder, builder_of
+from queryserver.domain.connector import Connector, ConnectorLimits
+from queryserver.domain.errors import ConfigurationError, EngineUnavailable
+from queryserver.domain.user import User
+from queryserver.engines.mysql import MysqlEngine
+from queryserver.engines.postgresql import PostgresqlEngine
+from queryserver.engines.sqlalchemy import SqlalchemyEngine
+from queryserver.engines.tls import client_tls
+from queryserver.engines.trino import TrinoEngine
+from queryserver.interfaces.engine import Engine, SessionOptions
+from queryserver.settings import Settings
+
+_USER = User(id=1, username="ada")
+_LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
+
+
+def connector(interface: str, dialect: str = "shop", *, only_reads: bool = False, **options: Any) -> Connector:
+    return Connector(
+        "shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options), read_only=only_reads
+    )
+
+
+def context(**policy: Any) -> BuildContext:
+    return BuildContext.of(Settings.model_validate({"desktop": {"connector_policy": policy}}))
+
+
+def built(interface: str, *, policy: Mapping[str, Any] | None = None, **options: Any) -> Engine:
+    return build_engine(connector(interface, **options), context(**(policy or {})))
+
+
+def problems(interface: str, *, policy: Mapping[str, Any] | None = None, **options: Any) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        built(interface, policy=policy, **options)
+    return raised.value.message
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_every_interface_has_a_builder(interface: str) -> None:
+    builder = builder_of(interface)
+    assert builder is not None
+    wanted = list(inspect.signature(Builder.build).parameters)[1:]
+    assert list(inspect.signature(builder.build).parameters) == wanted
+
+
+def test_an_interface_without_builder_is_a_problem_of_its_connector() -> None:
+    assert problems("livy") == "notebook.interpreters.shop.interface: livy cannot be run here."
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems("duckdb", threads="many", read_only="maybe", colour="red").splitlines()
+    assert found == [
+        "notebook.interpreters.shop.options.colour: is not an option of this interface.",
+        "notebook.interpreters.shop.options.read_only: must be true or false.",
+        "notebook.interpreters.shop.options.threads: must be a whole number from 1 to 256.",
+    ]
+
+
+def test_a_problem_that_the_adapter_finds_names_the_connector() -> None:
+    assert problems("sqlite", read_only=True).startswith("notebook.interpreters.shop.read_only: a database in memory")
+
+
+async def test_booleans_and_integers_may_be_texts() -> None:
+    engine = built("duckdb", threads="3", read_only="false")
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "engine"),
+    [
+        ("postgres://u:p@h/d", PostgresqlEngine),
+        ("postgresql+asyncpg://u:p@h/d?sslmode=verify-full&keepalives_idle=30", PostgresqlEngine),
+        ("POSTGRESQL+psycopg://u:p@h/d?target_session_attrs=primary", PostgresqlEngine),
+        ("mysql://u:p@h/d?ssl_mode=VERIFY_IDENTITY&read_timeout=60&charset=utf8mb4", MysqlEngine),
+        ("mysql+pymysql://u:p@h:3307/d", MysqlEngine),
+        ("trino://u@h:8080/tpch/tiny", TrinoEngine),
+        ("presto://h:8080/tpch", SqlalchemyEngine),
+        ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
+    ],
+)
+async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) -> None:
+    made = built("sqlalchemy", url=url)
+    assert type(made) is engine
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("", "must be given"),
+        ("mysql://h:port/d", "is not a url"),
+        ("sqlite:///etc/passwd", "sqlite urls are not taken; use the interface sqlite"),
+        ("duckdb:///x", "duckdb urls are not taken"),
+        ("jdbc:db2://h", "jdbc urls are not taken"),
+        ("exotic://h", "the driver exotic is not in desktop.connector_policy.allowed_drivers"),
+        ("mysql+aiomysql://h", "the driver mysql+aiomysql is not in"),
+        ("mysql://h/d?local_infile=1", "the option local_infile is not allowed"),
+        ("mysql://h/d?Local-Infile=1", "the option Local-Infile is not allowed"),
+        ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
+        ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
+        ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
+        ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number of at least 1"),
+        ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
+        ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
+        ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
+        ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
+    ],
+)
+def test_what_a_url_may_not_hold(url: str, text: str) -> None:
+    assert f"notebook.interpreters.shop.options.url: {text}" in problems("sqlalchemy", url=url)
+
+
+def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> None:
+    policy = {"extra_url_options": {"druid": ("context", "ssl_ca", "init_command")}}
+    assert "context" not in problems("sqlalchemy", policy=policy, url="druid://h/?context=a&ssl_ca=/x&init_command=y")
+    found = problems("sqlalchemy", policy=policy, url="druid://h/?context=a&ssl_ca=/x&init_command=y").splitlines()
+    assert [line.split("the option ")[1] for line in found] == [
+        "init_command is not allowed.",
+        "ssl_ca is not allowed.",
+    ]
+
+
+def test_tunnels_and_impersonation_are_refused() -> None:
+    found = problems(
+        "sqlalchemy", url="mysql://h/d", has_ssh="true", ssh_server_host="127.0.0.1", has_impersonation=True
+    )
+    assert "has_ssh: must be false: tunnels are not supported." in found
+    assert "has_impersonation: must be false: only trino acts for users." in found
+
+
+def test_read_only_needs_a_data_source_that_refuses_changes() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be enforced with the driver druid"):
+        build_engine(connector("sqlalchemy", only_reads=True, url="druid://h/"), context())
+
+
+def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
+    for url in ("mysql://${USER}:${PASSWORD}@h/d", "druid://${USER}:${PASSWORD}@h/", "postgresql://${USER}@h/d"):
+        assert built("sqlalchemy", url=url).capabilities.wants_credentials
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"]
+)
+async def test_no_engine_connects_to_a_blocked_address(url: str) -> None:
+    engine = built("sqlalchemy", url=url)
+    with pytest.raises(EngineUnavailable, match=r"are not allowed here|is not installed"):
+        await engine.ping()
+    await engine.close()
+
+
+async def test_only_allowed_networks_are_connected_to() -> None:
+    engine = built(
+        "sqlalchemy", policy={"allowed_networks": (ip_network("10.0.0.0/8"),)}, url="mysql://u:p@localhost/d"
+    )
+    with pytest.raises(EngineUnavailable, match="Connections to localhost are not allowed here"):
+        async with engine.session(_USER, SessionOptions()):
+            pass
+    await engine.close()
+
+
+def test_the_service_s_own_database_is_out_of_reach() -> None:
+    settings = Settings.model_validate({"desktop": {"database": {"url": "postgresql://own:secret@localhost:5433/own"}}})
+    rules = BuildContext.of(settings).addresses
+    with pytest.raises(EngineUnavailable, match=r"Connections to 127\.0\.0\.1 are not allowed here"):
+        rules.resolve_blocking("127.0.0.1", 5433)
+    assert rules.resolve_blocking("127.0.0.1", 5434) == ["127.0.0.1"]
+
+
+def test_a_certificate_is_that_of_the_name_although_an_address_is_connected_to() -> None:
+    context = client_tls("db.example.com")
+    connection = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="127.0.0.1")
+    assert connection.server_hostname == "db.example.com"
+    assert context.check_hostname
+    with pytest.raises(ValueError, match="is not PEM"):
+        client_tls("db.example.com", ca="no certificate")

@@ -1,0 +1,58 @@
+"""Names are resolved once and every address is checked (Contract platform 5.11: Hosts)."""
+
+from ipaddress import ip_network
+
+import pytest
+
+from queryserver.domain.errors import EngineUnavailable
+from queryserver.engines.addresses import AddressRules
+from queryserver.settings.connectors import ConnectorPolicySettings
+
+DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "0.0.0.0",
+        "::",
+        "fe80::1",
+        "fe80::1%lo",
+        "224.0.0.1",
+        "255.255.255.255",
+        "100.100.100.200",
+        "::ffff:169.254.169.254",
+        "0xa9fea9fe",
+        "2852039166",
+        "169.254.43518",
+        "0251.0376.0251.0376",
+    ],
+)
+async def test_blocked_addresses_are_refused_in_every_spelling(host: str) -> None:
+    with pytest.raises(EngineUnavailable, match="are not allowed here"):
+        await DEFAULTS.resolve(host, 80)
+
+
+async def test_a_name_gives_its_addresses() -> None:
+    assert set(await DEFAULTS.resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
+    assert await AddressRules(allowed=(ip_network("127.0.0.0/8"),)).resolve("127.1", 80) == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
+async def test_a_name_that_nobody_knows_is_said(host: str) -> None:
+    with pytest.raises(EngineUnavailable, match="is not known"):
+        await DEFAULTS.resolve(host, 80)
+
+
+async def test_a_resolver_without_answer_is_not_waited_for() -> None:
+    rules = AddressRules(own=frozenset({("localhost", 80)}), resolve_timeout_s=0)
+    with pytest.raises(EngineUnavailable, match="was not resolved in time"):
+        await rules.resolve("localhost", 80)
+
+
+async def test_own_services_are_refused_by_address_and_port() -> None:
+    rules = AddressRules(own=frozenset({("localhost", 5432)}))
+    with pytest.raises(EngineUnavailable, match="are not allowed here"):
+        await rules.resolve("127.0.0.1", 5432)
+    assert await rules.resolve("127.0.0.1", 5433) == ["127.0.0.1"]
