@@ -51,11 +51,13 @@ class Service:
         self.sessions: dict[bytes, Session] = {}
         self.operations: dict[bytes, Operation] = {}
         self.seen: list[str] = []
+        self.lacks: frozenset[str] = frozenset()
+        """Calls that this server does not know."""
 
     async def answer(self, peer: Peer, call: Call) -> Fields | None:
         """The reply; None for a call that the interface lacks."""
         rule = getattr(self, f"_{call.name}", None)
-        if rule is None:
+        if rule is None or call.name in self.lacks:
             return None
         self.seen.append(call.name)
         try:

@@ -58,6 +58,8 @@ class Wire:
                 if not living:
                     raise WireLost(sent=False) from None
                 return living[-1]
-            self._connections = [one for one in self._connections if one is self._opener or not one.is_closed()]
-            self._connections.append(connection)
+            gone = [one for one in self._connections if one is not self._opener and one.is_closed()]
+            self._connections = [*(one for one in self._connections if one not in gone), connection]
+            # A connection that broke still has its socket.
+            await asyncio.gather(*(one.shut() for one in gone))
             return connection

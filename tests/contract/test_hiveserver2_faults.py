@@ -1,0 +1,203 @@
+"""What becomes of a session and its statement when a HiveServer2 misbehaves: the right error, in time.
+
+The peer is scripted and of the dialect impala; the client's transports and errors are those of all three dialects.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, operation, run
+from tests.engines.scripted_hs2.server import Fault, ScriptedServer
+from tests.engines.scripted_hs2.wire import Passwords
+from tests.engines.servers import free_port
+
+from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown, SessionLost
+from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Mechanism, Member
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import IMPALA
+from queryserver.interfaces.engine import OperationState
+
+SLOW = "SELECT SLEEP(30000)"
+LIMITS = Limits(connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5)
+LONGEST_S = 12.0
+"""Some calls in a row, each with its own limit."""
+
+TRANSPORTS = ("sasl", "nosasl", "http")
+BROKEN = (Fault.GARBAGE, Fault.HALF, Fault.RESET, Fault.CLOSE, Fault.HANG)
+
+
+Peers = tuple[ScriptedServer, Hs2Engine]
+
+
+@asynccontextmanager
+async def scripted(transport: str, passwords: Passwords | None = None) -> AsyncGenerator[Peers]:
+    """A peer that behaves, until it is told otherwise, and an engine for it."""
+    async with ScriptedServer(transport, passwords or Passwords({})).serving() as server:
+        engine = Hs2Engine(_address(server.port, transport), IMPALA)
+        try:
+            async with asyncio.timeout(4 * LONGEST_S):
+                yield server, engine
+        finally:
+            server.faults.clear()
+            await engine.close()
+
+
+def _address(port: int, transport: str) -> Hs2Address:
+    mechanism = Mechanism.NOSASL if transport == "nosasl" else Mechanism.NONE
+    path = "cliservice" if transport == "http" else None
+    return Hs2Address((Member("127.0.0.1", port),), mechanism=mechanism, http_path=path, limits=LIMITS)
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
+    async with scripted(request.param) as both:
+        yield both
+
+
+def assert_tidy(error: EngineError) -> None:
+    for word in ("Traceback", "object at 0x", "127.0.0.1", "struct", "Thrift"):
+        assert word not in error.message
+    assert error.message.strip() == error.message != ""
+
+
+async def test_each_transport_carries_statements(peers: Peers) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session:
+        answer = await run(session, "SELECT range AS n FROM range(5000)")
+        assert [row[0] for row in answer.rows] == list(range(5000))
+    assert server.service.seen[-1] == "CloseSession"
+    assert server.service.sessions == {}
+    assert server.service.operations == {}
+
+
+@pytest.mark.item(70)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_nobody_listens(transport: str) -> None:
+    engine = Hs2Engine(_address(free_port(), transport), IMPALA)
+    with pytest.raises(EngineUnavailable) as caught:
+        async with asyncio.timeout(LONGEST_S), engine.session(USER, NO_OPTIONS):
+            pass
+    assert_tidy(caught.value)
+    await engine.close()
+
+
+@pytest.mark.item(59)
+@pytest.mark.parametrize("transport", ["sasl", "http"])
+async def test_a_refused_user_needs_credentials(transport: str) -> None:
+    async with scripted(transport, Passwords({"somebody": "else"})) as (_, engine):
+        with pytest.raises(CredentialsRequired) as caught:
+            async with engine.session(USER, NO_OPTIONS):
+                pass
+        assert_tidy(caught.value)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_session_that_cannot_be_opened_is_unavailable(peers: Peers, fault: Fault) -> None:
+    server, engine = peers
+    server.faults["OpenSession"] = fault
+    begun = time.monotonic()
+    with pytest.raises(EngineUnavailable) as caught:
+        async with engine.session(USER, NO_OPTIONS):
+            pass
+    assert time.monotonic() - begun < LONGEST_S
+    assert_tidy(caught.value)
+    server.faults.clear()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(peers: Peers, fault: Fault) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session:
+        server.faults["ExecuteStatement"] = fault
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await session.submit("SELECT 1 AS a")
+        assert time.monotonic() - begun < LONGEST_S
+        assert_tidy(caught.value)
+        server.faults.clear()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_statement_that_cannot_be_followed_ends_as_unknown(peers: Peers, fault: Fault) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
+        server.faults["GetOperationStatus"] = fault
+        begun = time.monotonic()
+        status = await ended(session, handle, within_s=3 * LONGEST_S)
+        assert time.monotonic() - begun < 3 * LONGEST_S
+        assert status.state is OperationState.FAILED
+        assert isinstance(status.error, OutcomeUnknown)
+        assert_tidy(status.error)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_connection_lost_between_rows_is_told(peers: Peers, fault: Fault) -> None:
+    server, engine = peers
+    async with (
+        engine.session(USER, NO_OPTIONS) as session,
+        operation(session, "SELECT range AS n FROM range(5000000)") as handle,
+    ):
+        await ended(session, handle)
+        server.faults["FetchResults"], server.skip["FetchResults"] = fault, 2
+        with pytest.raises(OutcomeUnknown) as caught:
+            async for _ in session.batches(handle):
+                pass
+        assert_tidy(caught.value)
+
+
+async def test_a_server_that_dies_in_mid_query_is_told(peers: Peers) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
+        assert not (await session.poll(handle)).state.is_terminal
+        server.service.sessions.clear()
+        server.service.operations.clear()
+        server.drop_connections()
+        status = await ended(session, handle, within_s=3 * LONGEST_S)
+        assert status.state is OperationState.FAILED
+        assert isinstance(status.error, OutcomeUnknown)
+
+
+async def test_an_expired_session_starts_nothing(peers: Peers) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session:
+        server.faults["ExecuteStatement"] = Fault.EXPIRE
+        with pytest.raises(SessionLost):
+            await session.submit("SELECT 1 AS a")
+        assert not await session.is_alive()
+        server.faults.clear()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+
+
+async def test_a_forgotten_statement_has_expired(peers: Peers) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
+        server.faults["GetOperationStatus"] = Fault.EXPIRE
+        status = await ended(session, handle)
+        assert isinstance(status.error, OutcomeUnknown)
+        assert status.error.message.startswith("Results have expired")
+
+
+@pytest.mark.parametrize("call", ["CancelOperation", "CloseOperation", "CloseImpalaOperation", "CloseSession"])
+async def test_nobody_waits_for_an_end_that_is_not_answered(peers: Peers, call: str) -> None:
+    server, engine = peers
+    begun = time.monotonic()
+    async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
+        server.faults[call] = Fault.HANG
+    assert time.monotonic() - begun < LONGEST_S
+
+
+async def test_a_server_without_impala_s_own_calls_still_answers(peers: Peers) -> None:
+    """An unknown call gives a TApplicationException; progress and log are then unknown, the rows are not."""
+    server, engine = peers
+    server.service.lacks = frozenset({"GetExecSummary", "GetLog"})
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT SLEEP(300)")).rows == [(True,)]
