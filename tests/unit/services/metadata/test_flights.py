@@ -1,0 +1,100 @@
+"""Work that callers share: once for all, ended when nobody waits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from queryserver.domain.errors import DatabaseNotFound, EngineTimeout
+from queryserver.services.metadata.flights import Flights
+
+LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
+
+
+@pytest.fixture
+async def flights() -> AsyncIterator[Flights]:
+    """Open flights."""
+    opened = Flights()
+    async with opened.running():
+        yield opened
+
+
+class Work:
+    """Counts its beginnings and its cancellations; goes on when told."""
+
+    def __init__(self) -> None:
+        self.begun = self.canceled = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.canceled += 1
+            raise
+        return self.begun
+
+
+async def test_equal_keys_share_one_work_and_others_do_not(flights: Flights):
+    work = Work()
+    joined = [asyncio.create_task(flights.join(key, work, budget=LONG)) for key in "aaab"]
+    await asyncio.sleep(0.01)
+    work.go_on.set()
+    await asyncio.gather(*joined)
+    assert work.begun == 2
+
+
+async def test_work_ends_with_the_last_of_those_who_wait(flights: Flights):
+    work = Work()
+    first, second = (asyncio.create_task(flights.join("a", work, budget=LONG)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    assert work.canceled == 0
+    second.cancel()
+    await asyncio.sleep(0.01)
+    assert work.canceled == 1
+
+
+async def test_work_beyond_its_budget_is_canceled_and_not_joined_any_more(flights: Flights):
+    work = Work()
+    with pytest.raises(EngineTimeout, match=r"within 0\.05 s"):
+        await flights.join("a", work, budget=SHORT)
+    work.go_on.set()
+    assert await flights.join("a", work, budget=LONG) == 2
+    assert work.canceled == 1
+
+
+async def test_work_that_does_not_end_when_canceled_holds_nobody_up(flights: Flights):
+    let_go = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await let_go.wait()
+
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineTimeout):
+            await flights.join("a", stubborn, budget=SHORT)
+    let_go.set()
+
+
+async def test_all_who_wait_get_the_failure(flights: Flights):
+    async def failing() -> None:
+        await asyncio.sleep(0.01)
+        raise DatabaseNotFound("nope")
+
+    results = await asyncio.gather(*(flights.join("a", failing, budget=LONG) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [DatabaseNotFound] * 3
+
+
+async def test_the_end_ends_all_work():
+    flights, work = Flights(), Work()
+    async with flights.running():
+        joined = asyncio.create_task(flights.join("a", work, budget=LONG))
+        await asyncio.sleep(0.01)
+    assert work.canceled == 1
+    await asyncio.gather(joined, return_exceptions=True)
