@@ -7,7 +7,7 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.engines.phoenix import phoenix_server
-from tests.engines.phoenix_threads import work_of
+from tests.engines.phoenix_threads import statements_of
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.catalog import TableColumn, TableKind
@@ -95,6 +95,7 @@ def phoenix() -> Generator[HttpAddress]:
 
 
 @pytest.mark.engine("phoenix")
+@pytest.mark.timeout(400)
 class TestPhoenixCatalog(CatalogContract):
     catalog_facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -116,8 +117,7 @@ class TestPhoenixCatalog(CatalogContract):
         self._port = phoenix.port
 
     async def running_statements(self, engine: Engine) -> int:
-        work = await work_of(self._port)
-        return max(work.query_server, work.region_server)
+        return await statements_of(self._port)
 
     async def drop_database(self, engine: Engine, name: str) -> None:
         """Phoenix drops empty schemas only, and views before their tables."""

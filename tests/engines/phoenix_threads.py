@@ -1,7 +1,6 @@
 """What a Query Server and the HBase behind it are at work on, asked of their own threads."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -12,31 +11,26 @@ _MASTER = "HMaster"
 _SCAN = "org.apache.phoenix.coprocessor"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Statements by the place where somebody is at work on them."""
-
-    query_server: int
-    region_server: int
+async def statements_of(port: int) -> int:
+    """How many statements the Query Server that listens on `port` of this machine is at work on."""
+    threads = await _threads(_listeners()[port])
+    return sum(any(name in thread for name in _OPERATIONS) for thread in threads)
 
 
-async def work_of(port: int) -> Work:
-    """Of the Query Server that listens on `port` of this machine."""
-    listeners = {
+async def scans_of(port: int) -> int:
+    """How many calls of Phoenix the region server behind that Query Server is at work on."""
+    listeners = _listeners()
+    peers = {one.raddr.port for one in listeners[port].net_connections() if one.raddr} & listeners.keys()
+    hbase = next(listeners[peer] for peer in peers if _MASTER in " ".join(listeners[peer].cmdline()))
+    return sum(thread.startswith(_HANDLER) and _SCAN in thread for thread in await _threads(hbase))
+
+
+def _listeners() -> dict[int, psutil.Process]:
+    return {
         one.laddr.port: psutil.Process(one.pid)
         for one in psutil.net_connections("tcp4")
         if one.status == psutil.CONN_LISTEN and one.pid
     }
-    query_server = listeners[port]
-    peers = [
-        listeners[one.raddr.port] for one in query_server.net_connections() if one.raddr and one.raddr.port in listeners
-    ]
-    hbase = next(peer for peer in peers if _MASTER in " ".join(peer.cmdline()))
-    requests, handlers = await asyncio.gather(_threads(query_server), _threads(hbase))
-    return Work(
-        sum(any(name in thread for name in _OPERATIONS) for thread in requests),
-        sum(thread.startswith(_HANDLER) and _SCAN in thread for thread in handlers),
-    )
 
 
 async def _threads(process: psutil.Process) -> list[str]:

@@ -20,8 +20,8 @@ from queryserver.engines.phoenix.messages import Executed, Frame, Missing
 from queryserver.engines.phoenix.values import RowReader
 from queryserver.engines.streamed_operation import Rows, Stopped
 
-FIRST_ROWS = 64
-"""In the first frame: nobody knows yet how wide they are."""
+FIRST_ROWS = 8
+"""In the first frame: nobody knows yet how wide they are, and the Query Server holds several copies of a frame."""
 
 _READS = frozenset({"SELECT", "WITH", "EXPLAIN"})
 _CHANGES_ROWS = frozenset({"UPSERT", "DELETE"})

@@ -1,0 +1,209 @@
+"""Phoenix over a line that breaks, and a Query Server that misbehaves."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import replace
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, failure, operation, run, started
+from tests.contract.engine_faults import FaultsContract
+from tests.contract.test_phoenix_engine import FACTS, make_tables
+from tests.engines.phoenix import phoenix_server
+from tests.engines.scripted_avatica import Peer, scripted_avatica
+from tests.engines.servers import HttpAddress
+
+from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.engines.phoenix import Authentication, Patience, PhoenixAddress, PhoenixEngine
+from queryserver.interfaces.engine import Credentials, Engine, OperationState, SessionOptions
+
+PATIENCE = Patience(connect_s=2, answer_s=3, stop_s=1, beat_s=0.5, silence_s=2)
+
+
+def _engine_at(port: int) -> PhoenixEngine:
+    return PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}/", patience=PATIENCE))
+
+
+@pytest.fixture
+async def peer() -> AsyncGenerator[Peer]:
+    async with scripted_avatica() as peer:
+        yield peer
+
+
+class TestScriptedFaults(FaultsContract):
+    """The rules of broken lines, with a scripted peer behind the proxy."""
+
+    facts = replace(FACTS, slow_sql="SLOW", rows_sql=lambda count: f"ROWS {count}")
+    tested_with = "scripted peer"
+
+    @pytest.fixture
+    def server(self, peer: Peer) -> tuple[str, int]:
+        return "127.0.0.1", peer.port
+
+    @pytest.fixture
+    def engine_at(self) -> Callable[[int], Engine]:
+        return _engine_at
+
+
+@pytest.fixture(scope="module")
+def phoenix() -> Generator[HttpAddress]:
+    """Phoenix with the tables of the engine's tests."""
+    with phoenix_server() as address:
+        asyncio.run(make_tables(address.url))
+        yield address
+
+
+@pytest.mark.engine("phoenix")
+@pytest.mark.timeout(400)
+class TestPhoenixFaults(FaultsContract):
+    """The same with a real Query Server."""
+
+    facts = FACTS
+    limit_s = 40.0
+    tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
+
+    @pytest.fixture
+    def server(self, phoenix: HttpAddress) -> tuple[str, int]:
+        return phoenix.host, phoenix.port
+
+    @pytest.fixture
+    def engine_at(self) -> Callable[[int], Engine]:
+        patience = Patience(connect_s=2, answer_s=15, stop_s=2, beat_s=2, silence_s=10)
+        return lambda port: PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}", patience=patience))
+
+
+class TestQueryServer:
+    """What a Query Server may do; no proxy."""
+
+    @pytest.fixture
+    async def engine(self, peer: Peer) -> AsyncGenerator[PhoenixEngine]:
+        engine = _engine_at(peer.port)
+        yield engine
+        await engine.close()
+
+    async def test_a_connection_forgotten_between_statements_is_a_lost_session(
+        self, engine: Engine, peer: Peer
+    ) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            await run(session, "ROWS 1")
+            peer.connections.clear()
+            assert isinstance(await failure(session, "ROWS 1"), SessionLost)
+            assert peer.asked.count("PrepareAndExecute") == 1
+            assert not await session.is_alive()
+
+    async def test_an_idle_connection_is_kept_known(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            before = peer.asked.count("ConnectionSync")
+            await asyncio.sleep(3 * PATIENCE.beat_s)
+            assert peer.asked.count("ConnectionSync") > before
+            peer.connections.clear()
+            await asyncio.sleep(3 * PATIENCE.beat_s)
+            assert not await session.is_alive()
+
+    async def test_a_connection_forgotten_while_the_statement_runs_leaves_the_outcome_unknown(
+        self, engine: Engine, peer: Peer
+    ) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            peer.connections.clear()
+            error = (await ended(session, handle, within_s=10)).error
+            assert isinstance(error, OutcomeUnknown)
+            assert error.message.startswith("Results have expired")
+
+    async def test_results_forgotten_in_mid_fetch_leave_the_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "ROWS 100000") as handle:
+            await ended(session, handle)
+            peer.connections.clear()
+            with pytest.raises(OutcomeUnknown, match="Results have expired"):
+                async for _ in session.batches(handle):
+                    pass
+
+    async def test_a_server_that_hangs_for_ever_is_given_up(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            peer.mute = frozenset({"ConnectionSync", "CloseStatement", "CloseConnection"})
+            error = (await ended(session, handle, within_s=20)).error
+            assert isinstance(error, OutcomeUnknown)
+
+    async def test_a_statement_that_takes_long_is_waited_for_while_the_server_lives(
+        self, engine: Engine, peer: Peer
+    ) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            status = await session.poll(handle, wait_s=PATIENCE.silence_s + PATIENCE.answer_s + 2)
+            assert status.state is OperationState.RUNNING
+
+    async def test_rows_after_a_stop_are_dropped(self, engine: Engine, peer: Peer) -> None:
+        """The peer answers a stopped statement with a row, as Phoenix may with part of a count."""
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
+
+    async def test_a_stop_that_gets_no_answer_is_still_a_stop(self, engine: Engine, peer: Peer) -> None:
+        peer.mute = frozenset({"PrepareAndExecute"})
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SELECT 1") as handle:
+            await started(session, handle)
+            async with asyncio.timeout(8):
+                await session.cancel(handle)
+            assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
+            assert not await session.is_alive()
+        assert not peer.connections
+
+    async def test_a_change_that_cannot_be_stopped_is_not_called_canceled(self, engine: Engine, peer: Peer) -> None:
+        peer.mute = frozenset({"PrepareAndExecute"})
+        async with (
+            engine.session(USER, NO_OPTIONS) as session,
+            operation(session, "UPSERT INTO t VALUES (1)") as handle,
+        ):
+            await started(session, handle)
+            async with asyncio.timeout(8):
+                await session.cancel(handle)
+            assert isinstance((await ended(session, handle, within_s=5)).error, OutcomeUnknown)
+
+    @pytest.mark.parametrize("status", [401, 403])
+    async def test_a_refused_login_is_told_as_such(self, engine: Engine, peer: Peer, status: int) -> None:
+        peer.status = status
+        with pytest.raises(CredentialsRequired):
+            async with engine.session(USER, NO_OPTIONS):
+                pass
+        with pytest.raises(CredentialsRequired):
+            await engine.ping()
+
+    async def test_the_caller_s_own_login_is_sent(self, peer: Peer) -> None:
+        engine = PhoenixEngine(
+            PhoenixAddress(f"http://127.0.0.1:{peer.port}", None, authentication=Authentication.BASIC)
+        )
+        assert engine.capabilities.wants_credentials
+        with pytest.raises(CredentialsRequired):
+            async with engine.session(USER, NO_OPTIONS):
+                pass
+        async with engine.session(USER, SessionOptions(credentials=Credentials("ada", "secret"))) as session:
+            assert (await run(session, "ROWS 3")).rows == [(0,), (1,), (2,)]
+        await engine.close()
+
+    async def test_a_session_keeps_to_the_node_that_a_proxy_chose(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            await run(session, "ROWS 1")
+        first, *others = peer.cookies
+        assert first == ""
+        assert set(others) == {"node=a1"}
+        async with engine.session(USER, NO_OPTIONS):
+            assert peer.cookies[len(others) + 1] == ""
+
+    @pytest.mark.item(16)
+    async def test_messages_hold_no_java(self, engine: Engine, peer: Peer) -> None:
+        peer.refusal = (
+            "java.lang.RuntimeException: org.apache.phoenix.schema.TableNotFoundException",
+            "ERROR 1012 (42M03): Table undefined. tableName=X",
+        )
+        async with engine.session(USER, NO_OPTIONS) as session:
+            error = await failure(session, "SELECT * FROM x")
+        assert isinstance(error, StatementRejected)
+        assert error.message == "ERROR 1012 (42M03): Table undefined. tableName=X"
+
+    async def test_sessions_leave_nothing_at_the_server(self, engine: Engine, peer: Peer) -> None:
+        for _ in range(5):
+            async with engine.session(USER, NO_OPTIONS) as session:
+                await run(session, "ROWS 20")
+        assert not peer.connections
+        assert all(closed.is_set() for closed in peer.statements.values())
