@@ -1,13 +1,14 @@
 """What the catalogues of all engines share: reading a few rows, and finding the name that was meant."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
 
+from queryserver.domain.catalog import TableSummary
 from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
 
@@ -48,6 +49,15 @@ def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
         return None
     alike = {name for name in present if name.casefold() == wanted.casefold()}
     return alike.pop() if len(alike) == 1 else None
+
+
+async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
+    """A summary of each row, made a few thousand at a time: the event loop has others to serve."""
+    made = list[TableSummary]()
+    for start in range(0, len(rows), _SLICE_ROWS):
+        made += map(make, rows[start : start + _SLICE_ROWS])
+        await asyncio.sleep(0)
+    return made
 
 
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:

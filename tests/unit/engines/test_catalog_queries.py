@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.fakes.engine import FakeEngine
 
+from queryserver.domain.catalog import TableSummary
 from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.user import User
-from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings
+from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings, summaries
 from queryserver.interfaces.engine import EngineSession, SessionOptions
 
 USER = User(id=1, username="ada")
@@ -84,3 +85,19 @@ def test_spellings_hold_each_name_once() -> None:
     assert spellings("items", Folding.LOWER) == ("items",)
     assert spellings("Items", Folding.LOWER) == ("Items", "items")
     assert spellings("Items", Folding.CASELESS) == ("Items",)
+
+
+async def test_others_run_while_many_rows_become_summaries() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    made = await summaries([(f"t{number}",) for number in range(20_000)], lambda row: TableSummary(row[0]))
+    counting.cancel()
+    assert [one.name for one in made] == [f"t{number}" for number in range(20_000)]
+    assert turns >= 9

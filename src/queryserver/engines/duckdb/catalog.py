@@ -18,7 +18,7 @@ from queryserver.domain.catalog import (
     TableSummary,
 )
 from queryserver.domain.errors import DatabaseNotFound, TableNotFound
-from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.catalog_queries import Row, read_rows, summaries
 from queryserver.engines.duckdb.catalog_samples import sample_statement
 from queryserver.engines.duckdb.catalog_statistics import read_statistics
 from queryserver.engines.quoting import identifier, literal, qualified
@@ -60,7 +60,9 @@ class DuckdbCatalog:
             f"SELECT table_name, 'table', comment FROM duckdb_tables() WHERE {here}"
             f" UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() WHERE {here}"
         )
-        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED), comment or "") for name, kind, comment in rows]
+        return await summaries(
+            rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
+        )
 
     async def table(self, database: str, table: str) -> TableDescription:
         """See the Protocol. The number of rows is the one that DuckDB keeps with the table."""

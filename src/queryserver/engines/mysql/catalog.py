@@ -20,7 +20,7 @@ from queryserver.domain.catalog import (
     TableSummary,
 )
 from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
-from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows
+from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, summaries
 from queryserver.engines.mysql import catalog_sql as sql
 from queryserver.engines.mysql.catalog_functions import FunctionReader
 from queryserver.engines.mysql.catalog_statistics import StatisticsReader
@@ -59,7 +59,7 @@ class MysqlCatalog:
     async def tables(self, database: str) -> Sequence[TableSummary]:
         """See the Protocol."""
         rows = await self._rows(sql.tables(await self._database(database)))
-        return [TableSummary(name, _kind(kind), _comment(kind, comment)) for name, kind, comment in rows]
+        return await summaries(rows, lambda row: TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
 
     async def table(self, database: str, table: str) -> TableDescription:
         """See the Protocol."""

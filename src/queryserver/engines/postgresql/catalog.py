@@ -14,7 +14,7 @@ from queryserver.domain.catalog import (
     TableSummary,
 )
 from queryserver.domain.errors import DatabaseNotFound, EngineForbidden, TableNotFound
-from queryserver.engines.catalog_queries import Folding, Row, read_rows, spellings
+from queryserver.engines.catalog_queries import Folding, Row, read_rows, spellings, summaries
 from queryserver.engines.postgresql import catalog_sql as sql
 from queryserver.engines.postgresql.catalog_samples import Sampler
 from queryserver.engines.postgresql.catalog_statistics import read_statistics
@@ -44,7 +44,9 @@ class PostgresqlCatalog:
         """Those that the role has any right to."""
         oid, *_ = await self._schema(database)
         rows = await self._rows(sql.tables(oid))
-        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED), comment or "") for name, kind, comment in rows]
+        return await summaries(
+            rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
+        )
 
     async def table(self, database: str, table: str) -> TableDescription:
         """See the Protocol."""

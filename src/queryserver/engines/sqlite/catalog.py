@@ -15,7 +15,7 @@ from queryserver.domain.catalog import (
     TableSummary,
 )
 from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
-from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.catalog_queries import Row, read_rows, summaries
 from queryserver.engines.quoting import identifier, literal, qualified
 from queryserver.engines.sqlite.authorizer import REFUSED_FUNCTIONS
 from queryserver.interfaces.engine import EngineSession
@@ -47,7 +47,7 @@ class SqliteCatalog:
             r"SELECT name, type FROM main.sqlite_schema"
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
         )
-        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED)) for name, kind in rows]
+        return await summaries(rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED)))
 
     async def table(self, database: str, table: str) -> TableDescription:
         """See the Protocol. SQLite folds the letters A to Z only."""
