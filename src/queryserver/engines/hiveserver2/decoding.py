@@ -1,7 +1,5 @@
 """Columns as they come over the wire, as Arrow; a column is turned as a whole."""
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
@@ -49,12 +47,13 @@ def _array(values: TColumn, declared: WireColumn) -> pa.Array:
     raise MalformedMessage("a column without values")
 
 
-def null_mask(nulls: bytes, length: int) -> npt.NDArray[np.bool_] | None:
+def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
     """True where a value is NULL; None when none is. The bits begin with the lowest and may be fewer than values."""
     if not nulls.strip(b"\0"):
         return None
-    bits = np.unpackbits(np.frombuffer(nulls, np.uint8), count=length, bitorder="little")
-    return bits.astype(np.bool_)
+    # Arrow keeps booleans in the same way.
+    bits = nulls.ljust((length + 7) // 8, b"\0")
+    return pa.BooleanArray.from_buffers(pa.bool_(), length, [None, pa.py_buffer(bits)])
 
 
 def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:

@@ -59,7 +59,7 @@ def read(values: TColumn, declared: WireColumn) -> pa.Array:
 )
 def test_a_null_mask_may_be_shorter_or_longer_than_its_column(nulls, length, expected):
     mask = null_mask(nulls, length)
-    assert (None if mask is None else mask.tolist()) == expected
+    assert (None if mask is None else mask.to_pylist()) == expected
 
 
 def test_values_under_the_mask_are_null_whatever_they_are():
