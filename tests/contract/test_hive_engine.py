@@ -126,8 +126,7 @@ class TestHive(ResumingContract, EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         """Threads of HiveServer2 that carry out a statement, asked of the JVM."""
-        stacks = await _stacks(self.port)
-        return sum("SQLOperation.runQuery" in stack for stack in stacks)
+        return sum("SQLOperation.runQuery" in stack for stack in await stacks(self.port))
 
     @pytest.fixture
     async def engine(self, hive: ServerAddress, request: pytest.FixtureRequest) -> AsyncGenerator[Engine]:
@@ -143,7 +142,7 @@ class TestHive(ResumingContract, EngineContract):
         await engine.close()
 
 
-async def _stacks(port: int) -> list[str]:
+async def stacks(port: int) -> list[str]:
     """The stack of each Java thread of the server that listens on `port`."""
     (pid,) = {
         one.pid
