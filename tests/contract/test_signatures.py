@@ -96,6 +96,8 @@ ENGINE_TESTS = {
 
 # Test classes that inherit the catalogue's contract, by file.
 CATALOG_TESTS = {
+    "test_hive_catalog.py": ("TestHiveCatalog",),
+    "test_spark_catalog.py": ("TestSparkCatalog",),
     "test_impala_catalog.py": ("TestImpalaCatalog",),
     "test_duckdb_catalog.py": ("TestDuckdbCatalog",),
     "test_mysql_catalog.py": ("TestMariadbCatalog",),
