@@ -24,7 +24,7 @@ from queryserver.engines.trino.errors import (
 from queryserver.engines.trino.http import Answer, HttpClient, insist
 from queryserver.engines.trino.pages import Page, parse
 
-PAGE_BYTES = 4 * 1024 * 1024
+PAGE_BYTES = 1024 * 1024
 """What a page should weigh: larger ones save no time, and reading them as JSON would hold the event loop up."""
 
 _STATEMENT = "/v1/statement"

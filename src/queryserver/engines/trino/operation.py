@@ -19,7 +19,7 @@ from queryserver.engines.trino.types import DeclaredType, declare, result_column
 from queryserver.engines.trino.values import Misfit, record_batch
 from queryserver.interfaces.engine import OperationState, OperationStatus
 
-_ROWS_AT_ONCE = 8_192
+_ROWS_AT_ONCE = 4_096
 MAX_LOG_LINES = 10_000
 
 
