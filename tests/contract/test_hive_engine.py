@@ -50,17 +50,16 @@ TYPES = (
     typed("named_struct('x', 1, 'y', 'z')", T.STRUCT, "struct", '{"x":1,"y":"z"}'),
 )
 
-_BLOCK = 10_000
+_BLOCK = 5_000
 
 
 def _rows(count: int) -> str:
-    """Two nested lists, so that neither is long; Hive makes the rows while they are read."""
-    if count <= _BLOCK:
+    """Two nested lists, so that neither is long; a condition on both would be ignored, so blocks must be whole."""
+    if count <= _BLOCK or count % _BLOCK:
         return f"SELECT posexplode(split(space({count - 1}), ' ')) AS (n, x)"
     return (
-        f"SELECT a.i * {_BLOCK} + b.j AS n FROM (SELECT posexplode(split(space({-(-count // _BLOCK) - 1}), ' '))"
+        f"SELECT a.i * {_BLOCK} + b.j AS n FROM (SELECT posexplode(split(space({count // _BLOCK - 1}), ' '))"
         f" AS (i, x)) a LATERAL VIEW posexplode(split(space({_BLOCK - 1}), ' ')) b AS j, y"
-        f" WHERE a.i * {_BLOCK} + b.j < {count}"
     )
 
 
