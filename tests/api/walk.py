@@ -79,6 +79,7 @@ class Walk:
             await self._post(f"editor/describe/{path}", source_type="shelf")
         await self._post("editor/explain", snippet={"type": "shelf"}, statement="rows 3")
         await self._post("editor/explain/shelf", statement="rows 3")
+        await self._post("editor/format", statements="select 1")
         for path in ("shop/t10", "shop/t10/id"):
             await self._post(f"shelf/analyze/{path}")
 
