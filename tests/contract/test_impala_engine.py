@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_driving import operation
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.engines.scripted_hs2.process import ScriptedProcess, scripted_process
 from tests.engines.servers import free_port
@@ -15,7 +16,7 @@ from queryserver.domain.result import ResultType
 from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA
-from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.engine import Engine, EngineSession
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object) -> TypeFact:
@@ -115,3 +116,11 @@ class TestImpala(ScriptedImpala, EngineContract):
             "OpenSession of Impala takes any name of a database; the first statement is refused instead"
         ),
     }
+
+    @pytest.mark.item(51)
+    async def test_progress_is_that_of_the_summary(self, session: EngineSession) -> None:
+        """One of two scan ranges is done while the peer sleeps."""
+        async with operation(session, "SELECT SLEEP(2000)") as handle:
+            seen = {(await session.poll(handle, wait_s=0.2)).progress for _ in range(5)}
+            assert 50 in seen
+            assert seen <= {0, 50}

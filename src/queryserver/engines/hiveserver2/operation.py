@@ -36,7 +36,7 @@ from queryserver.engines.hiveserver2.protocol.methods import (
     GET_OPERATION_STATUS,
     GET_RESULT_SET_METADATA,
 )
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TOperationState
+from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TOperationState, TSessionHandle
 from queryserver.engines.hiveserver2.types import wire_column
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
@@ -62,8 +62,17 @@ class Operation:
     `rows_read`: the statement was started by another process, which has read so many rows.
     """
 
-    def __init__(self, wire: Wire, handle: TOperationHandle, variant: Variant, *, rows_read: int | None = None) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        session: TSessionHandle,
+        handle: TOperationHandle,
+        variant: Variant,
+        *,
+        rows_read: int | None = None,
+    ) -> None:
         self._wire = wire
+        self._session = session
         self._handle = handle
         self._variant = variant
         self._fetcher = Fetcher(
@@ -208,7 +217,7 @@ class Operation:
     async def _progress(self, reply: TGetOperationStatusResp) -> int | None:
         before = self._status.progress
         if self._variant.progress_by_summary:
-            return max(await summary_percentage(self._wire, self._handle) or 0, before or 0)
+            return max(await summary_percentage(self._wire, self._session, self._handle) or 0, before or 0)
         return percentage(reply.progress_update, before)
 
     async def _end(self, reply: TGetOperationStatusResp) -> None:

@@ -7,7 +7,7 @@ from queryserver.engines.hiveserver2.protocol.calls import TProgressUpdateResp
 from queryserver.engines.hiveserver2.protocol.impala import TGetExecSummaryReq
 from queryserver.engines.hiveserver2.protocol.messages import ServerException
 from queryserver.engines.hiveserver2.protocol.methods import GET_EXEC_SUMMARY
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TStatusCode
+from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TSessionHandle, TStatusCode
 from queryserver.engines.hiveserver2.wire import Wire
 
 _NOT_AVAILABLE = 2
@@ -21,10 +21,10 @@ def percentage(update: TProgressUpdateResp | None, before: int | None) -> int | 
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-async def summary_percentage(wire: Wire, handle: TOperationHandle) -> int | None:
-    """Scan ranges that Impala has done; None while it does not tell."""
+async def summary_percentage(wire: Wire, session: TSessionHandle, handle: TOperationHandle) -> int | None:
+    """Scan ranges that Impala has done; None while it does not tell. It wants the session named as well."""
     try:
-        request = TGetExecSummaryReq(operation_handle=handle)
+        request = TGetExecSummaryReq(operation_handle=handle, session_handle=session)
         reply = await wire.call(GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
     except (WireLost, LoginRefused, ServerException):
         return None

@@ -43,7 +43,7 @@ class Hs2Session:
 
     def adopt(self, handle: TOperationHandle, *, rows_read: int | None) -> OperationHandle:
         """Follow an operation of this session; `rows_read`: rows that another process has read."""
-        self._operation = Operation(self._wire, handle, self._variant, rows_read=rows_read)
+        self._operation = Operation(self._wire, self._handle, handle, self._variant, rows_read=rows_read)
         self._token = Mark(self._member, self._handle, handle).to_text()
         return OperationHandle(self._token)
 
