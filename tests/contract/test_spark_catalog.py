@@ -99,6 +99,7 @@ class TestSparkCatalog(CatalogContract):
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
         self.server_now = spark_server
         engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
+        await self.running_statements(engine)  # the first page takes Spark seconds
         yield engine
         await engine.close()
 
