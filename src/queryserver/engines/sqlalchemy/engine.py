@@ -12,6 +12,7 @@ from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
 from queryserver.engines.threaded_session import ThreadedSessions
+from queryserver.engines.threads import STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 
@@ -35,7 +36,12 @@ class SqlalchemyEngine:
     """
 
     def __init__(
-        self, address: SqlalchemyAddress, *, dialect: str, read_only: bool = False, max_statements: int = 8
+        self,
+        address: SqlalchemyAddress,
+        *,
+        dialect: str,
+        read_only: bool = False,
+        max_statements: int = STATEMENT_THREADS,
     ) -> None:
         self._address = address
         self._dialect = dialect
