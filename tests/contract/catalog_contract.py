@@ -25,6 +25,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     """Inherited by one test class per engine."""
 
     @pytest.mark.item(60)
+    @pytest.mark.capability("Databases, tables, views")
     async def test_a_database_is_listed_and_described(self, catalog: Catalog, database: str) -> None:
         names = list(await catalog.databases())
         assert names.count(database) == 1
@@ -32,6 +33,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert (await catalog.database(database)).name == database
 
     @pytest.mark.item(65)
+    @pytest.mark.capability("Comments")
     async def test_the_comment_of_a_database_is_told(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         if not facts.comment_database:
@@ -40,6 +42,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert (await catalog.database(database)).comment == "Shop data"
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Databases, tables, views")
     async def test_no_name_means_the_default_database(self, catalog: Catalog) -> None:
         if self.catalog_facts.default_database == "":
             pytest.skip("the engine has a database without name")
@@ -49,6 +52,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
             await catalog.table("", "no_such_table")
 
     @pytest.mark.item(60)
+    @pytest.mark.capability("Databases, tables, views")
     async def test_tables_and_views_are_listed(self, engine: Engine, catalog: Catalog, database: str) -> None:
         assert list(await catalog.tables(database)) == []
         await self.make_table(engine, database, "items")
@@ -63,6 +67,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         }
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Databases, tables, views")
     async def test_unknown_names_are_not_found(self, catalog: Catalog, database: str) -> None:
         with pytest.raises(DatabaseNotFound):
             await catalog.database("no_such_database")
@@ -74,6 +79,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
             await catalog.table(database, "no_such_table")
 
     @pytest.mark.item(60)
+    @pytest.mark.capability("Columns")
     async def test_columns_are_in_table_order_with_the_engine_s_type_texts(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -89,6 +95,8 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(60)
     @pytest.mark.item(65)
+    @pytest.mark.capability("Keys, formats, partitions")
+    @pytest.mark.capability("Comments")
     async def test_a_table_is_described(
         self, engine: Engine, catalog: Catalog, database: str, described: DescribedTable
     ) -> None:
@@ -110,6 +118,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert (listed.kind, listed.comment) == (described.kind, described.comment)
 
     @pytest.mark.item(60)
+    @pytest.mark.capability("Databases, tables, views")
     async def test_a_view_is_described_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items")
         await self.make_view(engine, database, "items_view", "items")
@@ -119,6 +128,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert [column.type for column in view.columns] == [column.type for column in table.columns]
 
     @pytest.mark.item(66)
+    @pytest.mark.capability("Statistics")
     async def test_statistics_show_after_analyze(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         await self.make_table(engine, database, "items", FEW_ROWS)
@@ -136,6 +146,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
                 assert found.message == ""
 
     @pytest.mark.item(65)
+    @pytest.mark.capability("Statistics")
     async def test_statistics_before_analyze_are_empty_or_true(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -147,6 +158,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert found.message or any(value is not None for value in values)
 
     @pytest.mark.item(66)
+    @pytest.mark.capability("Analyze")
     async def test_what_cannot_be_analyzed_is_not_supported(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -161,6 +173,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
                     catalog.analyze_statement(table, column)
 
     @pytest.mark.item(63)
+    @pytest.mark.capability("Functions")
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
         facts = self.catalog_facts
         assert isinstance(engine, CatalogEngine)
@@ -178,6 +191,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert (found.name, found.signature) == (listed.name, listed.signature)
 
     @pytest.mark.item(63)
+    @pytest.mark.capability("Functions")
     async def test_overloads_are_joined_by_line_breaks(self, catalog: Catalog) -> None:
         name = self.catalog_facts.overloaded_function
         if name is None:
@@ -190,12 +204,14 @@ class CatalogContract(CatalogNames, CatalogSampling):
         assert all(lines)
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Functions")
     async def test_an_unknown_function_is_none(self, catalog: Catalog, database: str) -> None:
         for name in ("no_such_function", *ODD_NAMES):
             assert await catalog.function(None, name) is None
             assert await catalog.function(database, name) is None
 
     @pytest.mark.item(63)
+    @pytest.mark.capability("Functions")
     async def test_a_database_has_exactly_its_own_functions(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -216,6 +232,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(64)
     @pytest.mark.parametrize("after_s", [0, 0.001, 0.005, 0.02, 0.1])
+    @pytest.mark.capability("Databases, tables, views")
     async def test_a_cancelled_look_leaves_nothing_running(self, engine: Engine, database: str, after_s: float) -> None:
         assert isinstance(engine, CatalogEngine)
         with suppress(TimeoutError):
@@ -227,6 +244,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
         async with engine.catalog(USER, NO_OPTIONS) as catalog:
             assert list(await catalog.tables(database)) == []
 
+    @pytest.mark.capability("Databases, tables, views")
     async def test_many_tables_take_few_statements(self, engine: Engine, database: str) -> None:
         facts = self.catalog_facts
         if facts.catalog_on is None:
@@ -247,6 +265,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
             assert (await catalog.table(database, f"t{count - 1}")).name == f"t{count - 1}"
             assert len(counting.statements) <= 10
 
+    @pytest.mark.capability("Databases, tables, views")
     async def test_an_engine_that_is_not_there_is_unavailable(self, unreachable_engine: Engine) -> None:
         assert isinstance(unreachable_engine, CatalogEngine)
         with pytest.raises(EngineUnavailable):
@@ -254,6 +273,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
                 await catalog.databases()
 
     @pytest.mark.item(62)
+    @pytest.mark.capability("Samples")
     async def test_no_look_reads_or_changes_the_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
         """A statement is given, never run: what a sample would do is the caller's affair."""
         await self.make_table(engine, database, "items", FEW_ROWS)

@@ -21,6 +21,7 @@ class CatalogNames(CatalogBasis):
     """Part of `CatalogContract`."""
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Names in any case")
     async def test_a_table_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
         made, asked = _MADE_AND_ASKED[self.catalog_facts.folding]
         await self.make_table(engine, database, made)
@@ -28,6 +29,7 @@ class CatalogNames(CatalogBasis):
         assert (await catalog.table(database, asked)).name == made
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Names in any case")
     async def test_a_database_is_found_by_its_folded_name(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -39,6 +41,7 @@ class CatalogNames(CatalogBasis):
         assert (await catalog.table(asked, "items")).database == database
 
     @pytest.mark.item(61)
+    @pytest.mark.capability("Names in any case")
     async def test_the_exact_name_comes_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
         if not self.catalog_facts.distinguishes_case:
             pytest.skip("two names cannot differ by case alone")
@@ -48,6 +51,7 @@ class CatalogNames(CatalogBasis):
             assert (await catalog.table(database, name)).name == name
 
     @pytest.mark.item(62)
+    @pytest.mark.capability("Odd names, quoted")
     async def test_odd_names_of_tables_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
         names = self.catalog_facts.odd_tables
         await self.make_table(engine, database, "canary", FEW_ROWS)
@@ -59,6 +63,7 @@ class CatalogNames(CatalogBasis):
         assert {table.name for table in await catalog.tables(database)} == {"canary", *names}
 
     @pytest.mark.item(62)
+    @pytest.mark.capability("Odd names, quoted")
     async def test_odd_names_of_databases_work(self, engine: Engine, catalog: Catalog) -> None:
         facts = self.catalog_facts
         if not facts.create_database:
@@ -76,6 +81,7 @@ class CatalogNames(CatalogBasis):
                 await self.drop_database(engine, name)
 
     @pytest.mark.item(62)
+    @pytest.mark.capability("Odd names, quoted")
     async def test_odd_names_of_columns_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
         names = self.catalog_facts.odd_columns
         row = ("1", *("'a'" for _ in names))
@@ -90,6 +96,7 @@ class CatalogNames(CatalogBasis):
         await self.analyze(engine, catalog, table)
 
     @pytest.mark.item(62)
+    @pytest.mark.capability("Odd names, quoted")
     async def test_names_that_are_not_there_cause_no_other_sql(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:

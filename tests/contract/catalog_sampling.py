@@ -29,12 +29,14 @@ class CatalogSampling(CatalogBasis):
         return await self.rows(engine, await catalog.sample_statement(table, column, nested, kind))
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Samples")
     async def test_a_sample_of_a_table_has_its_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items", _ROWS)
         rows = await self.sample(engine, catalog, (database, "items"), None, SampleKind.DEFAULT)
         assert sorted(rows) == [(1, "b"), (2, "a"), (3, None), (9, "c"), (10, "b")]
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Samples")
     async def test_a_sample_has_at_most_a_hundred_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
         rows = [(str(number), f"'v{number}'") for number in range(SAMPLE_ROWS + 30)]
         await self.make_table(engine, database, "items", rows)
@@ -46,6 +48,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.parametrize("kind", [SampleKind.DEFAULT, SampleKind.DISTINCT])
+    @pytest.mark.capability("Samples")
     async def test_a_sample_of_a_column_is_distinct_and_sorted_with_null_last(
         self, engine: Engine, catalog: Catalog, database: str, kind: SampleKind
     ) -> None:
@@ -55,6 +58,7 @@ class CatalogSampling(CatalogBasis):
         assert await self.sample(engine, catalog, name, "id", kind) == [(1,), (2,), (3,), (9,), (10,)]
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Samples")
     async def test_the_largest_and_the_smallest_are_one_row(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
@@ -66,6 +70,7 @@ class CatalogSampling(CatalogBasis):
         assert await self.sample(engine, catalog, name, "id", SampleKind.MIN) == [(1,)]
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Samples")
     async def test_an_empty_table_has_an_empty_sample(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items")
         name = (database, "items")
@@ -74,6 +79,7 @@ class CatalogSampling(CatalogBasis):
             assert await self.sample(engine, catalog, name, "name", kind) in ([], [(None,)])
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Samples")
     async def test_a_view_is_sampled_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items", _ROWS)
         await self.make_view(engine, database, "items_view", "items")
@@ -84,6 +90,7 @@ class CatalogSampling(CatalogBasis):
         ]  # fmt: skip
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Values inside nested columns")
     async def test_the_values_at_a_nested_path_are_sampled(
         self, engine: Engine, catalog: Catalog, database: str, nested: NestedFact
     ) -> None:
@@ -98,6 +105,7 @@ class CatalogSampling(CatalogBasis):
         assert await self.sample(engine, catalog, (database, "deep"), "c", SampleKind.MAX, *nested.path) == [(largest,)]
 
     @pytest.mark.item(64)
+    @pytest.mark.capability("Values inside nested columns")
     async def test_a_path_below_a_plain_column_is_not_supported(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:

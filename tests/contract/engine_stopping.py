@@ -15,6 +15,7 @@ class StoppingContract(EngineBasis):
     """Part of `EngineContract`."""
 
     @pytest.mark.item(36)
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
@@ -23,6 +24,7 @@ class StoppingContract(EngineBasis):
             assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
         await self.eventually_idle(engine)
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_twice_is_harmless(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
@@ -32,6 +34,7 @@ class StoppingContract(EngineBasis):
             assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
             await session.cancel(handle)
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_right_after_submit_is_not_lost(self, engine: Engine) -> None:
         for pause_s in (0, 0, 0.001, 0.003, 0.01):
             async with (
@@ -42,6 +45,7 @@ class StoppingContract(EngineBasis):
                 await session.cancel(handle)
                 assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             waiting = asyncio.create_task(session.poll(handle, wait_s=20))
@@ -51,6 +55,7 @@ class StoppingContract(EngineBasis):
             assert (await waiting).state is OperationState.CANCELED
             assert time.monotonic() - begun < STOP_S
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_a_session_after_cancel_is_usable_or_says_that_it_is_not(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
@@ -62,6 +67,7 @@ class StoppingContract(EngineBasis):
             with pytest.raises(SessionLost):
                 await session.submit(self.facts.rows_sql(1))
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_after_the_end_changes_nothing(self, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(5)) as handle:
             await ended(session, handle)
@@ -71,6 +77,7 @@ class StoppingContract(EngineBasis):
         assert len(rows) == 5
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_stops_who_reads_rows(self, engine: Engine) -> None:
         async with (
             engine.session(USER, NO_OPTIONS) as session,
@@ -85,6 +92,7 @@ class StoppingContract(EngineBasis):
                     await reader
         await self.eventually_idle(engine)
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_close_twice_is_harmless(self, session: EngineSession) -> None:
         handle = await session.submit(self.facts.rows_sql(5))
         await ended(session, handle)
@@ -93,6 +101,7 @@ class StoppingContract(EngineBasis):
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.item(39)
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
         handle = await session.submit(self.facts.slow_sql)
         await started(session, handle)
@@ -100,6 +109,7 @@ class StoppingContract(EngineBasis):
             await session.close(handle)
         await self.eventually_idle(engine)
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
         async with asyncio.timeout(3 * STOP_S):
             async with engine.session(USER, NO_OPTIONS) as session:
@@ -109,6 +119,7 @@ class StoppingContract(EngineBasis):
         await self.eventually_idle(engine)
         assert not await session.is_alive()
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             pass
