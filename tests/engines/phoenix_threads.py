@@ -1,6 +1,7 @@
 """What a Query Server and the HBase behind it are at work on, asked of their own threads."""
 
 import asyncio
+from asyncio.subprocess import DEVNULL
 from pathlib import Path
 
 import psutil
@@ -34,12 +35,18 @@ def _listeners() -> dict[int, psutil.Process]:
 
 
 async def _threads(process: psutil.Process) -> list[str]:
-    """The stack of each Java thread."""
-    tool = Path(process.exe()).with_name("jcmd")
-    asked = await asyncio.create_subprocess_exec(
-        tool, str(process.pid), "Thread.print", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    """The stack of each Java thread, asked over the socket that a JVM opens for `jcmd` and then keeps."""
+    listener = Path(f"/proc/{process.pid}/root/tmp/.java_pid{process.pid}")
     async with asyncio.timeout(30):
-        told, _ = await asked.communicate()
-    assert asked.returncode == 0
+        if not await asyncio.to_thread(listener.exists):
+            command = (Path(process.exe()).with_name("jcmd"), str(process.pid), "VM.version")
+            opened = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+            assert await opened.wait() == 0
+        reader, writer = await asyncio.open_unix_connection(listener)
+        try:
+            # Version, command and three arguments, each ended by a zero.
+            writer.write(b"1\0threaddump\0\0\0\0")
+            told = await reader.read(-1)
+        finally:
+            writer.close()
     return told.decode(errors="replace").split("\n\n")

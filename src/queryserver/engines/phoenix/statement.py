@@ -47,6 +47,7 @@ class PhoenixStatement:
         self._ready: Sequence[bytes] = ()
         self._is_read = False
         self._rows_read = 0
+        self._stop_sent = False
         self._stopped = asyncio.Event()
 
     async def execute(self, go_on: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class PhoenixStatement:
             self._keep(await self._next_frame(count))
         rows, self._ready = self._ready, ()
         self._rows_read += len(rows)
-        if self._stopped.is_set():
+        if self._stop_sent:
             raise Stopped
         if self._is_read:
             await self.end(keep=True)
@@ -87,11 +88,13 @@ class PhoenixStatement:
         statement = self._statement
         if statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
+        # Before it is sent: what answers first may be the request that it cuts short.
+        self._stop_sent = True
         if await self._connection.close_statement(statement):
             self._stopped.set()
 
     def was_interrupted(self, error: EngineError) -> bool:
-        return self._stopped.is_set() and (isinstance(error, StatementRejected) or isinstance(error.__cause__, Missing))
+        return self._stop_sent and (isinstance(error, StatementRejected) or isinstance(error.__cause__, Missing))
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is committed before its count comes
         self.is_open = False
