@@ -65,6 +65,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/export_openapi.py --check
 	$(BIN)/python scripts/check_operations.py
 	$(BIN)/python scripts/document_settings.py --check
+	$(BIN)/python scripts/document_engines.py --check
 
 ##@ Generate
 
@@ -77,8 +78,9 @@ openapi: $(DEV) ## Write openapi/openapi.json from the routes
 	$(BIN)/python scripts/export_openapi.py
 
 .PHONY: docs
-docs: models openapi ## Refresh everything that is generated from the specification or the settings classes
+docs: models openapi ## Refresh everything that is generated from the specification, the settings, the engine suites
 	$(BIN)/python scripts/document_settings.py
+	$(BIN)/python scripts/document_engines.py
 
 .PHONY: lock
 lock: $(DEV) ## Pin the newest allowed packages, with hashes, in the lock files

@@ -27,12 +27,14 @@ class EngineContract(StoppingContract):
     """Inherited by one test class per adapter."""
 
     @pytest.mark.item(10)
+    @pytest.mark.capability("Run and follow")
     async def test_submit_returns_before_a_slow_statement_ends(self, session: EngineSession) -> None:
         begun = time.monotonic()
         async with operation(session, self.facts.slow_sql) as handle:
             assert time.monotonic() - begun < 1
             assert not (await session.poll(handle)).state.is_terminal
 
+    @pytest.mark.capability("Run and follow")
     async def test_poll_without_wait_returns_at_once(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             begun = time.monotonic()
@@ -40,6 +42,7 @@ class EngineContract(StoppingContract):
                 await session.poll(handle)
             assert time.monotonic() - begun < 1
 
+    @pytest.mark.capability("Run and follow")
     async def test_poll_waits_as_long_as_told_for_a_running_statement(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             begun = time.monotonic()
@@ -47,6 +50,7 @@ class EngineContract(StoppingContract):
             assert 0.9 < time.monotonic() - begun < 2.5
             assert status.state in {OperationState.PENDING, OperationState.RUNNING}
 
+    @pytest.mark.capability("Run and follow")
     async def test_poll_returns_early_when_the_statement_ends(self, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(3)) as handle:
             begun = time.monotonic()
@@ -54,6 +58,7 @@ class EngineContract(StoppingContract):
             assert time.monotonic() - begun < 10
             assert status.state is OperationState.FINISHED
 
+    @pytest.mark.capability("Progress")
     async def test_progress_is_a_percentage_or_unknown(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
@@ -61,6 +66,7 @@ class EngineContract(StoppingContract):
             assert progress is None or 0 <= progress <= 100
             assert engine.capabilities.reports_progress == (progress is not None)
 
+    @pytest.mark.capability("Run and follow")
     async def test_logs_are_lines(self, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(3)) as handle:
             await ended(session, handle)
@@ -68,28 +74,33 @@ class EngineContract(StoppingContract):
             assert all(isinstance(line, str) and "\n" not in line for line in lines)
             assert list(await session.logs(handle, start=len(lines))) == []
 
+    @pytest.mark.capability("Run and follow")
     async def test_rows_come_in_the_engine_s_order(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.rows_sql(25_000))
         assert [row[0] for row in answer.rows] == list(range(25_000))
         assert len(answer.columns) == 1
 
+    @pytest.mark.capability("Run and follow")
     async def test_a_query_has_a_result_set_and_modifies_nothing(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.rows_sql(2))
         assert answer.status.state is OperationState.FINISHED
         assert answer.status.has_result_set
         assert not answer.status.modified_rows
 
+    @pytest.mark.capability("Run and follow")
     async def test_no_rows_still_give_columns(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.no_rows_sql)
         assert [column.name for column in answer.columns] == ["a", "b"]
         assert answer.rows == []
 
+    @pytest.mark.capability("Run and follow")
     async def test_names_of_columns_may_occur_twice(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.duplicate_columns_sql)
         assert [column.name for column in answer.columns] == ["a", "a"]
         assert answer.rows == [(1, 2)]
 
     @pytest.mark.item(31)
+    @pytest.mark.capability("Columns and values with their types")
     async def test_types_are_named_as_the_contract_says(self, session: EngineSession, fact: TypeFact) -> None:
         for statement in fact.setup:
             await run(session, statement)
@@ -98,6 +109,7 @@ class EngineContract(StoppingContract):
         assert answer.rows == [(fact.value,), (None,)]
         assert type(answer.cell) is type(fact.value)
 
+    @pytest.mark.capability("Large results in flat memory")
     async def test_wide_rows_make_small_batches(self, session: EngineSession) -> None:
         async with operation(session, self.facts.wide_rows_sql(64, 1_000_000)) as handle:
             await ended(session, handle)
@@ -106,6 +118,7 @@ class EngineContract(StoppingContract):
         assert max(size for _, size in seen) <= 8 * MIB
 
     @pytest.mark.item(34)
+    @pytest.mark.capability("Large results in flat memory")
     async def test_memory_stays_flat_while_a_large_result_passes(self, session: EngineSession) -> None:
         process, rows, peak = psutil.Process(), 0, 0
         await run(session, self.facts.wide_rows_sql(20_000, 200))
@@ -118,6 +131,7 @@ class EngineContract(StoppingContract):
         assert rows == 1_000_000
         assert peak - before < 100 * MIB
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_a_result_left_half_way_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
@@ -127,12 +141,14 @@ class EngineContract(StoppingContract):
         await self.eventually_idle(engine)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_a_result_that_nobody_reads_frees_the_session(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(50_000_000)) as handle:
             await ended(session, handle)
         await self.eventually_idle(engine)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Nothing goes on for nobody")
     async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
         """A task that is cancelled while it waits for the next batch."""
 
@@ -150,6 +166,7 @@ class EngineContract(StoppingContract):
         await self.eventually_idle(engine)
 
     @pytest.mark.item(14)
+    @pytest.mark.capability("Changes are counted and committed")
     async def test_changes_tell_how_many_rows(self, session: EngineSession, table: str) -> None:
         for change in self.facts.changes:
             answer = await run(session, change.sql.replace("{t}", table))
@@ -157,6 +174,7 @@ class EngineContract(StoppingContract):
             assert answer.status.has_result_set == change.has_result_set, change.sql
             assert answer.status.modified_rows == change.rows, change.sql
 
+    @pytest.mark.capability("Changes are counted and committed")
     async def test_a_change_is_seen_by_the_next_session(self, engine: Engine, table: str) -> None:
         """Each statement commits by itself, before its end is told."""
         for change in self.facts.changes:
@@ -164,17 +182,20 @@ class EngineContract(StoppingContract):
                 await run(session, change.sql.replace("{t}", table))
 
     @pytest.mark.item(15)
+    @pytest.mark.capability("Failures in the engine's words")
     async def test_a_bad_table_is_told_in_the_engine_s_words(self, session: EngineSession) -> None:
         error = await failure(session, self.facts.bad_table_sql)
         assert isinstance(error, StatementRejected)
         assert self.facts.bad_table_message in error.message
         self.assert_tidy(error)
 
+    @pytest.mark.capability("Failures in the engine's words")
     async def test_a_failed_statement_leaves_the_session_usable(self, session: EngineSession) -> None:
         await failure(session, self.facts.bad_table_sql)
         assert await session.is_alive()
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Failures in the engine's words")
     async def test_a_failed_statement_stays_failed(self, session: EngineSession) -> None:
         try:
             handle = await session.submit(self.facts.bad_table_sql)
@@ -186,6 +207,7 @@ class EngineContract(StoppingContract):
         assert not first.has_result_set
         await session.close(handle)
 
+    @pytest.mark.capability("Failures in the engine's words")
     async def test_a_failure_on_the_way_ends_the_rows(self, session: EngineSession) -> None:
         if self.facts.fails_midway_sql is None:
             pytest.skip("no statement of this engine fails after its first rows")
@@ -196,6 +218,7 @@ class EngineContract(StoppingContract):
         self.assert_tidy(caught.value)
         assert not await session.is_alive() or (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Unknown databases and settings are refused")
     async def test_an_unknown_database_is_refused(self, engine: Engine) -> None:
         for name in (self.facts.unknown_database, self.facts.unknown_database + "\"'`; DROP TABLE x"):
             with pytest.raises(StatementRejected) as caught:
@@ -203,11 +226,13 @@ class EngineContract(StoppingContract):
                     pass
             self.assert_tidy(caught.value)
 
+    @pytest.mark.capability("Unknown databases and settings are refused")
     async def test_a_known_database_is_taken(self, engine: Engine) -> None:
         async with engine.session(USER, SessionOptions(database=self.facts.known_database)) as session:
             assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.security("T11")
+    @pytest.mark.capability("Unknown databases and settings are refused")
     async def test_an_unknown_setting_is_refused(self, engine: Engine) -> None:
         options = SessionOptions(settings={"no_such_setting = 1; DROP TABLE x": "1"})
         with pytest.raises(StatementRejected) as caught:
@@ -216,6 +241,7 @@ class EngineContract(StoppingContract):
         self.assert_tidy(caught.value)
 
     @pytest.mark.item(50)
+    @pytest.mark.capability("State of a session")
     async def test_state_lives_in_its_session_only(self, engine: Engine, session: EngineSession) -> None:
         assert self.facts.session_state
         for state in self.facts.session_state:
@@ -230,6 +256,7 @@ class EngineContract(StoppingContract):
         except StatementRejected:
             return None
 
+    @pytest.mark.capability("Many sessions side by side")
     async def test_sessions_work_side_by_side(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
@@ -237,6 +264,7 @@ class EngineContract(StoppingContract):
                 assert len((await run(other, self.facts.rows_sql(1000))).rows) == 1000
             assert not (await session.poll(handle)).state.is_terminal
 
+    @pytest.mark.capability("Many sessions side by side")
     async def test_the_loop_stays_free_while_the_engine_works(self, session: EngineSession) -> None:
         worst = 0.0
         async with operation(session, self.facts.slow_sql) as handle:
@@ -247,6 +275,7 @@ class EngineContract(StoppingContract):
             await session.cancel(handle)
         assert worst < 0.5
 
+    @pytest.mark.capability("Many sessions side by side")
     async def test_many_sessions_leave_nothing_behind(self, engine: Engine) -> None:
         for _ in range(20):
             await self._short_session(engine)
@@ -264,13 +293,16 @@ class EngineContract(StoppingContract):
             assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.item(5)
+    @pytest.mark.capability("Any text, up to a megabyte")
     async def test_awkward_text_survives(self, session: EngineSession) -> None:
         assert (await run(session, self.facts.text_sql(AWKWARD_TEXT))).rows == [(AWKWARD_TEXT,)]
 
+    @pytest.mark.capability("Any text, up to a megabyte")
     async def test_a_statement_may_be_a_megabyte_long(self, session: EngineSession) -> None:
         text = "x" * 1_000_000
         assert (await run(session, self.facts.text_sql(text))).rows == [(text,)]
 
+    @pytest.mark.capability("Any text, up to a megabyte")
     async def test_an_empty_text_does_no_harm(self, session: EngineSession) -> None:
         for text in self.facts.nothing_sql:
             try:
@@ -279,10 +311,12 @@ class EngineContract(StoppingContract):
                 self.assert_tidy(error)
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
+    @pytest.mark.capability("Run and follow")
     async def test_ping_of_a_healthy_engine_is_silent(self, engine: Engine) -> None:
         await engine.ping()
 
     @pytest.mark.item(70)
+    @pytest.mark.capability("An engine away is told in time")
     async def test_an_engine_out_of_reach_says_so(self, unreachable_engine: Engine) -> None:
         with pytest.raises(EngineUnavailable) as caught:
             async with asyncio.timeout(20), unreachable_engine.session(USER, NO_OPTIONS):
@@ -293,11 +327,13 @@ class EngineContract(StoppingContract):
                 await unreachable_engine.ping()
         self.assert_tidy(caught.value)
 
+    @pytest.mark.capability("Run and follow")
     async def test_close_of_the_engine_twice_is_harmless(self, engine: Engine) -> None:
         await engine.ping()
         await engine.close()
         await engine.close()
 
+    @pytest.mark.capability("Run and follow")
     async def test_a_closed_engine_opens_no_session(self, engine: Engine) -> None:
         await engine.close()
         with pytest.raises(EngineUnavailable):

@@ -89,7 +89,7 @@ FACTS = CatalogFacts(
 
 class TestDuckdbCatalog(CatalogContract):
     catalog_facts = FACTS
-    tested_with = "DuckDB of the package duckdb"
+    tested_with = "DuckDB 2.0"
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:

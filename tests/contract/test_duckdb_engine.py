@@ -110,6 +110,7 @@ FACTS = EngineFacts(
 
 class TestDuckdbEngine(EngineContract):
     facts: ClassVar[EngineFacts] = FACTS
+    tested_with = "DuckDB 2.0"
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:

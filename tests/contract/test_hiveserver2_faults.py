@@ -21,6 +21,11 @@ from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA
 from queryserver.interfaces.engine import OperationState
 
+pytestmark = pytest.mark.capability("A line that breaks is told in time")
+DIALECTS = ("hive", "sparksql", "impala")
+TESTED_WITH = "scripted peer"
+"""For the support table."""
+
 SLOW = "SELECT SLEEP(30000)"
 LIMITS = Limits(connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5)
 LONGEST_S = 12.0

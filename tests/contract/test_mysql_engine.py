@@ -121,6 +121,7 @@ class TestMariadb(EngineContract):
     """MariaDB as Debian has it."""
 
     facts = FACTS
+    tested_with = "MariaDB 10.11"
 
     async def running_statements(self, engine: Engine) -> int:
         """Statements of others that the server is at work on."""

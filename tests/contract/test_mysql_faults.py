@@ -24,6 +24,7 @@ class TestMariadbFaults(FaultsContract):
     """The wire-compatible peer of MySQL."""
 
     facts = FACTS
+    tested_with = "MariaDB 10.11"
 
     @pytest.fixture
     def server(self, mariadb: ServerAddress) -> tuple[str, int]:

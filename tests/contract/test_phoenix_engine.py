@@ -188,6 +188,7 @@ class TestPhoenix(EngineContract):
         yield
         await self.no_scans(within_s=100)
 
+    @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
     async def test_hbase_scans_no_further_for_rows_that_nobody_wants(self, engine: Engine) -> None:
@@ -196,6 +197,7 @@ class TestPhoenix(EngineContract):
             await session.cancel(handle)
         await self.no_scans(within_s=10)
 
+    @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
     async def test_hbase_aggregates_no_further_for_nobody(self, engine: Engine) -> None:

@@ -199,7 +199,7 @@ class PostgresqlCatalogContract(CatalogContract):
 class TestPostgresqlCatalog(PostgresqlCatalogContract):
     """The release that the embedded default runs."""
 
-    tested_with = "PostgreSQL of the embedded default"
+    tested_with = "PostgreSQL 18 of the embedded default"
 
     @pytest.fixture
     async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:

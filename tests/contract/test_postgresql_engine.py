@@ -161,6 +161,8 @@ class PostgresqlContract(EngineContract):
 class TestPostgresql(PostgresqlContract):
     """The release that the embedded default runs."""
 
+    tested_with = "PostgreSQL 18 of the embedded default"
+
     @pytest.fixture
     async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:
         engine = PostgresqlEngine(address_of(users_dsn))
@@ -173,6 +175,7 @@ class TestPostgresql15(PostgresqlContract):
     """An older release, from the system's packages, with its contributed extensions."""
 
     facts = FACTS
+    tested_with = "PostgreSQL 15"
 
     @pytest.fixture
     async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:

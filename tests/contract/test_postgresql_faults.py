@@ -15,6 +15,7 @@ class TestPostgresqlFaults(FaultsContract):
     """The embedded release, reached over TCP."""
 
     facts = FACTS
+    tested_with = "PostgreSQL 18 of the embedded default"
 
     @pytest.fixture
     def server(self, users_dsn: str) -> tuple[str, int]:

@@ -105,6 +105,17 @@ CATALOG_TESTS = {
     "test_phoenix_catalog.py": ("TestPhoenixCatalog",),
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
     "test_sqlalchemy_catalog.py": ("TestSqlalchemyCatalog",),
+    "test_trino_catalog.py": ("TestTrinoCatalog",),
+}
+
+# Test classes that inherit the rules of broken lines, by file; a file without classes says its DIALECTS itself.
+FAULT_TESTS = {
+    "test_hiveserver2_faults.py": (),
+    "test_mysql_faults.py": ("TestMariadbFaults",),
+    "test_phoenix_faults.py": ("TestScriptedFaults", "TestPhoenixFaults"),
+    "test_postgresql_faults.py": ("TestPostgresqlFaults",),
+    "test_sqlalchemy_engine.py": ("TestSqlalchemyFaults",),
+    "test_trino_faults.py": ("TestTrinoFaults",),
 }
 
 
@@ -157,6 +168,17 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
     tested = "".join((TESTS / file).read_text() for file in ENGINE_TESTS)
     untested = {name for name in folders if f"queryserver.engines.{name}" not in tested}
     assert not untested, "add its test class to ENGINE_TESTS"
+
+
+@pytest.mark.parametrize(
+    ("contract", "registered"),
+    [("EngineContract", ENGINE_TESTS), ("CatalogContract", CATALOG_TESTS), ("FaultsContract", FAULT_TESTS)],
+)
+def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
+    """Else it would be missing in the support table."""
+    for file in TESTS.glob("test_*.py"):
+        classes = re.findall(rf"^class (Test\w+)\(.*\b{contract}\b.*\):", file.read_text(), re.MULTILINE)
+        assert set(classes) <= set(registered.get(file.name, ())), file.name
 
 
 @pytest.mark.parametrize(

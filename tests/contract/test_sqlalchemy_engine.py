@@ -125,6 +125,7 @@ class TestSqlalchemyFaults(FaultsContract):
     """The same over a line that breaks."""
 
     facts = FACTS
+    tested_with = "MariaDB 10.11 through PyMySQL"
 
     @pytest.fixture
     def server(self, mariadb: ServerAddress) -> tuple[str, int]:

@@ -92,6 +92,7 @@ FACTS = EngineFacts(
 
 class TestSqliteEngine(EngineContract):
     facts: ClassVar[EngineFacts] = FACTS
+    tested_with = "SQLite of the package apsw"
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[SqliteEngine]:

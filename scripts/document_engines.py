@@ -1,0 +1,299 @@
+"""Write the support table of docs/engines.md from the marks of the contract suites; --check: exit 1 when it is stale.
+
+A row is a capability that tests are marked with, a column an engine. A cell is what the test classes of the engine say:
+the tests they inherit, their `known_failures`, and the facts they declare. No cell is written by hand.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
+from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS  # noqa: E402 as above
+
+from queryserver.container.connectors import build_engine  # noqa: E402 as above
+from queryserver.container.interfaces.context import BuildContext  # noqa: E402 as above
+from queryserver.domain.connector import Connector, ConnectorLimits  # noqa: E402 as above
+from queryserver.interfaces.catalog import CatalogEngine  # noqa: E402 as above
+from queryserver.interfaces.engine import Engine  # noqa: E402 as above
+from queryserver.settings import Settings  # noqa: E402 as above
+
+TARGET = PROJECT / "docs" / "engines.md"
+BEGIN, END = "<!-- support table: made by make docs -->", "<!-- end of the support table -->"
+
+CAPABILITIES = (
+    "Run and follow",
+    "Progress",
+    "Columns and values with their types",
+    "Any text, up to a megabyte",
+    "Large results in flat memory",
+    "Changes are counted and committed",
+    "Failures in the engine's words",
+    "Cancel reaches the engine",
+    "Nothing goes on for nobody",
+    "State of a session",
+    "Unknown databases and settings are refused",
+    "Many sessions side by side",
+    "A restart of ours does not stop it",
+    "An engine away is told in time",
+    "A line that breaks is told in time",
+    "Databases, tables, views",
+    "Columns",
+    "Keys, formats, partitions",
+    "Comments",
+    "Analyze",
+    "Statistics",
+    "Functions",
+    "Samples",
+    "Values inside nested columns",
+    "Names in any case",
+    "Odd names, quoted",
+)
+"""All names that the mark `capability` may have, in the order of the table."""
+
+SCRIPTED = "scripted peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An engine: the part of the names of its test files, and a connector that its facts are asked of."""
+
+    name: str
+    tests: str
+    interface: str
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def engine(self) -> Engine:
+        """Built as the server builds it; connects to nothing."""
+        limits = ConnectorLimits(*[timedelta(seconds=60)] * 4)
+        connector = Connector("docs", self.name, self.interface, "", limits, options=MappingProxyType(self.options))
+        return build_engine(connector, BuildContext.of(Settings()))
+
+
+COLUMNS = (
+    Column("duckdb", "duckdb", "duckdb"),
+    Column("sqlite", "sqlite", "sqlite"),
+    Column("postgresql", "postgresql", "sqlalchemy", {"url": "postgresql://u:p@localhost/d"}),
+    Column("mysql", "mysql", "sqlalchemy", {"url": "mysql://u:p@localhost/d"}),
+    Column("hive", "hive", "hiveserver2", {"server_host": "localhost"}),
+    Column("sparksql", "spark", "hiveserver2", {"server_host": "localhost"}),
+    Column("impala", "impala", "hiveserver2", {"server_host": "localhost"}),
+    Column("trino", "trino", "trino", {"url": "http://localhost:8080"}),
+    Column("phoenix", "phoenix", "phoenix", {"url": "http://localhost:8765"}),
+    Column("other SQLAlchemy", "sqlalchemy", "sqlalchemy", {"url": "oracle://u:p@localhost/d"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What one test class, or one module of plain tests, proves: capability to test to the reasons of its failures."""
+
+    peer: str
+    proved: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    def verdict(self, capability: str) -> str:
+        """`yes`, `part`, `no`, or nothing when no test is about it."""
+        failing = [bool(reasons) for reasons in self.proved.get(capability, {}).values()]
+        if not failing:
+            return ""
+        return "no" if all(failing) else "part" if any(failing) else "yes"
+
+    def reasons(self, capability: str) -> Iterator[str]:
+        """Why tests about it fail."""
+        for reasons in self.proved.get(capability, {}).values():
+            yield from reasons
+
+
+class Footnotes:
+    """Reasons by number; the same reason has one number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def mark(self, texts: Iterator[str]) -> str:
+        """The numbers to put behind a cell."""
+        numbers = dict.fromkeys(self._number(text) for text in texts)
+        return "".join(f" [{number}]" for number in numbers)
+
+    def _number(self, text: str) -> int:
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text) + 1
+
+
+def table() -> str:
+    """The part of the page between the two comments."""
+    footnotes = Footnotes()
+    engines = [column.engine() for column in COLUMNS]
+    suites = [list(_suites(column)) for column in COLUMNS]
+    facts = [_facts(column) for column in COLUMNS]
+    rows = [["", *(column.name for column in COLUMNS)], ["---"] * (len(COLUMNS) + 1)]
+    for capability in CAPABILITIES:
+        cells = (_cell(capability, *parts, footnotes) for parts in zip(engines, suites, facts, strict=True))
+        rows.append([capability, *cells])
+    rows.append(["**Tested with**", *(_peers(column) for column in COLUMNS)])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    notes = [f"{number}. {text}." for number, text in enumerate(footnotes.texts, 1)]
+    return "\n".join([*lines, "", *notes])
+
+
+def _cell(capability: str, engine: Engine, suites: list[Suite], facts: CatalogFacts | None, notes: Footnotes) -> str:
+    about = [suite for suite in suites if suite.verdict(capability)]
+    if not about:
+        return "–"  # noqa: RUF001 a dash is what it is
+    verdicts = {suite.verdict(capability) for suite in about}
+    word = "yes" if "yes" in verdicts else "part" if "part" in verdicts else "no"
+    said = _DECIDED[capability](engine, facts) if capability in _DECIDED and word == "yes" else word
+    reasons = [reason for suite in about for reason in suite.reasons(capability)]
+    if any(suite.peer != SCRIPTED for suite in suites) and all(suite.peer == SCRIPTED for suite in about):
+        reasons.append("Tested with a scripted peer")
+    return said + notes.mark(iter(reasons))
+
+
+def _suites(column: Column) -> Iterator[Suite]:
+    for registered in (ENGINE_TESTS, CATALOG_TESTS, FAULT_TESTS):
+        for file, class_names in registered.items():
+            module = _module(file)
+            if not class_names and column.name in module.DIALECTS:
+                yield Suite(module.TESTED_WITH, _proved_by_module(module))
+            if column.tests == file.split("_")[1]:
+                yield from (_suite(getattr(module, name)) for name in class_names)
+
+
+def _suite(tests: type) -> Suite:
+    proved: dict[str, dict[str, tuple[str, ...]]] = {}
+    for owner in tests.__mro__:
+        whole = _names_in(vars(owner).get("pytestmark", ()))
+        for name, member in vars(owner).items():
+            for capability in (*whole, *_names_in(getattr(member, "pytestmark", ()))) if _is_test(name) else ():
+                proved.setdefault(capability, {})[name] = tuple(_reasons(tests, name))
+    if not tests.tested_with:
+        raise SystemExit(f"{tests.__module__}.{tests.__name__} does not say what it was tested with")
+    return Suite(tests.tested_with, proved)
+
+
+def _proved_by_module(module: ModuleType) -> dict[str, dict[str, tuple[str, ...]]]:
+    marks = module.pytestmark if isinstance(module.pytestmark, list) else [module.pytestmark]
+    return {capability: {name: () for name in vars(module) if _is_test(name)} for capability in _names_in(marks)}
+
+
+def _reasons(tests: type, name: str) -> Iterator[str]:
+    for declared, mark in getattr(tests, "known_failures", {}).items():
+        if declared.partition("[")[0] == name:
+            reason = mark.args[0] if mark.args else mark.kwargs["reason"]
+            reason = re.sub(r" \(Contract [^)]*\)", "", reason)
+            yield f"{reason[0].upper()}{reason[1:]} (`{mark.name}`)"
+
+
+def _names_in(marks: object) -> list[str]:
+    found = [mark.args[0] for mark in marks if mark.name == "capability"]  # type: ignore[attr-defined]
+    if unknown := set(found) - set(CAPABILITIES):
+        raise SystemExit(f"not in CAPABILITIES: {sorted(unknown)}")
+    return found
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith("test_")
+
+
+def _module(file: str) -> ModuleType:
+    return import_module(f"tests.contract.{file.removesuffix('.py')}")
+
+
+def _classes(column: Column, registered: Mapping[str, tuple[str, ...]]) -> Iterator[type]:
+    for file, class_names in registered.items():
+        if column.tests == file.split("_")[1]:
+            yield from (getattr(_module(file), name) for name in class_names)
+
+
+def _facts(column: Column) -> CatalogFacts | None:
+    return next((tests.catalog_facts for tests in _classes(column, CATALOG_TESTS)), None)
+
+
+def _peers(column: Column) -> str:
+    return ", ".join(dict.fromkeys(tests.tested_with for tests in _classes(column, ENGINE_TESTS)))
+
+
+# What the declared facts say where the tests themselves leave it to them.
+
+
+def _listed(**parts: object) -> str:
+    return ", ".join(name for name, there in parts.items() if there) or "no"
+
+
+def _progress(engine: Engine, _: CatalogFacts | None) -> str:
+    return "yes" if engine.capabilities.reports_progress else "no"
+
+
+def _described(_: Engine, facts: CatalogFacts | None) -> str:
+    return "yes" if facts and facts.tables else "–"  # noqa: RUF001 a dash is what it is
+
+
+def _comments(_: Engine, facts: CatalogFacts | None) -> str:
+    if facts is None or not (facts.tables or facts.comment_database):
+        return "–"  # noqa: RUF001 a dash is what it is
+    of_columns = any(column.comment for table in facts.tables for column in table.columns)
+    return "yes" if facts.comment_database or of_columns or any(table.comment for table in facts.tables) else "no"
+
+
+def _analyze(_: Engine, facts: CatalogFacts | None) -> str:
+    return _listed(tables=facts and facts.analyzes_tables, columns=facts and facts.analyzes_columns)
+
+
+def _statistics(_: Engine, facts: CatalogFacts | None) -> str:
+    return _listed(tables=facts and facts.statistics, columns=facts and facts.column_statistics)
+
+
+def _functions(engine: Engine, facts: CatalogFacts | None) -> str:
+    if not (isinstance(engine, CatalogEngine) and engine.lists_functions):
+        return "no"
+    return "built-in, own" if facts and facts.create_function else "built-in"
+
+
+def _nested(_: Engine, facts: CatalogFacts | None) -> str:
+    return "yes" if facts and facts.nested else "no"
+
+
+_DECIDED: Mapping[str, Callable[[Engine, CatalogFacts | None], str]] = {
+    "Progress": _progress,
+    "Keys, formats, partitions": _described,
+    "Comments": _comments,
+    "Analyze": _analyze,
+    "Statistics": _statistics,
+    "Functions": _functions,
+    "Values inside nested columns": _nested,
+}
+
+
+def document(text: str) -> str:
+    """The page with the table put in its place."""
+    before, _, rest = text.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"{TARGET.name} lacks its comments {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def main() -> int:
+    """Exit code."""
+    written = TARGET.read_text(encoding="utf-8")
+    text = document(written)
+    if "--check" in sys.argv:
+        if written == text:
+            return 0
+        print(f"{TARGET.name} is not up to date: run make docs")
+        return 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The support table of docs/engines.md says what the suites say."""
+
+import pytest
+from scripts.document_engines import CAPABILITIES, COLUMNS, TARGET, Suite, document, table
+from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
+
+from queryserver.container.interfaces.registry import INTERFACES
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert TARGET.read_text() == document(TARGET.read_text()), "run make docs"
+
+
+def test_every_tested_engine_has_a_column() -> None:
+    shown = {column.tests for column in COLUMNS} | {"fake"}
+    assert {file.split("_")[1] for file in (*ENGINE_TESTS, *CATALOG_TESTS)} == shown
+    assert {column.interface for column in COLUMNS} == set(INTERFACES)
+
+
+def test_no_row_is_without_any_test() -> None:
+    rows = {row[0].removeprefix("| "): row[1:] for row in (line.split(" | ") for line in table().splitlines())}
+    for name in CAPABILITIES:
+        assert any(not cell.startswith(("no", "–")) for cell in rows[name]), name  # noqa: RUF001 a dash is what it is
+
+
+@pytest.mark.parametrize(
+    ("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")]
+)
+def test_a_known_failure_shows_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
+    suite = Suite("peer", {"Run": {f"test_{number}": reasons for number, reasons in enumerate(failures)}})
+    assert suite.verdict("Run") == verdict
+    assert list(suite.reasons("Run")) == ["why" for reasons in failures if reasons]
