@@ -65,3 +65,7 @@ class EngineFacts:
     nothing_sql: tuple[str, ...] = ("", "  \n", "-- nothing", "/* nothing */")
     driver_words: tuple[str, ...] = ()
     """What a message must not hold: names of the driver, paths of the server."""
+    submit_within_s: float = 1.0
+    """Where an engine plans a statement before it answers `submit`, how long that may take for `slow_sql`."""
+    many_rows: int = 1_000_000
+    """Rows of 200 characters that pass while memory stays flat; more than 100 MiB of them."""

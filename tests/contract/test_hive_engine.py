@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
@@ -12,8 +12,8 @@ import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import ResumingContract
-from tests.engines.hive import hive_server
 from tests.engines.servers import ServerAddress, free_port
+from tests.fixtures.hiveserver2 import run_statements
 
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
@@ -40,7 +40,14 @@ TYPES = (
     typed("CAST(12.5 AS decimal(10,2))", T.DECIMAL, "decimal(10,2)", Decimal("12.50")),
     typed("CAST(7 AS decimal(38,0))", T.DECIMAL, "decimal(38,0)", Decimal(7)),
     typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
-    typed("CAST('ab' AS varchar(20))", T.VARCHAR, "varchar(20)", "ab"),
+    # IF makes a string of it.
+    TypeFact(
+        "varchar(20)",
+        "SELECT CAST(IF(i = 0, 'ab', NULL) AS varchar(20)) AS a FROM (SELECT explode(array(0, 1)) AS i) t",
+        T.VARCHAR,
+        "varchar(20)",
+        "ab",
+    ),
     typed("unhex('00FF')", T.BINARY, "binary", b"\x00\xff"),
     typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
     typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
@@ -50,26 +57,38 @@ TYPES = (
     typed("named_struct('x', 1, 'y', 'z')", T.STRUCT, "struct", '{"x":1,"y":"z"}'),
 )
 
-_BLOCK = 5_000
+_NUMBERS = 100_000
+"""Rows of the table of integers that the long results are made from."""
+
+_FEW = 5_000
+_PIECE_BYTES = 100_000
 
 
-def _rows(count: int) -> str:
-    """Two nested lists, so that neither is long; a condition on both would be ignored, so blocks must be whole."""
-    if count <= _BLOCK or count % _BLOCK:
-        return f"SELECT posexplode(split(space({count - 1}), ' ')) AS (n, x)"
+def _rows(count: int, block: int = _FEW, value: str = "{n}") -> str:
+    """A fetch makes all rows of one row of its table at once, so no row makes more than `block`.
+
+    No outer query around the LIMIT: that would be a Tez job, which is over before the first row can be read.
+    """
+    if count <= block:
+        chosen = value.format(n="i")
+        return f"SELECT {chosen} AS n FROM (SELECT posexplode(split(space({count - 1}), ' ')) AS (i, x)) t"
+    chosen = value.format(n=f"(i * CAST({block} AS bigint) + j)")
     return (
-        f"SELECT a.i * {_BLOCK} + b.j AS n FROM (SELECT posexplode(split(space({count // _BLOCK - 1}), ' '))"
-        f" AS (i, x)) a LATERAL VIEW posexplode(split(space({_BLOCK - 1}), ' ')) b AS j, y"
+        f"SELECT {chosen} AS n FROM numbers"
+        f" LATERAL VIEW posexplode(split(space({block - 1}), ' ')) b AS j, y LIMIT {count}"
     )
+
+
+def _wide_rows(count: int, width: int) -> str:
+    value = f"concat(rpad('', {width - 10}, 'x'), lpad(CAST({{n}} AS string), 10, ' '))"
+    return _rows(count, max(_PIECE_BYTES // width, 1), value)
 
 
 FACTS = EngineFacts(
     # No Tez job: those hold the cancel until their task has ended, in local mode.
     slow_sql="SELECT reflect('java.lang.Thread', 'sleep', CAST(30000 AS bigint))",
-    rows_sql=lambda count: f"SELECT n FROM ({_rows(count)}) t",
-    wide_rows_sql=lambda count, width: (
-        f"SELECT concat(rpad('', {width - 10}, 'x'), lpad(CAST(n AS string), 10, ' ')) FROM ({_rows(count)}) t"
-    ),
+    rows_sql=_rows,
+    wide_rows_sql=_wide_rows,
     text_sql=lambda text: f"SELECT {escaped_literal(text)}",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="Table not found 'no_such_table'",
@@ -87,11 +106,15 @@ FACTS = EngineFacts(
     unknown_database="no_such_database",
     known_database="default",
     no_rows_sql="SELECT 1 AS a, 'x' AS b FROM (SELECT 1) t WHERE 1 = 0",
+    fails_midway_sql=_rows(200_000, value="IF(assert_true({n} < 150000) IS NULL, {n}, 0)"),
     driver_words=("org.apache", "java.", "Traceback", "127.0.0.1", "\tat "),
+    # Hive compiles within ExecuteStatement; whoever calls our API does not wait for it.
+    submit_within_s=5.0,
 )
 
 _STREAMED = frozenset(
     {
+        "test_a_failure_on_the_way_ends_the_rows",
         "test_a_result_left_half_way_frees_the_session",
         "test_a_result_that_nobody_reads_frees_the_session",
         "test_the_reader_s_own_end_frees_the_session",
@@ -103,10 +126,10 @@ _STREAMED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def hive() -> Generator[ServerAddress]:
-    """HiveServer2 with an empty metastore."""
-    with hive_server() as address:
-        yield address
+def numbers(hive_server: ServerAddress) -> None:
+    """The table of integers, in one file, in order."""
+    columns = f"SELECT posexplode(split(space({_NUMBERS - 1}), ' ')) AS (i, x)"
+    run_statements(hive_server, HIVE, [f"CREATE TABLE IF NOT EXISTS numbers AS SELECT i FROM ({columns}) t"])
 
 
 @pytest.mark.engine("hive")
@@ -120,23 +143,23 @@ class TestHive(ResumingContract, EngineContract):
     }
 
     @pytest.fixture(autouse=True)
-    def _hive(self, hive: ServerAddress) -> None:
-        self.port = hive.port
+    def _hive(self, numbers: None, hive_server: ServerAddress) -> None:
+        self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
         """Threads of HiveServer2 that carry out a statement, asked of the JVM."""
         return sum("SQLOperation.runQuery" in stack for stack in await stacks(self.port))
 
     @pytest.fixture
-    async def engine(self, hive: ServerAddress, request: pytest.FixtureRequest) -> AsyncGenerator[Engine]:
+    async def engine(self, hive_server: ServerAddress, request: pytest.FixtureRequest) -> AsyncGenerator[Engine]:
         streamed = {"hive.fetch.task.caching": "false"} if request.node.originalname in _STREAMED else {}
-        engine = Hs2Engine(Hs2Address((Member(hive.host, hive.port),), session_conf=streamed), HIVE)
+        engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),), session_conf=streamed), HIVE)
         yield engine
         await engine.close()
 
     @pytest.fixture
-    async def unreachable_engine(self, hive: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = Hs2Engine(Hs2Address((Member(hive.host, free_port()),), limits=Limits()), HIVE)
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = Hs2Engine(Hs2Address((Member("127.0.0.1", free_port()),), limits=Limits()), HIVE)
         yield engine
         await engine.close()
 

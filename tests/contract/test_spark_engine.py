@@ -1,7 +1,7 @@
 """Spark SQL, through its Thrift server, keeps the rules of all engines."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.engines.servers import free_port
-from tests.engines.sparksql import SparkAddress, spark_server
+from tests.engines.sparksql import SparkAddress
 
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
@@ -92,13 +92,6 @@ FACTS = EngineFacts(
 )
 
 
-@pytest.fixture(scope="module")
-def spark() -> Generator[SparkAddress]:
-    """A Thrift server with an empty metastore."""
-    with spark_server() as address:
-        yield address
-
-
 def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limits | None = None) -> Hs2Engine:
     """Spark gives rows while it makes them, instead of making them all before."""
     address = Hs2Address(
@@ -118,8 +111,8 @@ class TestSpark(EngineContract):
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     @pytest.fixture(autouse=True)
-    def _spark(self, spark: SparkAddress) -> None:
-        self.ui = f"http://{spark.host}:{spark.ui_port}/api/v1/applications"
+    def _spark(self, spark_server: SparkAddress) -> None:
+        self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
 
     async def running_statements(self, engine: Engine) -> int:
         """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
@@ -129,13 +122,13 @@ class TestSpark(EngineContract):
         return len({job["jobGroup"] for job in jobs})
 
     @pytest.fixture
-    async def engine(self, spark: SparkAddress) -> AsyncGenerator[Engine]:
-        engine = spark_engine(spark)
+    async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
+        engine = spark_engine(spark_server)
         yield engine
         await engine.close()
 
     @pytest.fixture
-    async def unreachable_engine(self, spark: SparkAddress) -> AsyncGenerator[Engine]:
-        engine = spark_engine(spark, port=free_port())
+    async def unreachable_engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
+        engine = spark_engine(spark_server, port=free_port())
         yield engine
         await engine.close()

@@ -34,7 +34,7 @@ def hive_server() -> Generator[ServerAddress]:
             "HADOOP_USER_NAME": getpass.getuser(),
         }
         arguments = [
-            *("-Xmx768m", *OPENS, "-cp", f"{_SETTINGS}:{bridge}:{libraries}/*"),
+            *("-Xmx1g", *OPENS, "-cp", f"{_SETTINGS}:{bridge}:{libraries}/*"),
             "org.apache.hive.service.server.HiveServer2",
         ]
         with jvm(jdk, arguments, directory, lambda: listens(address.port), environment):
