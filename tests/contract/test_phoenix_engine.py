@@ -160,9 +160,9 @@ class TestPhoenix(EngineContract):
         return await statements_of(self._port)
 
     async def no_scans(self, *, within_s: float) -> None:
-        """HBase has ended all scans by then."""
+        """By then HBase has ended all scans, and the Query Server waits for none."""
         async with asyncio.timeout(within_s):
-            while await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
+            while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)
 
     @pytest.fixture(autouse=True)
@@ -206,8 +206,7 @@ class TestPhoenix(EngineContract):
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
             await session.cancel(handle)
-        await self.eventually_idle(engine)
-        await self.no_scans(within_s=2)
+        await self.no_scans(within_s=5)
 
     @pytest.mark.parametrize("change", ["UPSERT INTO kept VALUES (2)", "CREATE TABLE other (a INTEGER PRIMARY KEY)"])
     async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, phoenix: HttpAddress, change: str):
