@@ -88,7 +88,7 @@ def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]
 
 
 @pytest.mark.item(47)
-@settings(max_examples=350, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(scripts())
 @example(("sqlite", "SELECT [a;b'] ; -- ;\n"))
 @example(("postgresql", "SELECT $$ ;' $$ ; $tag$ $$ ; $tag$"))
