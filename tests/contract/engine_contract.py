@@ -12,12 +12,27 @@ from contextlib import aclosing
 import psutil
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
-from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, read, run, started
+from tests.contract.engine_driving import (
+    Footprint,
+    count_rows,
+    ended,
+    failure,
+    operation,
+    patient_poll,
+    read,
+    run,
+    started,
+)
 from tests.contract.engine_facts import SessionState, TypeFact
 from tests.contract.engine_stopping import StoppingContract
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
-from queryserver.interfaces.engine import Engine, EngineSession, OperationState, SessionOptions
+from queryserver.interfaces.engine import (
+    Engine,
+    EngineSession,
+    OperationState,
+    SessionOptions,
+)
 
 MIB = 1024 * 1024
 AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /* \t\n end"
@@ -46,7 +61,7 @@ class EngineContract(StoppingContract):
     async def test_poll_waits_as_long_as_told_for_a_running_statement(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             begun = time.monotonic()
-            status = await session.poll(handle, wait_s=1)
+            status = await patient_poll(session, handle, wait_s=1)
             assert 0.9 < time.monotonic() - begun < 2.5
             assert status.state in {OperationState.PENDING, OperationState.RUNNING}
 
@@ -54,7 +69,7 @@ class EngineContract(StoppingContract):
     async def test_poll_returns_early_when_the_statement_ends(self, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(3)) as handle:
             begun = time.monotonic()
-            status = await session.poll(handle, wait_s=20)
+            status = await patient_poll(session, handle, wait_s=20)
             assert time.monotonic() - begun < 10
             assert status.state is OperationState.FINISHED
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ import pytest
 
 from queryserver.domain.errors import EngineError
 from queryserver.domain.result import Column
-from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState, OperationStatus
+from queryserver.interfaces.engine import (
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    ResumableSession,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,17 @@ async def ended(session: EngineSession, handle: OperationHandle, *, within_s: fl
         while not (status := await session.poll(handle, wait_s=1)).state.is_terminal:
             pass
     return status
+
+
+async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_s: float) -> OperationStatus:
+    """A poll that goes on where the engine had only something new to store."""
+    until = time.monotonic() + wait_s
+    while True:
+        before = session.resume_token(handle) if isinstance(session, ResumableSession) else None
+        status = await session.poll(handle, wait_s=max(until - time.monotonic(), 0))
+        moved = isinstance(session, ResumableSession) and session.resume_token(handle) != before
+        if status.state.is_terminal or not moved or time.monotonic() >= until:
+            return status
 
 
 async def started(session: EngineSession, handle: OperationHandle) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER, EngineBasis
-from tests.contract.engine_driving import count_rows, ended, operation, read, run, started
+from tests.contract.engine_driving import count_rows, ended, operation, patient_poll, read, run, started
 
 from queryserver.domain.errors import EngineError, SessionLost
 from queryserver.interfaces.engine import Engine, EngineSession, OperationState
@@ -48,7 +48,7 @@ class StoppingContract(EngineBasis):
     @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
-            waiting = asyncio.create_task(session.poll(handle, wait_s=20))
+            waiting = asyncio.create_task(patient_poll(session, handle, wait_s=20))
             await asyncio.sleep(0.3)
             begun = time.monotonic()
             await session.cancel(handle)

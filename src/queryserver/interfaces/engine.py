@@ -109,7 +109,10 @@ class EngineSession(Protocol):
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The present status; waits up to `wait_s` for a terminal one. An engine's failure is FAILED, not raised."""
+        """The present status; waits up to `wait_s` for a terminal one. An engine's failure is FAILED, not raised.
+
+        A `ResumableSession` returns early when its token has moved.
+        """
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:

@@ -46,6 +46,8 @@ class TrinoOperation:
         self._page = first
         self._given = skip
         self._is_waiting = False
+        self._has_moved = False
+        """Whether a page came that nobody was told of."""
         self._has_begun = False
         self._progress = 0
         self._update_count: int | None = None
@@ -74,19 +76,24 @@ class TrinoOperation:
         return {"query": query, "uri": None, "skip": 0, "columns": columns, "changed": self._update_count}
 
     async def status(self, wait_s: float) -> OperationStatus:
-        """The present status, the terminal one if it comes within `wait_s`."""
+        """The present status; waits up to `wait_s` for the terminal one, or for the next page.
+
+        Another process can go on only from the last page: whoever follows must be able to store where that is before
+        the next one is asked for.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
-        while not self._is_settled:
+        while not (self._is_settled or self._has_moved):
             step = self._moving()
             left_s = until - loop.time()
             if left_s <= 0:
                 break
             await asyncio.wait({step}, timeout=left_s)
+        self._has_moved = False
         return self._status()
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, from page to page."""
+        """The rows, from page to page; for a page without rows a batch without rows, as `status` tells of each page."""
         while True:
             if self._has_rows_left:
                 async for rows in self._rows_left():
@@ -98,6 +105,8 @@ class TrinoOperation:
                 return
             await asyncio.wait({self._moving()})
             self._raise_failure()
+            if not self._has_rows_left:
+                yield self._nothing()
 
     async def cancel(self) -> None:
         """Stop the statement at Trino; returns once Trino has taken the word, or cannot be reached."""
@@ -154,6 +163,7 @@ class TrinoOperation:
             return
         try:
             self._absorb(await self._coordinator.page(self._page.next_uri))
+            self._has_moved = True
         except EngineError as error:
             if self._cancel_asked and isinstance(error, OutcomeUnknown):
                 self._canceled = True
@@ -206,6 +216,9 @@ class TrinoOperation:
                 self._raise_failure()
                 self._given += piece.num_rows
                 yield piece
+
+    def _nothing(self) -> pa.RecordBatch:
+        return record_batch([column.name for column in self.columns], self._declared, ())
 
     def _raise_failure(self) -> None:
         if self._canceled:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TypeGuard, assert_never
@@ -34,7 +34,7 @@ from queryserver.services.running.logbook import storable
 from queryserver.services.running.pauses import with_pauses
 from queryserver.services.running.run_record import RecordSettings, RunRecord
 from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
-from queryserver.services.running.tools import ExecutionTools
+from queryserver.services.running.tools import ExecutionTools, beside
 
 log = structlog.get_logger(__name__)
 
@@ -71,8 +71,8 @@ class Execution:
         self._session: EngineSession | None = None
         self._handle: OperationHandle | None = None
         self._polling = asyncio.Lock()
+        # Where another runner could go on, after everything that is stored.
         self._token: str | None = None
-        """Where another runner could go on, after everything that is stored."""
         self._is_reading = False
         self._sent = assignment.sent
         self._accepted = assignment.resumption is not None
@@ -228,16 +228,24 @@ class Execution:
                 await asyncio.shield(session.close(handle))
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
-        status = await self._polled(session, handle, wait_s=_QUICK_S)
+        status = await self._quick_look(session, handle)
         self._note(status)
         if status.state.is_terminal and not status.has_result_set:
             return await self._ended(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
-        async with _beside(self._report_regularly(session, handle)):
+        async with beside(self._report_regularly(session, handle)):
             while not status.state.is_terminal:
                 status = await self._polled(session, handle, wait_s=_POLL_S)
             return await self._ended(session, handle, status)
+
+    async def _quick_look(self, session: EngineSession, handle: OperationHandle) -> OperationStatus:
+        """The status after a moment: what ends within it need not be shown as running."""
+        until = time.monotonic() + _QUICK_S
+        while True:
+            status = await self._polled(session, handle, wait_s=max(until - time.monotonic(), 0))
+            if status.state.is_terminal or time.monotonic() >= until:
+                return status
 
     async def _polled(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         """The status. Where to go on after it is stored before anybody asks the engine for more."""
@@ -377,18 +385,6 @@ def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 
-@asynccontextmanager
-async def _beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
-    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
-    task = asyncio.create_task(coroutine)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 def _canceled_elsewhere() -> Outcome:
-    return Outcome(
-        StatementState.FAILED, error_code="engine_error", message="The statement was canceled at the engine."
-    )
+    message = "The statement was canceled at the engine."
+    return Outcome(StatementState.FAILED, error_code="engine_error", message=message)

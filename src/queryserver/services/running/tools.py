@@ -1,7 +1,8 @@
 """What a run works with."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -40,3 +41,14 @@ class ExecutionTools:
     reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
+
+
+@asynccontextmanager
+async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,421 @@
+"""Each real engine through the HTTP API, and what becomes of its statements when our server goes (items 9 to 66)."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.contract.test_phoenix_engine import make_tables
+from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed
+from tests.engines.mariadb import mariadb_server
+from tests.engines.servers import HttpAddress, ServerAddress
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+ENDS_WITHIN_S = 120.0
+FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "http://", "127.0.0.1", "/tmp/")  # noqa: S108
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is said to one engine. In statements `{t}` is the table with its database."""
+
+    dialect: str
+    table: dict[str, Any]
+    """Of the settings."""
+    database: str
+    create: tuple[str, ...]
+    select: str
+    rows: list[list[Any]]
+    types: list[str]
+    slow: str
+    function: str | None
+    column: str = "id"
+    name: str = "items"
+    analyze: str | None = "success"
+    """State that a table's analysis ends in; None: not supported."""
+    analyzed_column: bool = True
+    drop: str = "DROP TABLE {t}"
+    long_rows: str = ""
+    """Works for some seconds, then answers `long_count` rows, the integers from 0 on."""
+    long_count: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="class")
+async def place(
+    case: Case,
+    postgres: EmbeddedPostgres,
+    tcp_open: EmbeddedPostgres,
+    migrated_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Installation]:
+    """An installation that has the engine among its data sources."""
+    assert tcp_open
+    directory = tmp_path_factory.mktemp(case.dialect)
+    async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
+        yield place
+
+
+@pytest.fixture(scope="class")
+async def node(place: Installation) -> AsyncIterator[Node]:
+    """A server."""
+    async with place.server() as node:
+        yield node
+
+
+@pytest.fixture(scope="class")
+async def items(node: Node, case: Case) -> AsyncIterator[str]:
+    """Name of a table with rows."""
+    table = f"{case.database}.{case.name}" if case.database else case.name
+    for statement in case.create:
+        await done(node, case, statement.format(t=table))
+    yield case.name
+    await done(node, case, case.drop.format(t=table))
+
+
+class RoundTrip:
+    """Inherited by a class per engine that gives the fixture `case`."""
+
+    @pytest.mark.item(9)
+    @pytest.mark.item(31)
+    async def test_rows_come_typed(self, node: Node, case: Case, items: str) -> None:
+        table = f"{case.database}.{items}" if case.database else items
+        operation = await done(node, case, case.select.format(t=table))
+        page = await node.page(operation)
+        assert page["data"] == case.rows
+        assert [one["type"] for one in page["meta"]] == case.types
+        assert page["rows_total"] == len(case.rows)
+        logs = await node.told("editor/get_logs", operationId=operation)
+        assert (logs["progress"], logs["isFullLogs"]) == (100, True)
+        lines = list(csv.reader(io.StringIO((await node.file(operation)).decode())))
+        assert len(lines) == 1 + len(case.rows)
+        assert (await node.told("editor/close_statement", operationId=operation))["result"]["status"] == 0
+
+    @pytest.mark.item(15)
+    @pytest.mark.item(16)
+    async def test_a_bad_table_is_told_in_the_engines_words(self, node: Node, case: Case) -> None:
+        operation = await node.submit(case.dialect, "SELECT * FROM no_such_table_here")
+        body = await ended(node, operation)
+        assert (body["status"], body["code"]) == (1, "engine_error")
+        assert "no_such_table_here" in body["message"].lower()
+        for word in FORBIDDEN:
+            assert word not in body["message"]
+
+    @pytest.mark.item(36)
+    async def test_cancel_ends_a_slow_statement(self, node: Node, case: Case) -> None:
+        operation = await node.submit(case.dialect, case.slow)
+        await node.until(operation, lambda status: status["status"] == "running", within_s=60)
+        await node.told("editor/cancel_statement", operationId=operation)
+        body = await ended(node, operation)
+        assert (body["status"], body["code"]) == (1, "canceled")
+
+    @pytest.mark.item(35)
+    async def test_a_time_limit_ends_a_slow_statement(self, node: Node, case: Case) -> None:
+        operation = await node.submit(case.dialect, case.slow, timeout=4)
+        body = await ended(node, operation)
+        assert (body["status"], body["code"]) == (-4, "statement_timeout")
+
+    @pytest.mark.item(60)
+    async def test_names_are_completed(self, node: Node, case: Case, items: str) -> None:
+        snippet = json.dumps({"type": case.dialect})
+        listed = await node.told("editor/autocomplete", snippet=snippet)
+        assert case.database in listed["databases"]
+        tables = await node.told(f"editor/autocomplete/{case.database}", snippet=snippet)
+        assert items.lower() in [one["name"].lower() for one in tables["tables_meta"]]
+        table = await node.told(f"editor/autocomplete/{case.database}/{items}", snippet=snippet)
+        assert case.column.lower() in [name.lower() for name in table["columns"]]
+        column = await node.told(f"query/autocomplete/{case.database}/{items}/{case.column}", snippet=snippet)
+        assert column["name"].lower() == case.column.lower()
+
+    @pytest.mark.item(61)
+    @pytest.mark.parametrize(
+        ("path", "code"),
+        [
+            ("no_such_db", "database_not_found"),
+            ("{db}/no_such_table", "table_not_found"),
+            ("{db}/{t}/no_such_column", "column_not_found"),
+            ("{db}/{t}/{c}/item", "nested_path_not_found"),
+        ],
+    )
+    async def test_unknown_names_are_not_found(self, node: Node, case: Case, items: str, path: str, code: str) -> None:
+        path = path.format(db=case.database, t=items, c=case.column)
+        snippet = json.dumps({"type": case.dialect})
+        response = await node.post(f"editor/autocomplete/{path}", snippet=snippet)
+        assert (response.status_code, response.json()["code"]) == (404, code)
+
+    @pytest.mark.item(63)
+    async def test_functions_are_told(self, node: Node, case: Case) -> None:
+        snippet = json.dumps({"type": case.dialect})
+        listed = await node.told("editor/autocomplete", snippet=snippet, operation="functions")
+        names = [one["name"].lower() for one in listed["functions"]]
+        assert (case.function in names) if case.function else not names
+        if case.function:
+            one = await node.told(f"editor/autocomplete/{case.function}", snippet=snippet, operation="function")
+            assert one["function"]["name"].lower() == case.function
+
+    @pytest.mark.item(64)
+    async def test_samples_are_given(self, node: Node, case: Case, items: str) -> None:
+        snippet = json.dumps({"type": case.dialect})
+        path = f"editor/sample/{case.database}/{items}"
+        sample = await node.told(path, snippet=snippet)
+        assert sorted(map(str, sample["rows"])) == sorted(map(str, case.rows))
+        column = await node.told(f"{path}/{case.column}", snippet=snippet, operation="distinct")
+        assert column["rows"] == sorted([row[0]] for row in case.rows)
+        largest = await node.told(f"{path}/{case.column}", snippet=snippet, operation="max")
+        assert largest["rows"] == [[max(row[0] for row in case.rows)]]
+        hello = await node.told(path, snippet=snippet, operation="hello")
+        assert hello["rows"] == [["Hello World!"]]
+        begun = await node.told(path, snippet=snippet, **{"async": "true"})
+        await ended(node, begun["operationId"])
+        assert len((await node.page(begun["operationId"]))["data"]) == len(case.rows)
+
+    @pytest.mark.item(65)
+    async def test_objects_are_described(self, node: Node, case: Case, items: str) -> None:
+        database = await node.told(f"editor/describe/{case.database}", source_type=case.dialect)
+        assert database["db_name"] == case.database
+        table = await node.told(f"editor/describe/{case.database}/{items}", source_type=case.dialect)
+        assert case.column.lower() in [one["name"].lower() for one in table["cols"]]
+        column = await node.told(
+            f"editor/describe/{case.database}/{items}/stats/{case.column}", source_type=case.dialect
+        )
+        assert column["col_name"].lower() == case.column.lower()
+
+    @pytest.mark.item(66)
+    async def test_analysis_can_be_watched(self, node: Node, case: Case, items: str) -> None:
+        path = f"{case.dialect}/analyze/{case.database}/{items}"
+        if case.analyze is None:
+            response = await node.post(path)
+            assert (response.status_code, response.json()["code"]) == (501, "not_supported")
+            return
+        begun = await node.told(path)
+        watched = await watch(node, begun["watch_url"])
+        assert watched["query_status"]["state"] == case.analyze
+        response = await node.post(f"{path}/{case.column}")
+        assert response.status_code == (200 if case.analyzed_column else 501)
+        if case.analyzed_column:
+            assert (await watch(node, response.json()["watch_url"]))["isSuccess"] == (case.analyze == "success")
+
+    @pytest.mark.item(56)
+    async def test_a_plan_is_shown_and_nothing_is_done(self, node: Node, case: Case, items: str) -> None:
+        table = f"{case.database}.{items}" if case.database else items
+        plan = await node.told(f"editor/explain/{case.dialect}", statement=case.select.format(t=table))
+        assert plan["explanation"].strip()
+        operation = await done(node, case, case.select.format(t=table))
+        assert len((await node.page(operation))["data"]) == len(case.rows)
+
+
+class TakeOver(RoundTrip):
+    """Inherited where the engine goes on when its client is gone."""
+
+    @pytest.mark.item(25)
+    @pytest.mark.parametrize("ending", ["kill -9", "restart"])
+    async def test_a_running_statement_is_taken_over(self, place: Installation, case: Case, ending: str) -> None:
+        async with place.server() as first:
+            operation = await first.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
+            await first.until(operation, lambda status: status["status"] == "running", within_s=60)
+            await asyncio.sleep(1.5)
+            assert await first.state(operation) == "running"
+            if ending == "kill -9":
+                await first.process.kill9()
+            else:
+                await first.process.terminate()
+        async with place.server() as second:
+            body = await second.until(
+                operation,
+                lambda status: status["status"] not in {"waiting", "running"},
+                within_s=ENDS_WITHIN_S + TAKEN_OVER_WITHIN_S,
+            )
+            assert body["query_status"]["state"] == "available", body
+            assert body["query_status"]["rows"] == case.long_count
+            seen = await all_rows(second, operation, case.long_count)
+        assert seen == list(range(case.long_count))
+
+    @pytest.mark.item(25)
+    async def test_it_is_taken_over_in_the_middle_of_its_rows(self, place: Installation, case: Case) -> None:
+        async with place.server() as first:
+            operation = await first.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
+            await first.until(operation, lambda status: status["rows"] > 0, within_s=ENDS_WITHIN_S)
+            await first.process.kill9()
+        async with place.server() as second:
+            body = await second.until(
+                operation,
+                lambda status: status["status"] not in {"waiting", "running"},
+                within_s=ENDS_WITHIN_S + TAKEN_OVER_WITHIN_S,
+            )
+            assert body["query_status"]["state"] == "available", body
+            seen = await all_rows(second, operation, case.long_count)
+        assert seen == list(range(case.long_count))
+
+
+async def done(node: Node, case: Case, statement: str) -> str:
+    """Id of an operation that went well."""
+    operation = await node.submit(case.dialect, statement)
+    body = await ended(node, operation)
+    assert body["query_status"]["state"] in {"available", "success"}, body
+    return operation
+
+
+async def ended(node: Node, operation: str) -> dict[str, Any]:
+    """The check_status body of the end."""
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        while True:
+            body = await node.status(operation, wait=20)
+            if body["query_status"]["status"] not in {"waiting", "running"}:
+                return body
+
+
+async def watch(node: Node, url: str) -> dict[str, Any]:
+    """The last answer of an operation's watch."""
+    seen: dict[str, Any] = {}
+
+    async def is_over() -> bool:
+        response = await node.http.post(url, headers=node.headers())
+        seen.update(response.json())
+        return seen["isSuccess"] or seen["isFailure"]
+
+    await eventually(is_over, within_s=ENDS_WITHIN_S)
+    return seen
+
+
+async def all_rows(node: Node, operation: str, count: int) -> list[int]:
+    """The first column of a result, page by page."""
+    found: list[int] = []
+    while len(found) < count:
+        page = await node.page(operation, start_row=len(found), rows=10_000)
+        assert page["data"]
+        found += [row[0] for row in page["data"]]
+    return found
+
+
+def _hiveserver2(address: ServerAddress) -> dict[str, Any]:
+    options = {"server_host": address.host, "server_port": address.port, "username": address.user}
+    return {"interface": "hiveserver2", "options": options}
+
+
+@pytest.mark.engine("sparksql")
+class TestSpark(RoundTrip):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, spark_server: ServerAddress) -> Case:
+        return Case(
+            dialect="sparksql",
+            table=_hiveserver2(spark_server),
+            database="default",
+            create=(
+                "CREATE TABLE {t} (id INT, name STRING) USING parquet",
+                "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
+            ),
+            select="SELECT id, name FROM {t} ORDER BY id",
+            rows=[[1, "blue pen"], [2, None]],
+            types=["INT_TYPE", "STRING_TYPE"],
+            slow="SELECT sum(a.id * b.id % 7) FROM range(0, 2000000, 1, 1) a CROSS JOIN range(0, 40000, 1, 1) b",
+            function="abs",
+        )
+
+
+@pytest.mark.engine("trino")
+class TestTrino(TakeOver):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, trino_server: HttpAddress) -> Case:
+        return Case(
+            dialect="trino",
+            table={
+                "interface": "trino",
+                "options": {"url": trino_server.url, "catalog": "memory", "schema": "default"},
+            },
+            database="memory.default",
+            create=(
+                "CREATE TABLE {t} (id integer, name varchar)",
+                "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
+            ),
+            select="SELECT id, name FROM {t} ORDER BY id",
+            rows=[[1, "blue pen"], [2, None]],
+            types=["INT_TYPE", "STRING_TYPE"],
+            slow="SELECT count(comment) FROM tpch.sf1000.lineitem",
+            function="abs",
+            # The memory connector keeps no statistics.
+            analyze="failed",
+            long_rows="""SELECT a.i * 1000 + b.j AS n
+            FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
+            CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf1.lineitem) WHERE c > 0 ORDER BY n""",
+            long_count=900_000,
+        )
+
+
+@pytest.mark.engine("hive")
+class TestHive(TakeOver):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, hive_server: ServerAddress) -> Case:
+        return Case(
+            dialect="hive",
+            table=_hiveserver2(hive_server),
+            database="default",
+            create=(
+                "CREATE TABLE {t} (id INT, name STRING) STORED AS ORC",
+                "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
+            ),
+            select="SELECT id, name FROM {t} ORDER BY id",
+            rows=[[1, "blue pen"], [2, None]],
+            types=["INT_TYPE", "STRING_TYPE"],
+            slow="SELECT reflect('java.lang.Thread', 'sleep', CAST(60000 AS bigint))",
+            function="abs",
+            long_rows="""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n
+            FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST(8000 AS bigint)) AS string) AS slept) t
+            LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
+            LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y""",
+            long_count=300_000,
+        )
+
+
+@pytest.mark.engine("mariadb")
+class TestMariadb(RoundTrip):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls) -> Iterator[Case]:
+        with mariadb_server() as server:
+            url = f"mysql://{server.user}:{server.password}@{server.host}:{server.port}/users"
+            yield Case(
+                dialect="mysql",
+                table={"interface": "sqlalchemy", "options": {"url": url}},
+                database="users",
+                create=(
+                    "CREATE TABLE {t} (id INT, name TEXT)",
+                    "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
+                ),
+                select="SELECT id, name FROM {t} ORDER BY id",
+                rows=[[1, "blue pen"], [2, None]],
+                types=["INT_TYPE", "STRING_TYPE"],
+                slow="SELECT SLEEP(60)",
+                function="abs",
+            )
+
+
+@pytest.mark.engine("phoenix")
+@pytest.mark.timeout(400)
+class TestPhoenix(RoundTrip):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, phoenix_server: HttpAddress) -> Case:
+        asyncio.run(make_tables(phoenix_server.url))
+        return Case(
+            dialect="phoenix",
+            table={"interface": "phoenix", "options": {"url": phoenix_server.url}},
+            database="QS",
+            create=(
+                "CREATE TABLE {t} (id INTEGER PRIMARY KEY, name VARCHAR)",
+                "UPSERT INTO {t} VALUES (1, 'blue pen')",
+                "UPSERT INTO {t} (id) VALUES (2)",
+            ),
+            select="SELECT id, name FROM {t} ORDER BY id",
+            rows=[[1, "blue pen"], [2, None]],
+            types=["INT_TYPE", "STRING_TYPE"],
+            slow="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 50000000)",
+            function=None,
+        )
