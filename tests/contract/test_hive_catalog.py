@@ -80,8 +80,9 @@ FACTS = CatalogFacts(
     drop_database=("DROP DATABASE {db} CASCADE",),
     quote=quoted,
     odd_databases=(),
-    odd_tables=("t;drop", "a`b", 'x"y'),
-    odd_columns=("o'brien", 'x"y', "a`b", "t;drop", "a/b", "with blank"),
+    # Few: each costs some jobs of a second.
+    odd_tables=("a`b;drop", 'x"y'),
+    odd_columns=("o'brien a/b", 'x"y', "a`b;drop"),
     create_table=lambda table, columns: (
         f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns)}) STORED AS ORC",
     ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +11,7 @@ import psutil
 import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.contract.engine_faults import FaultsContract
 from tests.contract.engine_resuming import ResumingContract
 from tests.engines.servers import ServerAddress, free_port
 from tests.fixtures.hiveserver2 import run_statements
@@ -112,7 +113,11 @@ FACTS = EngineFacts(
     submit_within_s=5.0,
 )
 
-_STREAMED = frozenset(
+SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0)
+STREAMED = {"hive.fetch.task.caching": "false"}
+"""Has Hive make the rows of queries without a job while they are read. It keeps them in its memory otherwise."""
+
+_LONG_RESULTS = frozenset(
     {
         "test_a_failure_on_the_way_ends_the_rows",
         "test_a_result_left_half_way_frees_the_session",
@@ -122,7 +127,7 @@ _STREAMED = frozenset(
         "test_memory_stays_flat_while_a_large_result_passes",
     }
 )
-"""Tests whose results Hive must make while they are read: it keeps those of queries without a job otherwise."""
+"""Tests of results that are larger than the server's memory."""
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +157,8 @@ class TestHive(ResumingContract, EngineContract):
 
     @pytest.fixture
     async def engine(self, hive_server: ServerAddress, request: pytest.FixtureRequest) -> AsyncGenerator[Engine]:
-        streamed = {"hive.fetch.task.caching": "false"} if request.node.originalname in _STREAMED else {}
-        engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),), session_conf=streamed), HIVE)
+        conf = STREAMED if request.node.originalname in _LONG_RESULTS else {}
+        engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),), session_conf=conf), HIVE)
         yield engine
         await engine.close()
 
@@ -162,6 +167,24 @@ class TestHive(ResumingContract, EngineContract):
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", free_port()),), limits=Limits()), HIVE)
         yield engine
         await engine.close()
+
+
+@pytest.mark.engine("hive")
+@pytest.mark.usefixtures("numbers")
+class TestHiveFaults(FaultsContract):
+    """A session goes on without its connection, but a call whose answer is lost is not made again."""
+
+    facts = FACTS
+    tested_with = "Hive 4.0.1"
+
+    @pytest.fixture
+    def server(self, hive_server: ServerAddress) -> tuple[str, int]:
+        return hive_server.host, hive_server.port
+
+    @pytest.fixture
+    def engine_at(self, request: pytest.FixtureRequest) -> Callable[[int], Engine]:
+        conf = STREAMED if "fetch" in request.node.originalname else {}
+        return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),), session_conf=conf, limits=SHORT), HIVE)
 
 
 async def stacks(port: int) -> list[str]:

@@ -110,10 +110,12 @@ CATALOG_TESTS = {
 
 # Test classes that inherit the rules of broken lines, by file; a file without classes says its DIALECTS itself.
 FAULT_TESTS = {
+    "test_hive_engine.py": ("TestHiveFaults",),
     "test_hiveserver2_faults.py": (),
     "test_mysql_faults.py": ("TestMariadbFaults",),
     "test_phoenix_faults.py": ("TestScriptedFaults", "TestPhoenixFaults"),
     "test_postgresql_faults.py": ("TestPostgresqlFaults",),
+    "test_spark_faults.py": ("TestSparkFaults",),
     "test_sqlalchemy_engine.py": ("TestSqlalchemyFaults",),
     "test_trino_faults.py": ("TestTrinoFaults",),
 }

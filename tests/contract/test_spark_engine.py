@@ -1,17 +1,21 @@
 """Spark SQL, through its Thrift server, keeps the rules of all engines."""
 
 import datetime as dt
+import time
 from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
 from typing import ClassVar
 
 import httpx
 import pytest
-from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
+from tests.contract.engine_driving import started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.contract.engine_resuming import followed_to_its_end, resumable
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
+from queryserver.domain.errors import OutcomeUnknown
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
@@ -132,3 +136,17 @@ class TestSpark(EngineContract):
         engine = spark_engine(spark_server, port=free_port())
         yield engine
         await engine.close()
+
+    @pytest.mark.item(25)
+    async def test_a_statement_whose_client_is_gone_has_no_known_outcome(self, engine: Engine) -> None:
+        """Spark ends sessions with their connection, so there is nothing to go on with."""
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.slow_sql)
+            await started(session, handle)
+            token = resumable(session).resume_token(handle)
+            resumable(session).detach()
+        await self.eventually_idle(engine)
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
+            await followed_to_its_end(engine, token)
+        assert time.monotonic() - begun < 5
