@@ -295,7 +295,7 @@ class EngineContract(StoppingContract):
         for _ in range(20):
             await self._short_session(engine)
         before = Footprint.now()
-        for _ in range(200):
+        for _ in range(self.facts.many_sessions):
             await self._short_session(engine)
         after = Footprint.now()
         assert after.tasks == before.tasks

@@ -69,3 +69,5 @@ class EngineFacts:
     """Where an engine plans a statement before it answers `submit`, how long that may take for `slow_sql`."""
     many_rows: int = 1_000_000
     """Rows of 200 characters that pass while memory stays flat; more than 100 MiB of them."""
+    many_sessions: int = 200
+    """So many, one after the other, leave nothing behind."""

@@ -111,6 +111,8 @@ FACTS = EngineFacts(
     driver_words=("org.apache", "java.", "Traceback", "127.0.0.1", "\tat "),
     # Hive compiles within ExecuteStatement; whoever calls our API does not wait for it.
     submit_within_s=5.0,
+    # Each takes Hive 0.2 s.
+    many_sessions=60,
 )
 
 SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0)
