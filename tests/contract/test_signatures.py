@@ -92,6 +92,7 @@ ENGINE_TESTS = {
     "test_spark_engine.py": ("TestSpark",),
     "test_hive_engine.py": ("TestHive",),
     "test_fake_engine.py": ("TestFakeEngine",),
+    "test_documented_engine.py": ("TestDocumentedEngine",),
 }
 
 # Test classes that inherit the catalogue's contract, by file.
