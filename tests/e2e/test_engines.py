@@ -366,7 +366,8 @@ class TestHive(TakeOver):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT reflect('java.lang.Thread', 'sleep', CAST(60000 AS bigint))",
             function="abs",
-            long_rows="""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n
+            # Wide rows, so that they take a while to arrive.
+            long_rows="""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
             FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST(8000 AS bigint)) AS string) AS slept) t
             LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
             LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y""",
