@@ -198,7 +198,7 @@ class RoundTrip:
         response = await node.post(f"{path}/{case.column}")
         assert response.status_code == (200 if case.analyzed_column else 501)
         if case.analyzed_column:
-            assert (await watch(node, response.json()["watch_url"]))["isSuccess"] == (case.analyze == "success")
+            assert (await watch(node, response.json()["watch_url"]))["isSuccess"] == (case.analyze != "failed")
 
     @pytest.mark.item(56)
     async def test_a_plan_is_shown_and_nothing_is_done(self, node: Node, case: Case, items: str) -> None:
@@ -395,6 +395,8 @@ class TestMariadb(RoundTrip):
                 types=["INT_TYPE", "STRING_TYPE"],
                 slow="SELECT SLEEP(60)",
                 function="abs",
+                # ANALYZE TABLE answers rows.
+                analyze="available",
             )
 
 
@@ -419,4 +421,6 @@ class TestPhoenix(RoundTrip):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 50000000)",
             function=None,
+            # Phoenix analyzes whole tables only.
+            analyzed_column=False,
         )
