@@ -317,6 +317,25 @@ class TestSpark(RoundTrip):
             function="abs",
         )
 
+    @pytest.mark.item(25)
+    @pytest.mark.parametrize("ending", ["kill -9", "restart"])
+    async def test_nobody_waits_for_a_statement_that_ended_with_us(
+        self, place: Installation, case: Case, ending: str
+    ) -> None:
+        """Spark ends a statement with the connection that began it."""
+        async with place.server() as first:
+            operation = await first.submit(case.dialect, case.slow)
+            await first.until(operation, lambda status: status["status"] == "running", within_s=60)
+            await (first.process.kill9() if ending == "kill -9" else first.process.terminate())
+        async with place.server() as second:
+            body = await second.until(
+                operation,
+                lambda status: status["status"] not in {"waiting", "running"},
+                within_s=2 * TAKEN_OVER_WITHIN_S,
+            )
+        assert body["code"] == "outcome_unknown"
+        assert body["message"].startswith("Results have expired")
+
 
 @pytest.mark.engine("trino")
 class TestTrino(TakeOver):
