@@ -1,0 +1,39 @@
+"""The options that docs/engines.md shows are those that the builders take."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.registry import INTERFACES
+from queryserver.domain.errors import ConfigurationError
+from queryserver.settings import load_settings
+
+PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
+BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+OWN = "pysqlite"
+"""The interface of the page's own example; tests/contract/test_documented_engine.py has it."""
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
+async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "queryserver.toml"
+    file.write_text(block.replace("/srv/databases", str(tmp_path)))
+    settings = load_settings(file, {})
+    for connector in configured_connectors(settings):
+        if connector.interface == OWN:
+            continue
+        try:
+            engine = build_engine(connector, BuildContext.of(settings))
+        except ConfigurationError as error:
+            assert "not installed" in error.message, "only an extra may be missing"  # noqa: PT017 one block needs it
+            continue
+        assert engine.dialect == connector.dialect
+        await engine.close()
+
+
+def test_every_interface_has_an_example() -> None:
+    shown = set(re.findall(r'^interface = "(\w+)"$', "".join(BLOCKS), re.MULTILINE))
+    assert shown == {*INTERFACES, OWN}
