@@ -26,7 +26,7 @@ def trino_server() -> Generator[HttpAddress]:
         "TRINO_PLUGINS": str(program / "plugins"),
     }
     arguments = [
-        *("-Xmx768m", "-XX:ReservedCodeCacheSize=128m", "-Djdk.attach.allowAttachSelf=true"),
+        *("-Xmx1536m", "-XX:ReservedCodeCacheSize=128m", "-Djdk.attach.allowAttachSelf=true"),
         *("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"),
         *(f"-Dconfig={_SETTINGS / 'config.properties'}", "-cp", f"{libraries}/*", "io.trino.server.TrinoServer"),
     ]
