@@ -1,12 +1,11 @@
 """The metadata of Phoenix keep the catalogue's rules."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.engines.phoenix import phoenix_server
 from tests.engines.phoenix_threads import statements_of
 from tests.engines.servers import HttpAddress, free_port
 
@@ -87,13 +86,6 @@ FACTS = CatalogFacts(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def phoenix() -> Generator[HttpAddress]:
-    """Phoenix with its own tables only."""
-    with phoenix_server() as address:
-        yield address
-
-
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixCatalog(CatalogContract):
@@ -101,8 +93,8 @@ class TestPhoenixCatalog(CatalogContract):
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
 
     @pytest.fixture
-    async def engine(self, phoenix: HttpAddress) -> AsyncGenerator[PhoenixEngine]:
-        engine = PhoenixEngine(PhoenixAddress(phoenix.url))
+    async def engine(self, phoenix_server: HttpAddress) -> AsyncGenerator[PhoenixEngine]:
+        engine = PhoenixEngine(PhoenixAddress(phoenix_server.url))
         yield engine
         await engine.close()
 
@@ -113,8 +105,8 @@ class TestPhoenixCatalog(CatalogContract):
         await engine.close()
 
     @pytest.fixture(autouse=True)
-    def _known_port(self, phoenix: HttpAddress) -> None:
-        self._port = phoenix.port
+    def _known_port(self, phoenix_server: HttpAddress) -> None:
+        self._port = phoenix_server.port
 
     async def running_statements(self, engine: Engine) -> int:
         return await statements_of(self._port)

@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
 from typing import ClassVar
 
@@ -10,7 +10,6 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import operation, run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.phoenix import phoenix_server
 from tests.engines.phoenix_threads import scans_of, statements_of
 from tests.engines.servers import HttpAddress, free_port
 
@@ -135,11 +134,10 @@ async def make_tables(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def phoenix() -> Generator[HttpAddress]:
+def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
     """Phoenix with the tables of these tests."""
-    with phoenix_server() as address:
-        asyncio.run(make_tables(address.url))
-        yield address
+    asyncio.run(make_tables(phoenix_server.url))
+    return phoenix_server
 
 
 @pytest.mark.engine("phoenix")

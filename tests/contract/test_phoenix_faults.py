@@ -1,7 +1,7 @@
 """Phoenix over a line that breaks, and a Query Server that misbehaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,6 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_phoenix_engine import FACTS, make_tables
-from tests.engines.phoenix import phoenix_server
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
 
@@ -46,11 +45,10 @@ class TestScriptedFaults(FaultsContract):
 
 
 @pytest.fixture(scope="module")
-def phoenix() -> Generator[HttpAddress]:
+def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
     """Phoenix with the tables of the engine's tests."""
-    with phoenix_server() as address:
-        asyncio.run(make_tables(address.url))
-        yield address
+    asyncio.run(make_tables(phoenix_server.url))
+    return phoenix_server
 
 
 @pytest.mark.engine("phoenix")
