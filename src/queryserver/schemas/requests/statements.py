@@ -26,11 +26,6 @@ from queryserver.schemas.fields import (
     must,
     without_nulls,
 )
-from queryserver.schemas.metadata_requests import AutocompleteRequest as AutocompleteRequest
-from queryserver.schemas.metadata_requests import DescribeRequest as DescribeRequest
-from queryserver.schemas.metadata_requests import ExplainRequest as ExplainRequest
-from queryserver.schemas.metadata_requests import FormatRequest as FormatRequest
-from queryserver.schemas.metadata_requests import SampleRequest as SampleRequest
 from queryserver.schemas.snippets import Fields, NotebookFields, PreviousHandle, SessionSpec, Snippet
 
 HISTORY_LIMIT_MAX = 100
