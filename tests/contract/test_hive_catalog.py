@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
-from tests.contract.test_hive_engine import stacks
+from tests.contract.test_hive_engine import statements_at_work
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
@@ -122,7 +122,7 @@ class TestHiveCatalog(CatalogContract):
 
     async def running_statements(self, engine: Engine) -> int:
         """Threads of HiveServer2 that carry out a statement."""
-        return sum("SQLOperation.runQuery" in stack for stack in await stacks(self.port))
+        return await statements_at_work(self.port)
 
     @pytest.mark.item(60)
     async def test_tables_and_views_are_listed(self, engine: Engine, catalog: Catalog, database: str) -> None:
