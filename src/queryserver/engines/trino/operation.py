@@ -66,9 +66,12 @@ class TrinoOperation:
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Where to go on from: the page that is not given out wholly, or the URI that was not asked for yet."""
+        """Where to go on from: the page that is not given out wholly, or the URI after it.
+
+        That URI may be asked for twice, but the page before it never again once it was asked for.
+        """
         query = self._page.query_id
-        if self._has_rows_left and self._page.uri:
+        if self._has_rows_left and self._page.uri and self._given < self._page.row_count:
             return {"query": query, "uri": self._page.uri, "skip": self._given}
         if self._page.next_uri is not None:
             return {"query": query, "uri": self._page.next_uri, "skip": 0}
@@ -190,7 +193,7 @@ class TrinoOperation:
         try:
             self._declared = declare(page.columns)
             self.columns = result_columns(page.columns, self._declared)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OutcomeUnknown("Trino's answer cannot be read.") from error
         self._raw_columns = page.columns
 

@@ -29,6 +29,8 @@ class Page:
     rows: Sequence[Sequence[Any]] = ()
     spooled: Json | None = None
     """Encoding and segments, where the rows are not in the answer itself."""
+    row_count: int = 0
+    """Rows of the answer, or of its segments."""
     error: Json | None = None
     update_type: str = ""
     update_count: int | None = None
@@ -57,30 +59,33 @@ class Page:
         """0 to 100."""
         told = self.stats.get("progressPercentage")
         if not isinstance(told, int | float):
-            total = self.stats.get("totalSplits") or 0
-            told = 100 * (self.stats.get("completedSplits") or 0) / total if total else 0
-        return max(0, min(100, int(told)))
+            done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
+            told = 100 * done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else 0
+        return int(max(0, min(100, told)))
 
 
 def parse(body: bytes, uri: str) -> Page:
     """The page that an answer is. Raises Transient for garbage, such as half a body."""
     try:
-        answer = cast("Json", orjson.loads(body))
+        answer = _object(orjson.loads(body))
         data = answer.get("data")
+        spooled = data if isinstance(data, dict) else None
+        rows = data if isinstance(data, list) else ()
         return Page(
             uri=uri,
             query_id=str(answer["id"]),
             next_uri=_text(answer.get("nextUri")),
-            columns=answer.get("columns") or (),
-            rows=data if isinstance(data, list) else (),
-            spooled=data if isinstance(data, dict) else None,
-            error=answer.get("error"),
+            columns=_objects(answer.get("columns")),
+            rows=rows,
+            spooled=spooled,
+            row_count=len(rows) if spooled is None else _rows_in_segments(spooled),
+            error=None if answer.get("error") is None else _object(answer["error"]),
             update_type=_text(answer.get("updateType")) or "",
-            update_count=answer.get("updateCount"),
-            stats=answer["stats"],
-            warnings=answer.get("warnings") or (),
+            update_count=None if answer.get("updateCount") is None else int(answer["updateCount"]),
+            stats=_object(answer["stats"]),
+            warnings=_objects(answer.get("warnings")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Transient("Trino's answer cannot be read.") from error
 
 
@@ -88,3 +93,17 @@ def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError
     return value
+
+
+def _object(value: Any) -> Json:
+    if not isinstance(value, dict):
+        raise TypeError
+    return cast("Json", value)
+
+
+def _objects(values: Any) -> Sequence[Json]:
+    return [_object(one) for one in values or ()]
+
+
+def _rows_in_segments(spooled: Json) -> int:
+    return sum(int(segment["metadata"]["rowsCount"]) for segment in _objects(spooled.get("segments")))

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import ended, failure, operation, read, run
+from tests.contract.engine_driving import ended, failure, operation, read, rows_of, run
 from tests.engines.scripted_trino import (
     Reply,
     ScriptedTrino,
@@ -75,6 +75,74 @@ async def test_a_page_is_left_at_the_coordinator_until_more_rows_are_wanted() ->
         assert len(server.asked("GET")) == 1
         await anext(batches)
         assert len(server.asked("GET")) == 2
+
+
+@pytest.mark.item(25)
+async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
+    given = page(2, rows=[[1], [2]], columns=NUMBERS)
+    asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
+    async with scripted_trino(page(1), given, asked_by_both) as server:
+        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit("SELECT n")
+            await ended(session, handle)
+            batches = session.batches(handle)
+            assert rows_of(await anext(batches)) == [(1,), (2,)]
+            token = session.resume_token(handle)
+            await anext(batches)
+            session.detach()
+        async with engine.reattach(USER, NO_OPTIONS, token, rows_read=2) as (again, found):
+            await ended(again, found)
+            assert await read(again, found) == [(3,)]
+        await engine.close()
+        assert [path.rpartition("/")[2] for path in server.asked("GET")] == ["1", "2", "2"]
+
+
+@pytest.mark.item(25)
+async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
+    async with scripted_trino(*ONE_ROW) as server:
+        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit("SELECT n")
+            await ended(session, handle)
+            assert rows_of(await anext(session.batches(handle))) == [(7,)]
+            token = session.resume_token(handle)
+            session.detach()
+        async with engine.reattach(USER, NO_OPTIONS, token, rows_read=1) as (again, found):
+            status = await ended(again, found)
+            assert (status.state, status.has_result_set) == (OperationState.FINISHED, True)
+            assert [one.name for one in await again.columns(found)] == ["n"]
+            assert await read(again, found) == []
+        await engine.close()
+        assert len(server.asked("GET")) == 1
+
+
+WRONG_MEMBERS: tuple[dict[str, object], ...] = (
+    {"stats": [1]},
+    {"error": "no"},
+    {"warnings": ["w"]},
+    {"columns": ["c"]},
+    {"columns": [{"name": "c", "type": "t", "typeSignature": {"rawType": "row", "arguments": [1]}}]},
+    {"updateCount": "x"},
+    {"data": {"encoding": "json", "segments": [{}]}},
+)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("members", WRONG_MEMBERS, ids=repr)
+async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
+    async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
+        assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
+        assert len(server.asked("GET")) < 20
+
+
+async def test_splits_that_are_no_number_tell_no_progress() -> None:
+    odd = page(2, stats={"state": "RUNNING", "totalSplits": "many", "completedSplits": 1})
+    async with scripted_trino(page(1), odd) as server, session_at(server) as session:
+        handle = await session.submit("SELECT n")
+        status = await session.poll(handle, wait_s=2.0)
+        assert (status.state, status.progress) == (OperationState.RUNNING, 0)
+        await session.cancel(handle)
 
 
 @pytest.mark.security("T11")
