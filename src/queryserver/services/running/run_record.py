@@ -41,6 +41,10 @@ class RunRecord:
         self._before_end = before_end
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
+        # Where to go on and what is stored are one fact: a write that overtakes another would tell an older one.
+        self._writing = asyncio.Lock()
+        # One mark at a time: an older one must not arrive at the database after the rows of a newer one.
+        self._marking = asyncio.Lock()
         self.log = Logbook(settings.log_max_bytes, stored=resumption)
         self.is_running = resumption is not None
         """Whether the record tells that the engine has accepted the statement."""
@@ -59,20 +63,23 @@ class RunRecord:
             mark = self._new_mark(token)
             # Before the state, so that nobody sees a running statement without its progress.
             await self.report(progress, token)
-            await self._write(lambda: self._leases.mark_running(self._assignment.lease, mark=mark))
-            self._mark, self.is_running = mark, True
+            async with self._writing:
+                await self._write(lambda: self._leases.mark_running(self._assignment.lease, mark=mark))
+                self._mark, self.is_running = mark, True
         self.log.add(f"Running on {self._assignment.connector}.")
         self._notify()
 
     async def report(self, progress: int, token: str | None) -> None:
         """Progress and the log lines that came since the last report. No `token`: the former stays."""
-        token = token or (self._mark.token if self._mark else None)
-        lease, mark = self._assignment.lease, self._new_mark(token) if self.is_running else None
-        with self.log.taken() as (start, lines):
-            await self._write(
-                lambda: self._leases.report(lease, progress=progress, lines=lines, start_line=start, mark=mark)
-            )
-        self._mark = mark or self._mark
+        lease = self._assignment.lease
+        async with self._marking:
+            token = token or (self._mark.token if self._mark else None)
+            mark = self._new_mark(token) if self.is_running else None
+            with self.log.taken() as (start, lines):
+                await self._write(
+                    lambda: self._leases.report(lease, progress=progress, lines=lines, start_line=start, mark=mark)
+                )
+            self._mark = mark or self._mark
         before = self.log.overflow()
         if before is not None:
             await self._leases.trim_logs(lease, before_line=before)
@@ -85,25 +92,28 @@ class RunRecord:
 
     async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
         """Make stored rows visible, together with where the engine goes on after them."""
-        lease, mark = self._assignment.lease, self._stored_mark(token)
-        await self._write(lambda: self._leases.add_segment(lease, segment, columns=columns, mark=mark))
-        self._mark = mark or self._mark
+        lease = self._assignment.lease
+        async with self._marking:
+            mark = self._stored_mark(token)
+            await self._write(lambda: self._leases.add_segment(lease, segment, columns=columns, mark=mark))
+            self._mark = mark or self._mark
         self._notify()
 
     async def finish(self, outcome: Outcome) -> None:
         """The terminal state with everything that belongs to it; the first one counts."""
-        if self.is_settled:
-            return
-        if self._before_end is not None:
-            await self._written(self._ready_to_end)
-        if outcome.message:
-            self.log.add_engine([outcome.message])
-        lease, retention = self._assignment.lease, self._settings.retention
-        with self.log.taken() as (start, lines):
-            await self._write(
-                lambda: self._leases.finish(lease, outcome, retention=retention, lines=lines, start_line=start)
-            )
-        self.is_settled = True
+        async with self._writing:
+            if self.is_settled:
+                return
+            if self._before_end is not None:
+                await self._written(self._ready_to_end)
+            if outcome.message:
+                self.log.add_engine([outcome.message])
+            lease, retention = self._assignment.lease, self._settings.retention
+            with self.log.taken() as (start, lines):
+                await self._write(
+                    lambda: self._leases.finish(lease, outcome, retention=retention, lines=lines, start_line=start)
+                )
+            self.is_settled = True
         self._notify()
 
     def _new_mark(self, token: str | None) -> EngineMark | None:
