@@ -17,6 +17,10 @@ class TestFormat:
         body = await ana.told("editor/format", statement="select 1; select 2;\n\n-- the end\nselect 3;")
         assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;\n\n-- the end\n\nSELECT 3;"
 
+    async def test_each_statement_begins_a_line(self, ana: Caller):
+        body = await ana.told("editor/format", statements="select 1;select 2;")
+        assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;"
+
     async def test_quotes_and_comments_are_unchanged(self, ana: Caller):
         script = "select 'from  a''  where', \"select  x\" /* from   b */ from c -- where   d"
         body = await ana.told("editor/format", statements=script)

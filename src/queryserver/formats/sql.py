@@ -45,10 +45,11 @@ _JOINS_NAMES = frozenset({".", "@", ":", "$"})
 def formatted(script: str, dialect: str | None) -> str:
     """The script with its statements formatted; unchanged wherever that cannot be done for sure."""
     known = dialect or ""
-    pieces, left = list[str](), SCRIPT_CHARACTERS
+    pieces, left, size = list[str](), SCRIPT_CHARACTERS, 0
     for text, is_statement in _pieces(script, known):
+        size += len(text)
         if not is_statement:
-            pieces.append(_between(text))
+            pieces.append(_between(text) if size < len(script) else text)
         elif len(text) <= min(STATEMENT_CHARACTERS, left):
             left -= len(text)
             pieces.append(_statement(text, dialect))
@@ -71,7 +72,7 @@ def _pieces(script: str, dialect: str) -> Iterator[tuple[str, bool]]:
 
 def _between(text: str) -> str:
     """A terminator ends its line."""
-    return ";\n" if text.strip() == ";" and text != text.rstrip() and "\n" not in text else text
+    return ";\n" if text.strip() == ";" and "\n" not in text else text
 
 
 def _statement(text: str, dialect: str | None) -> str:
