@@ -231,13 +231,13 @@ class Execution:
         status = await self._quick_look(session, handle)
         self._note(status)
         if status.state.is_terminal and not status.has_result_set:
-            return await self._ended(session, handle, status)
+            return await self._recorded(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
         async with beside(self._report_regularly(session, handle)):
             while not status.state.is_terminal:
                 status = await self._polled(session, handle, wait_s=_POLL_S)
-            return await self._ended(session, handle, status)
+            return await self._recorded(session, handle, status)
 
     async def _quick_look(self, session: EngineSession, handle: OperationHandle) -> OperationStatus:
         """The status after a moment: what ends within it need not be shown as running."""
@@ -255,6 +255,12 @@ class Execution:
                 self._token = _token(session, handle)
                 await self._record.moved(self._progress, self._token)
         return status
+
+    async def _recorded(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
+        """The outcome, in the record before the engine forgets the statement: whoever takes over needs one of both."""
+        outcome = await self._ended(session, handle, status)
+        await self._finish_somehow(outcome)
+        return outcome
 
     async def _ended(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
         match status.state:
