@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import settings
+
+# A slow moment of the machine is no fault of what is tested.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 pytest_plugins = ["tests.fixtures.database", "tests.fixtures.engines"]
 

@@ -21,6 +21,7 @@ from scripts.check_operations import (
 from queryserver.api.application import create_application
 from queryserver.schemas import requests
 from queryserver.schemas.generated import ErrorBody, StatusResponse
+from queryserver.schemas.snippets import Fields
 
 OPERATIONS = read_operations()
 SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]
@@ -142,7 +143,7 @@ class TestTable:
         "operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key)
     )
     def test_request_models_exist(self, operation: Operation):
-        assert issubclass(getattr(requests, operation.request), requests.Fields)
+        assert issubclass(getattr(requests, operation.request), Fields)
 
 
 class TestComparison:
