@@ -237,6 +237,19 @@ class TestFailures:
         for path in LOOKS:
             assert await ana.refused(path, **fields(path)) == expected
 
+    @pytest.mark.item(56)
+    async def test_a_plan_that_is_a_refusal_is_told_as_one(self, ana: Caller):
+        answer = await ana.post("editor/explain/shelf", statement="no plan: there is no such table")
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {
+                "status": 1,
+                "code": "engine_error",
+                "message": "there is no such table",
+                "statement": "no plan: there is no such table",
+            },
+        )
+
     @pytest.mark.item(59)
     @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
     async def test_a_source_without_credentials_asks_for_them_with_200(self, ana: Caller, path: str):

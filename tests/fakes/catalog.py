@@ -1,6 +1,7 @@
 """A fake engine whose metadata can be read: what is in it, how long a look takes and how it fails are fields."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -38,11 +39,13 @@ def table(database: str, name: str, **more: object) -> TableDescription:
 class FakeCatalogEngine(FakeEngine):
     """`looks` tells what was asked; each look takes `look_s` and fails with `failure`, if there is one.
 
-    `statements` of samples is `rows 3`; of statistics `ddl`; explaining gives back the statement.
+    `statements` of samples is `rows 3`; of statistics `ddl`; explaining gives back the statement, as a refusal what
+    begins with `no plan:`.
     """
 
     def __init__(self, *, dialect: str = "fake", lists_functions: bool = True) -> None:
-        super().__init__(capabilities=EngineCapabilities(explain_prefix="text "), dialect=dialect)
+        capabilities = EngineCapabilities(explain_prefix="text ", explain_failure=re.compile("no plan:"))
+        super().__init__(capabilities=capabilities, dialect=dialect)
         self.lists = lists_functions
         self.content: dict[str, dict[str, TableDescription]] = {
             "default": {},

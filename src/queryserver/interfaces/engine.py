@@ -4,6 +4,7 @@ One adapter per engine. Arrow record batches cross this seam; rows exist only at
 Driver errors never leave an adapter: it raises the `EngineError` family of `domain.errors`.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class EngineCapabilities:
     explain_prefix: str = "EXPLAIN "
     explain_column: str | None = None
     """The column of the plan's text, where the answer has others beside it; None: all columns."""
+    explain_failure: re.Pattern[str] | None = None
+    """What a plan begins with that is a refusal in truth; the rest are the engine's words."""
     reports_progress: bool = False
     wants_credentials: bool = False
     """Callers log in at the data source themselves, through create_session."""

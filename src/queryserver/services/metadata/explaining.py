@@ -125,7 +125,11 @@ class Explanations:
                 answer = await direct.run(session, statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
             return orjson.dumps(["", [refusal.code, refusal.message]])
-        return orjson.dumps([_plan(answer, capabilities), None])
+        plan = _plan(answer, capabilities)
+        failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
+        if failure is not None:
+            return orjson.dumps(["", [StatementRejected.code, plan[failure.end() :].strip()]])
+        return orjson.dumps([plan, None])
 
     @asynccontextmanager
     async def _session(
