@@ -142,18 +142,21 @@ def message_of(status: TStatus) -> str:
     return clean_message(status.error_message or infos[0]) or "The engine refused the call without a reason."
 
 
-_STACK = re.compile(r"\n\s*at [\w$.<>/]+\([^)\n]*\)|\nCaused by: |\n\s*\.\.\. \d+ more")
+# Messages hold statements of megabytes: no pattern may begin a long look anew at each blank line or dot.
+_STACK = re.compile(r"\n[ \t]*at [\w$.<>/]+\([^)\n]*\)|\nCaused by: |\n[ \t]*\.\.\. \d+ more")
 _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_JAVA_NAMES = re.compile(r"\b(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error):\s*")
+_JAVA_NAMES = re.compile(r"(?<![\w$.])(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error):\s*")
 _POSITIONS = re.compile(r":\d+:\d+\s*\Z")
 _SERVER_PATHS = re.compile(r"\bfile:/\S+")
+_LONGEST = 1024 * 1024
 
 
 def clean_message(text: str) -> str:
     """The text without stack traces, Java's names of exceptions, and paths of the server's own disk."""
+    text = text[:_LONGEST]
     is_wrapped = text.startswith("*")
     if found := _STACK.search(text):
         text = text[: found.start()]

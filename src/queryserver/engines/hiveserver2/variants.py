@@ -1,5 +1,6 @@
 """What the servers that speak HiveServer2 do differently."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -51,7 +52,16 @@ HPLSQL = Variant(
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
 SPARKSQL = Variant(
-    dialect="sparksql", setting_prefix="set:hiveconf:", quotes_database=True, empty_result_column="Result"
+    dialect="sparksql",
+    setting_prefix="set:hiveconf:",
+    quotes_database=True,
+    empty_result_column="Result",
+    # Spark answers EXPLAIN of a statement that it refuses with its complaint in place of the plan.
+    capabilities=EngineCapabilities(
+        explain_failure=re.compile(
+            r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
+        )
+    ),
 )
 IMPALA = Variant(
     dialect="impala",
