@@ -22,6 +22,8 @@ from queryserver.interfaces.engine import Engine, SessionOptions
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
 
+_REST_S = 30.0
+
 _TYPED = (
     ("BOOLEAN", "TRUE", ResultType.BOOLEAN, True),
     ("TINYINT", "-128", ResultType.TINYINT, -128),
@@ -163,9 +165,19 @@ class TestPhoenix(EngineContract):
             while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)
 
+    async def eventually_idle(self, engine: Engine) -> None:
+        """The Query Server ends its part at once; what it waits for of the region server may take some seconds more."""
+        async with asyncio.timeout(_REST_S):
+            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+                await asyncio.sleep(0.2)
+
     @pytest.fixture(autouse=True)
-    def _known_port(self, phoenix: HttpAddress) -> None:
+    async def _at_rest(self, phoenix: HttpAddress) -> None:
+        """No test counts what the one before has left to the region server."""
         self._port = phoenix.port
+        async with asyncio.timeout(2 * _REST_S):
+            while await statements_of(phoenix.port):  # noqa: ASYNC110 the engine sends no event
+                await asyncio.sleep(0.2)
 
     @pytest.fixture
     async def engine(self, phoenix: HttpAddress) -> AsyncGenerator[Engine]:

@@ -25,6 +25,9 @@ FIRST_ROWS = 8
 
 _READS = frozenset({"SELECT", "WITH", "EXPLAIN"})
 _CHANGES_ROWS = frozenset({"UPSERT", "DELETE"})
+_BEGUN_S = 0.3
+"""A statement that is closed before the server has begun with it is not stopped by that."""
+
 _STOPPED_S = 1.5
 """How long a request may go on after the server has confirmed that its statement is closed."""
 
@@ -47,6 +50,7 @@ class PhoenixStatement:
         self._ready: Sequence[bytes] = ()
         self._is_read = False
         self._rows_read = 0
+        self._sent_at = 0.0
         self._stop_sent = False
         self._stopped = asyncio.Event()
 
@@ -57,6 +61,7 @@ class PhoenixStatement:
         self._statement = await self._connection.new_statement()
         try:
             go_on()
+            self._sent_at = asyncio.get_running_loop().time()
             executed = await self._unless_stopped(self._connection.execute(self._statement, self._sql, rows=FIRST_ROWS))
         except EngineError:
             await self._release()
@@ -90,6 +95,7 @@ class PhoenixStatement:
             return
         # Before it is sent: what answers first may be the request that it cuts short.
         self._stop_sent = True
+        await asyncio.sleep(max(self._sent_at + _BEGUN_S - asyncio.get_running_loop().time(), 0))
         if await self._connection.close_statement(statement):
             self._stopped.set()
 
