@@ -43,8 +43,6 @@ class RunRecord:
         self._running = asyncio.Lock()
         # Where to go on and what is stored are one fact: a write that overtakes another would tell an older one.
         self._writing = asyncio.Lock()
-        # One mark at a time: an older one must not arrive at the database after the rows of a newer one.
-        self._marking = asyncio.Lock()
         self.log = Logbook(settings.log_max_bytes, stored=resumption)
         self.is_running = resumption is not None
         """Whether the record tells that the engine has accepted the statement."""
@@ -72,7 +70,7 @@ class RunRecord:
     async def report(self, progress: int, token: str | None) -> None:
         """Progress and the log lines that came since the last report. No `token`: the former stays."""
         lease = self._assignment.lease
-        async with self._marking:
+        async with self._writing:
             token = token or (self._mark.token if self._mark else None)
             mark = self._new_mark(token) if self.is_running else None
             with self.log.taken() as (start, lines):
@@ -93,7 +91,7 @@ class RunRecord:
     async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
         """Make stored rows visible, together with where the engine goes on after them."""
         lease = self._assignment.lease
-        async with self._marking:
+        async with self._writing:
             mark = self._stored_mark(token)
             await self._write(lambda: self._leases.add_segment(lease, segment, columns=columns, mark=mark))
             self._mark = mark or self._mark
