@@ -11,9 +11,32 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from queryserver.domain.errors import EngineUnavailable
 from queryserver.settings.networks import Network, contains, parsed_address
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server that is named by its url."""
+
+    url: str
+
+    @property
+    def host(self) -> str:
+        """Name or address."""
+        return urlsplit(self.url).hostname or "localhost"
+
+    @property
+    def port(self) -> int:
+        """That of the url, else of its scheme."""
+        return urlsplit(self.url).port or (443 if self.is_tls else 80)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return urlsplit(self.url).scheme == "https"
 
 
 @dataclass(frozen=True, slots=True)

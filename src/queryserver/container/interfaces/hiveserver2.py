@@ -1,6 +1,5 @@
 """Interface `hiveserver2`: Hive, Impala, Spark SQL and HPL/SQL (Contract platform 5.11)."""
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from queryserver.engines.hiveserver2.address import Hs2Address, Kerberos, Limits
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.kerberos import is_installed
 from queryserver.engines.hiveserver2.variants import VARIANTS
-from queryserver.engines.tls import client_tls
 from queryserver.interfaces.engine import Engine
 from queryserver.settings.engines import EngineTlsSettings
 
@@ -106,14 +104,8 @@ def _mechanism(options: Options, dialect: str, *, is_http: bool, forwards_tokens
 
 
 def _tls(options: Options) -> Tls | None:
-    tls = Tls(validate=options.flag("ssl_validate", default=True), ca=options.text("ssl_ca"))
-    if not options.flag("use_ssl"):
-        return None
-    try:
-        client_tls("localhost", validate=tls.validate, ca=tls.ca)
-    except (ValueError, ssl.SSLError):
-        options.refuse("ssl_ca", "is not PEM text of certificates")
-    return tls
+    tls = Tls(validate=options.flag("ssl_validate", default=True), ca=options.authorities("ssl_ca"))
+    return tls if options.flag("use_ssl") else None
 
 
 def _from_sections(dialect: str, context: BuildContext) -> Values:

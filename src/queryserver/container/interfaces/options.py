@@ -1,8 +1,10 @@
 """The options of a connector, with their types and ranges (Contract platform 5.11)."""
 
+import ssl
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import ConfigurationError
@@ -38,6 +40,31 @@ class Options:
         if not value:
             self.refuse(name, "must be given")
         return value
+
+    def http_url(self, name: str) -> str:
+        """An http or https url without a login, required."""
+        text = self.required(name)
+        try:
+            parts = urlsplit(text)
+            is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_good = False
+        if not is_good:
+            self.refuse(name, "must be an http or https url")
+        elif "@" in text:
+            self.refuse(name, "must hold no login: use username and password")
+        return text if is_good else "http://localhost"
+
+    def authorities(self, name: str) -> str:
+        """PEM text of the authorities to trust; empty: the system's."""
+        text = self.text(name)
+        try:
+            if text:
+                ssl.create_default_context(cadata=text)
+        except (ValueError, ssl.SSLError):
+            self.refuse(name, "must be PEM text of certificates")
+            return ""
+        return text
 
     def secret(self, name: str) -> str:
         """A password or the like, blanks included. Never part of a message."""

@@ -1,8 +1,5 @@
 """Interface `phoenix`: a Phoenix Query Server."""
 
-import ssl
-from urllib.parse import urlsplit
-
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.options import Options, options_of
 from queryserver.domain.connector import Connector
@@ -19,12 +16,12 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         username = options.text("username")
         address = PhoenixAddress(
-            url=_url(options),
+            url=options.http_url("url"),
             username=None if username == _LATER else username,
             password=options.secret("password"),
             authentication=_authentication(options),
             ssl_validate=options.flag("ssl_validate", default=True),
-            ssl_ca=_authorities(options),
+            ssl_ca=options.authorities("ssl_ca"),
             rules=context.addresses,
         )
         if options.choice("serialization", ("PROTOBUF", "JSON"), "PROTOBUF") == "JSON":
@@ -32,33 +29,8 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     return PhoenixEngine(address, read_only=connector.read_only)
 
 
-def _url(options: Options) -> str:
-    text = options.required("url")
-    try:
-        parts = urlsplit(text)
-        is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        options.refuse("url", "must be an http or https url")
-    elif "@" in text:
-        options.refuse("url", "must hold no login: use username and password")
-    return text if is_good else "http://localhost"
-
-
 def _authentication(options: Options) -> Authentication:
     mechanism = Authentication(options.choice("auth_mechanism", _MECHANISMS, Authentication.NONE))
     if mechanism is Authentication.SPNEGO and not is_installed():
         options.refuse("auth_mechanism", "SPNEGO needs the extra `kerberos` of this server")
     return mechanism
-
-
-def _authorities(options: Options) -> str:
-    text = options.text("ssl_ca")
-    try:
-        if text:
-            ssl.create_default_context(cadata=text)
-    except ssl.SSLError:
-        options.refuse("ssl_ca", "must be PEM text of certificates")
-        return ""
-    return text

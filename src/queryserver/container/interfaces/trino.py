@@ -1,8 +1,6 @@
 """Interface `trino`: a coordinator of Trino, or of Presto when that is the connector's dialect."""
 
-import ssl
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.options import Options, options_of
@@ -19,7 +17,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         username = options.text("username")
         address = TrinoAddress(
-            url=_url(options),
+            url=options.http_url("url"),
             catalog=options.text("catalog"),
             schema=options.text("schema"),
             username=None if username == _LATER else username,
@@ -27,7 +25,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
             authentication=Authentication(options.choice("auth_mechanism", tuple(Authentication), Authentication.NONE)),
             has_impersonation=options.flag("has_impersonation"),
             ssl_validate=options.flag("ssl_validate", default=True),
-            ssl_ca=_authorities(options),
+            ssl_ca=options.authorities("ssl_ca"),
             session_properties=options.pairs("session_properties", context.policy.session_conf_allowed),
             client_tags=options.text("client_tags"),
             source=options.text("source") or _SOURCE,
@@ -36,20 +34,6 @@ def build(connector: Connector, context: BuildContext) -> Engine:
         )
         _check_login(options, address)
     return TrinoEngine(address, PRESTO if connector.dialect == PRESTO.dialect else TRINO)
-
-
-def _url(options: Options) -> str:
-    text = options.required("url")
-    try:
-        parts = urlsplit(text)
-        is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        options.refuse("url", "must be an http or https url")
-    elif "@" in text:
-        options.refuse("url", "must hold no login: use username and password")
-    return text if is_good else "http://localhost"
 
 
 def _check_login(options: Options, address: TrinoAddress) -> None:
@@ -62,14 +46,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _authorities(options: Options) -> str:
-    text = options.text("ssl_ca")
-    try:
-        if text:
-            ssl.create_default_context(cadata=text)
-    except ssl.SSLError:
-        options.refuse("ssl_ca", "must be PEM text of certificates")
-        return ""
-    return text

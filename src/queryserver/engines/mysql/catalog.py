@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from queryserver.domain.catalog import (
-    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -26,6 +25,7 @@ from queryserver.engines.mysql.catalog_functions import FunctionReader
 from queryserver.engines.mysql.catalog_statistics import StatisticsReader
 from queryserver.engines.mysql.errors import metadata_errors
 from queryserver.engines.mysql.quoting import quoted
+from queryserver.engines.sampling import sample_query
 from queryserver.interfaces.engine import EngineSession
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
@@ -118,14 +118,8 @@ class MysqlCatalog:
         """See the Protocol."""
         if nested:
             raise NotSupported("MySQL has no nested columns.")
-        source = quoted(table.database, table.name)
-        if column is None:
-            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
-        key = quoted(column)
-        if kind in (SampleKind.MAX, SampleKind.MIN):
-            direction = "DESC" if kind is SampleKind.MAX else "ASC"
-            return f"SELECT {key} FROM {source} ORDER BY {key} IS NULL, {key} {direction} LIMIT 1"
-        return f"SELECT DISTINCT {key} FROM {source} ORDER BY {key} IS NULL, {key} LIMIT {SAMPLE_ROWS}"
+        value = None if column is None else quoted(column)
+        return sample_query(quoted(table.database, table.name), value, kind, order=_order)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """See the Protocol. MariaDB has its histograms under another name."""
@@ -195,3 +189,8 @@ def _comment(table_type: str, comment: str | None) -> str:
 
 def _utc(epoch_s: int | None) -> str:
     return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _order(value: str, direction: str) -> str:
+    """MySQL has no NULLS LAST."""
+    return f"{value} IS NULL, {value} {direction}"

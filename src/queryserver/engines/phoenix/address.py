@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from urllib.parse import urlsplit
 
 from queryserver.domain.errors import CredentialsRequired
-from queryserver.engines.addresses import AddressRules
+from queryserver.engines.addresses import AddressRules, HttpServer
 from queryserver.interfaces.engine import SessionOptions
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Authentication(StrEnum):
@@ -44,10 +41,9 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class PhoenixAddress:
+class PhoenixAddress(HttpServer):
     """A Query Server and what its connector says about logins (Contract platform 5.11: phoenix)."""
 
-    url: str
     username: str | None = ""
     """None: callers give theirs through create_session."""
     password: str = field(default="", repr=False)
@@ -57,19 +53,6 @@ class PhoenixAddress:
     """PEM text of the authorities to trust instead of the system's."""
     patience: Patience = field(default_factory=Patience)
     rules: AddressRules = field(default_factory=AddressRules)
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).hostname or "localhost"
-
-    @property
-    def port(self) -> int:
-        parts = urlsplit(self.url)
-        return parts.port or _DEFAULT_PORTS.get(parts.scheme, 80)
-
-    @property
-    def is_tls(self) -> bool:
-        return urlsplit(self.url).scheme == "https"
 
     def login(self, options: SessionOptions) -> Login | None:
         """The login of a session; None where the server wants none. Raises CredentialsRequired."""

@@ -6,7 +6,6 @@ The columns that a view has from its table are not in SYSTEM.CATALOG: only the d
 from collections.abc import Mapping, Sequence
 
 from queryserver.domain.catalog import (
-    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     FunctionDescription,
@@ -30,6 +29,7 @@ from queryserver.engines.phoenix.declared import native_type
 from queryserver.engines.phoenix.errors import Phase, avatica_errors, metadata_errors
 from queryserver.engines.phoenix.values import row_values
 from queryserver.engines.quoting import escaped_literal, identifier, qualified
+from queryserver.engines.sampling import sample_query
 from queryserver.interfaces.engine import EngineSession
 
 _NO_STATISTICS = "Phoenix keeps no statistics of columns."
@@ -105,14 +105,7 @@ class PhoenixCatalog:
         """See the Protocol."""
         if nested:
             raise NotSupported("Phoenix cannot read the items of an array one by one.")
-        source = _source(table)
-        if column is None:
-            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
-        name = identifier(column)
-        if kind in (SampleKind.MAX, SampleKind.MIN):
-            direction = "DESC" if kind is SampleKind.MAX else "ASC"
-            return f"SELECT {name} FROM {source} ORDER BY {name} {direction} NULLS LAST LIMIT 1"
-        return f"SELECT DISTINCT {name} FROM {source} ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+        return sample_query(_source(table), None if column is None else identifier(column), kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """See the Protocol."""

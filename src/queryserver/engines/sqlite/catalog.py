@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from queryserver.domain.catalog import (
-    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -17,6 +16,7 @@ from queryserver.domain.catalog import (
 from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
 from queryserver.engines.catalog_queries import Row, read_rows, summaries
 from queryserver.engines.quoting import identifier, literal, qualified
+from queryserver.engines.sampling import sample_query
 from queryserver.engines.sqlite.authorizer import REFUSED_FUNCTIONS
 from queryserver.interfaces.engine import EngineSession
 
@@ -107,14 +107,8 @@ class SqliteCatalog:
         """See the Protocol."""
         if nested:
             raise NotSupported("SQLite has no nested values.")
-        source = qualified(table.database, table.name)
-        if column is None:
-            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
-        name = identifier(column)
-        if kind in (SampleKind.MAX, SampleKind.MIN):
-            direction = "DESC" if kind is SampleKind.MAX else "ASC"
-            return f"SELECT {name} FROM {source} ORDER BY {name} {direction} NULLS LAST LIMIT 1"
-        return f"SELECT DISTINCT {name} FROM {source} ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+        value = None if column is None else identifier(column)
+        return sample_query(qualified(table.database, table.name), value, kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """See the Protocol."""

@@ -8,10 +8,8 @@ from urllib.parse import urlsplit
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.domain.user import User
-from queryserver.engines.addresses import AddressRules
+from queryserver.engines.addresses import AddressRules, HttpServer
 from queryserver.interfaces.engine import SessionOptions
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,9 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class TrinoAddress:
+class TrinoAddress(HttpServer):
     """A coordinator and what its connector says about sessions (Contract platform 5.11: trino)."""
 
-    url: str
     catalog: str = ""
     schema: str = ""
     username: str | None = ""
@@ -90,19 +87,6 @@ class TrinoAddress:
     time_zone: str = ""
     patience: Patience = Patience()
     rules: AddressRules = field(default_factory=AddressRules)
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).hostname or "localhost"
-
-    @property
-    def port(self) -> int:
-        parts = urlsplit(self.url)
-        return parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
-
-    @property
-    def is_tls(self) -> bool:
-        return urlsplit(self.url).scheme == "https"
 
     @property
     def path(self) -> str:
