@@ -104,6 +104,9 @@ class Operation:
         """The last known status; waits up to `wait_s` for the terminal one."""
         if wait_s > 0 and self.is_running:
             await asyncio.wait({self._following}, timeout=wait_s)
+        if not (self.is_running or self._status.state.is_terminal or self._following.cancelled()):
+            # A fault of ours must not look like a statement that runs for ever.
+            self._following.result()
         return self._status
 
     async def logs(self, start: int) -> Sequence[str]:
