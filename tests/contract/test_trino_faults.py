@@ -1,7 +1,8 @@
 """Trino over a line that breaks, and a coordinator that misbehaves."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
+import httpx
 import pytest
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_trino_engine import FACTS, SOURCE
@@ -20,6 +21,17 @@ class TestTrinoFaults(FaultsContract):
     facts = FACTS
     tested_with = "Trino 476"
     reconnects = True
+
+    @pytest.fixture(autouse=True)
+    async def _ends_what_is_left(self, trino_server: HttpAddress) -> AsyncGenerator[None]:
+        """Statements that nobody could stop over a broken line would work on for minutes, beside other tests."""
+        yield
+        async with httpx.AsyncClient(
+            base_url=trino_server.url, headers={"X-Trino-User": "tests"}, timeout=30
+        ) as client:
+            for query in (await client.get("/v1/query")).json():
+                if query["state"] not in {"FINISHED", "FAILED"}:
+                    await client.delete(f"/v1/query/{query['queryId']}")
 
     @pytest.fixture
     def server(self, trino_server: HttpAddress) -> tuple[str, int]:
