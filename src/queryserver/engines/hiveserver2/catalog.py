@@ -1,5 +1,6 @@
 """Metadata of Hive's family: what Hive, Spark and Impala have in common."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from queryserver.domain.catalog import (
@@ -25,7 +26,7 @@ NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this c
 OF_A_VIEW = ColumnStatistics(message="A view has no statistics.")
 
 
-class FamilyCatalog:
+class FamilyCatalog(ABC):
     """A Catalog. A subclass per engine reads what the engines tell in different ways.
 
     All three keep names of databases and tables in lower case and find them in any.
@@ -107,30 +108,31 @@ class FamilyCatalog:
         statement = f"ANALYZE TABLE {qualified(table.database, table.name)} COMPUTE STATISTICS"
         return statement if column is None else f"{statement} FOR COLUMNS {quoted(column)}"
 
-    async def _tables(self, database: str) -> list[TableSummary]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _tables(self, database: str) -> list[TableSummary]: ...
 
-    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        raise NotImplementedError
+    @abstractmethod
+    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription: ...
 
-    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
-        raise NotImplementedError
+    @abstractmethod
+    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription: ...
 
-    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        raise NotImplementedError
+    @abstractmethod
+    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics: ...
 
-    async def _builtin_functions(self) -> list[FunctionDescription]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _builtin_functions(self) -> list[FunctionDescription]: ...
 
-    async def _own_functions(self, database: str) -> list[FunctionDescription]:
-        raise NotImplementedError
+    @abstractmethod
+    async def _own_functions(self, database: str) -> list[FunctionDescription]: ...
 
-    async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _function(self, database: str | None, name: str) -> FunctionDescription | None: ...
 
+    @abstractmethod
     async def _partitions(self, table: str) -> list[Partition]:
         """From the quoted name."""
-        raise NotImplementedError
+        ...
 
     def _place(self, table: str, column: TableColumn, nested: Sequence[str]) -> Place:
         return exploded(table, column, nested)
