@@ -80,14 +80,19 @@ def unprivileged_user() -> str | None:
 def data_directory() -> Generator[Path]:
     """A short, empty directory that the server's user may write to; gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="qs-"))
-    user = unprivileged_user()
-    if user is not None:
-        account = pwd.getpwnam(user)
-        os.chown(directory, account.pw_uid, account.pw_gid)
+    give_to_server(directory)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def give_to_server(path: Path) -> None:
+    """Make the server's user the owner of a file or directory."""
+    user = unprivileged_user()
+    if user is not None:
+        account = pwd.getpwnam(user)
+        os.chown(path, account.pw_uid, account.pw_gid)
 
 
 def as_server_user() -> Mapping[str, object]:
