@@ -1,7 +1,7 @@
 """What tests of services put together: a run, or a runner, over fakes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -43,6 +43,7 @@ class Run:
     engine: FakeEngine = field(default_factory=FakeEngine)
     results: MemoryResults = field(default_factory=MemoryResults)
     settings: ExecutionSettings = FAST
+    before_end: Callable[[], Awaitable[None]] | None = None
 
     def execution(self, assignment: Assignment) -> Execution:
         """An execution that opens a session of its own."""
@@ -61,7 +62,9 @@ class Run:
             ) as attached:
                 yield attached
 
-        tools = ExecutionTools(self.leases, self.results, self.settings, session, reattach, lambda: None)
+        tools = ExecutionTools(
+            self.leases, self.results, self.settings, session, reattach, lambda: None, self.before_end
+        )
         return Execution(assignment, tools)
 
     async def to_end(self, statement: str, **more: object) -> Entry:
@@ -82,6 +85,8 @@ class Fleet:
     engine: FakeEngine = field(default_factory=FakeEngine)
     limits: RunnerLimits = QUICK
     read_only: bool = False
+    changes: list[tuple[int, str]] = field(default_factory=list)
+    """Who was told to have changed objects, and of which connector."""
 
     def runner(self, owner: str = OWNER, **limits: Any) -> Runner:
         """A runner; use its `running()`."""
@@ -96,8 +101,12 @@ class Fleet:
             signals=StateSignals(),
             execution=FAST,
             limits=replace(self.limits, **limits),
+            objects_changed=self._objects_changed,
         )
         return Runner(owner, parts)
+
+    async def _objects_changed(self, user_id: int, connector: str) -> None:
+        self.changes.append((user_id, connector))
 
 
 CONNECTOR = Connector(

@@ -33,10 +33,12 @@ class OddEngine(FakeEngine):
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
         session = _OddSession(self)
+        self._sessions.add(session)
         try:
             yield session
         finally:
             await session.end()
+            self._sessions.discard(session)
         if self.leave_fails:
             raise EngineUnavailable("The engine is closed.")
 
@@ -189,6 +191,34 @@ async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None
     await until(lambda: run.leases.of(assignment).state is TIMED_OUT, 2)
     await asyncio.wait_for(task, 10)
     assert run.engine.running == 0, "leaving the session ends what no cancel could end"
+
+
+async def test_changes_are_told_again_when_an_engine_goes_on_after_the_end_was_told() -> None:
+    """What the engine still did may have changed objects after the first word, which came with the end."""
+    run = Run(engine=OddEngine())
+    run.engine.ignores_cancel = True
+    assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    told: list[tuple[bool, int]] = []
+
+    async def tell() -> None:
+        told.append((run.leases.of(assignment).state is TIMED_OUT, run.engine.running))
+
+    run.before_end = tell
+    await asyncio.wait_for(run.execution(assignment).run(), 20)
+    assert told == [(False, 1), (True, 0)]
+
+
+async def test_changes_are_told_once_when_the_engine_has_ended_first() -> None:
+    run = Run()
+    told: list[int] = []
+
+    async def tell() -> None:
+        told.append(run.engine.running)
+
+    run.before_end = tell
+    assert (await run.to_end("ddl")).state is SUCCESS
+    entry = await run.to_end("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    assert (entry.state, told) == (TIMED_OUT, [0, 0])
 
 
 async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -> None:

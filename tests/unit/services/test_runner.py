@@ -79,6 +79,43 @@ async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_subm
     assert state_of(fleet.leases.of(assignment)) == (FAILED, code), "the fake engine knows no SQL"
 
 
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")],
+)
+async def test_changes_of_objects_are_told_however_the_statement_ends(statement: str, code: str | None) -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add(statement, owner=None)
+    told_before_the_end: list[bool] = []
+    fleet.leases.before["finish"] = lambda: told_before_the_end.append(fleet.changes == [(1, "fake")])
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment))[1] == code
+    assert told_before_the_end == [statement != "SELECT 1"]
+
+
+async def test_changes_of_a_canceled_statement_are_told() -> None:
+    fleet = Fleet()
+    runner = fleet.runner()
+    assignment = fleet.leases.add("sleep 30")
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        assert fleet.changes == []
+        runner.cancel(assignment.lease.statement_id)
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert (fleet.leases.of(assignment).state, fleet.changes) == (CANCELED, [(1, "fake")])
+
+
+async def test_changes_of_a_statement_whose_server_died_are_told() -> None:
+    fleet = Fleet()
+    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3, sent=True)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.leases.of(assignment)))
+    assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
+    assert fleet.changes == [(1, "fake")]
+
+
 async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("sleep 30")

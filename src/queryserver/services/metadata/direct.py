@@ -1,15 +1,15 @@
 """A statement without an operation: for samples and plans."""
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.errors import EngineUnavailable
 from queryserver.domain.result import Column
 from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
+from queryserver.services.running.operations import submitted
 
 _POLL_S = 1.0
 
@@ -27,7 +27,8 @@ async def run(session: EngineSession, statement: str, *, max_rows: int) -> Answe
 
     Raises EngineError: the engine's refusal, or that it was stopped there.
     """
-    async with _operation(session, statement) as handle:
+    handle = await session.submit(statement)
+    async with submitted(session, handle):
         status = await session.poll(handle, wait_s=_POLL_S)
         while not status.state.is_terminal:
             status = await session.poll(handle, wait_s=_POLL_S)
@@ -54,17 +55,3 @@ async def _first_rows(session: EngineSession, handle: OperationHandle, max_rows:
 async def _as_generator(session: EngineSession, handle: OperationHandle) -> AsyncGenerator[pa.RecordBatch]:
     async for batch in session.batches(handle):
         yield batch
-
-
-@asynccontextmanager
-async def _operation(session: EngineSession, statement: str) -> AsyncGenerator[OperationHandle]:
-    """A submitted statement; whoever leaves early leaves nothing running. The adapter limits the time of the stop."""
-    handle = await session.submit(statement)
-    try:
-        yield handle
-    except BaseException as error:
-        if not isinstance(error, EngineError):
-            await asyncio.shield(session.cancel(handle))
-        raise
-    finally:
-        await asyncio.shield(session.close(handle))

@@ -31,6 +31,7 @@ from queryserver.interfaces.engine import (
 )
 from queryserver.services.running.errors import LeaseLost
 from queryserver.services.running.logbook import storable
+from queryserver.services.running.operations import submitted
 from queryserver.services.running.pauses import with_pauses
 from queryserver.services.running.run_record import RecordSettings, RunRecord
 from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
@@ -137,6 +138,7 @@ class Execution:
             for task in (work, stop):
                 task.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
+            await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
         """Tell the engine to stop until it confirms; in the end take its session away."""
@@ -150,7 +152,7 @@ class Execution:
                 return
             if self._stopping is StatementState.TIMED_OUT:
                 # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
-                await self._record.finish(self._stopped())
+                await self._record.finish(self._stopped(), engine_is_done=False)
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
 
@@ -213,19 +215,13 @@ class Execution:
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
         """A statement at the engine; whoever leaves early leaves nothing running, unless another runner goes on."""
         self._session, self._handle = session, handle
-        try:
-            if self._stopping is not None:
-                await session.cancel(handle)
-            yield
-        except BaseException:
-            # Includes CancelledError: the engine must not work for nobody. The adapter limits the time of both calls.
-            if not self._detached:
-                await asyncio.shield(session.cancel(handle))
-            raise
-        finally:
-            self._session = self._handle = None
-            if not self._detached:
-                await asyncio.shield(session.close(handle))
+        async with submitted(session, handle, is_left=lambda: self._detached):
+            try:
+                if self._stopping is not None:
+                    await session.cancel(handle)
+                yield
+            finally:
+                self._session = self._handle = None
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         status = await self._quick_look(session, handle)

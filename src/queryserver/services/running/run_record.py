@@ -39,6 +39,7 @@ class RunRecord:
         self._settings = settings
         self._notify = notify
         self._before_end = before_end
+        self._engine_goes_on = False
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
         # Where to go on and what is stored are one fact: a write that overtakes another would tell an older one.
@@ -97,11 +98,15 @@ class RunRecord:
             self._mark = mark or self._mark
         self._notify()
 
-    async def finish(self, outcome: Outcome) -> None:
-        """The terminal state with everything that belongs to it; the first one counts."""
+    async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
+        """The terminal state with everything that belongs to it; the first one counts.
+
+        `engine_is_done` False: the engine may still work on it, and `engine_is_done()` is called later.
+        """
         async with self._writing:
             if self.is_settled:
                 return
+            self._engine_goes_on = not engine_is_done
             if self._before_end is not None:
                 await self._written(self._ready_to_end)
             if outcome.message:
@@ -113,6 +118,12 @@ class RunRecord:
                 )
             self.is_settled = True
         self._notify()
+
+    async def engine_is_done(self) -> None:
+        """Nothing happens at the engine any more. What happened there after the end was told is told now."""
+        if self._engine_goes_on and self._before_end is not None:
+            self._engine_goes_on = False
+            await self._written(self._ready_to_end)
 
     def _new_mark(self, token: str | None) -> EngineMark | None:
         return None if token is None else EngineMark(token, self.log.engine_lines)

@@ -1,0 +1,85 @@
+"""What is kept of catalogues in PostgreSQL, and what a change of objects does to it (ADR 19)."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.database import open_database
+from queryserver.db.metadata_cache import MetadataAnswers
+from queryserver.domain.usernames import Username
+from queryserver.interfaces.accounts import NewAccount
+from queryserver.interfaces.metadata_cache import CacheKey
+
+AGE = timedelta(minutes=5)
+ROOM = 1 << 20
+
+
+@pytest.fixture
+async def answers(database_dsn: str) -> AsyncIterator[MetadataAnswers]:
+    """On a database of the test's own."""
+    async with open_database(database_dsn) as database:
+        accounts = AccountRepository(database)
+        await accounts.ensure_group("default", ())
+        for name in ("ana", "bob"):
+            new = NewAccount(Username(name, name), is_admin=False, groups=())
+            await accounts.create(new, default_group="default")
+        yield MetadataAnswers(database)
+
+
+def key_of(asked: str) -> CacheKey:
+    """Ana's question to one connector."""
+    return CacheKey(1, "shop", hashlib.sha256(asked.encode()).digest())
+
+
+async def test_an_answer_is_given_until_objects_change(answers: MetadataAnswers) -> None:
+    key = key_of("tables")
+    began = await answers.look(key, max_age=AGE)
+    assert await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    assert (await answers.look(key, max_age=AGE)).value == b"old"
+    await answers.objects_changed(key.user_id, key.connector)
+    assert (await answers.look(key, max_age=AGE)).value is None
+
+
+async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_after_it(answers: MetadataAnswers) -> None:
+    key = key_of("tables")
+    began = await answers.look(key, max_age=AGE)
+    await answers.objects_changed(key.user_id, key.connector)
+    await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    after = await answers.look(key, max_age=AGE)
+    assert (after.value, after.changed_at != began.changed_at) == (None, True)
+    assert await answers.keep(key, b"new", looked_at=after.looked_at, max_bytes=ROOM)
+    await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
+    assert (await answers.look(key, max_age=AGE)).value == b"new"
+
+
+async def test_each_further_change_counts(answers: MetadataAnswers) -> None:
+    """A statement that ends at the engine after its end was told is a second change."""
+    key = key_of("tables")
+    await answers.objects_changed(key.user_id, key.connector)
+    between = await answers.look(key, max_age=AGE)
+    assert await answers.keep(key, b"old", looked_at=between.looked_at, max_bytes=ROOM)
+    await answers.objects_changed(key.user_id, key.connector)
+    after = await answers.look(key, max_age=AGE)
+    assert (after.value, after.changed_at != between.changed_at) == (None, True)
+
+
+async def test_a_change_is_its_users_and_its_connectors(answers: MetadataAnswers) -> None:
+    mine = key_of("tables")
+    others = (replace(mine, user_id=2), replace(mine, connector="else"))
+    for key in (mine, *others):
+        began = await answers.look(key, max_age=AGE)
+        assert await answers.keep(key, b"kept", looked_at=began.looked_at, max_bytes=ROOM)
+    await answers.objects_changed(mine.user_id, mine.connector)
+    assert [(await answers.look(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
+
+
+async def test_no_user_fills_the_database(answers: MetadataAnswers) -> None:
+    first, second = key_of("tables"), key_of("functions")
+    began = await answers.look(first, max_age=AGE)
+    assert await answers.keep(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+    assert not await answers.keep(second, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+    assert (await answers.look(second, max_age=AGE)).value is None
