@@ -1,23 +1,28 @@
 """The keepers of leases: PostgreSQL, and the one in memory that tests of services use."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 from tests.contract.leases_contract import COLUMNS, FAILED, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 
+from queryserver.auth.keys import Keyring, SecretKey
+from queryserver.auth.sealing import AesSealer
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.sessions import Sessions
 from queryserver.db.statements.leases import Leases
 from queryserver.db.statements.records import Records
 from queryserver.domain.result import Segment
-from queryserver.domain.statement import Lease, NewStatement, Outcome, StatementHandle, StatementState
+from queryserver.domain.statement import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount
 from queryserver.interfaces.sessions import SessionRecords
@@ -52,7 +57,7 @@ class DatabaseDesk(LeaseDesk):
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
         self.records = Records(database)
-        self.leases: Leases = Leases(database)
+        self.leases: Leases = Leases(database, sealer_of("first key"))
         self._user_id = user_id
 
     async def add(
@@ -96,6 +101,11 @@ class DatabaseDesk(LeaseDesk):
         await self.records.request_cancel(statement_id, by="ana")
 
 
+def sealer_of(secret: str) -> AesSealer:
+    """What seals with that key alone."""
+    return AesSealer(Keyring(SecretKey.derive(SecretStr(secret))))
+
+
 class TestMemoryLeases(LeasesContract):
     @pytest.fixture
     def desk(self) -> MemoryDesk:
@@ -129,6 +139,40 @@ class TestDatabaseLeases(LeasesContract):
         stored = await desk.records.stored_result(old.statement_id, start_row=0, rows=100)
         assert stored is not None
         assert [(one.rows, one.fence) for one in stored.segments] == [(20, new.fence)]
+
+    @pytest.mark.item(25)
+    @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
+    async def test_where_to_go_on_is_not_readable_in_the_database(self, desk: DatabaseDesk, write: str) -> None:
+        lease = await desk.add(lease_s=-1)
+        mark = EngineMark("handle 1, its secret, é", 7)
+        assert await desk.leases.mark_sent(lease)
+        assert await desk.leases.mark_running(lease, mark=mark if write == "mark_running" else EngineMark("before"))
+        if write == "report":
+            assert await desk.leases.report(lease, progress=1, lines=[], start_line=0, mark=mark)
+        elif write == "add_segment":
+            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS, mark=mark)
+        stored = await desk.database.value("SELECT engine_handle FROM statements")
+        assert "secret" not in stored + b64decode(stored).decode("latin-1")
+        resumption = (await desk.resumptions())[lease.statement_id]
+        assert resumption is not None
+        assert resumption.mark == mark
+
+    @pytest.mark.item(25)
+    @pytest.mark.parametrize("spoilt", ["by another key", "cut", "not sealed at all"])
+    async def test_a_mark_that_cannot_be_read_is_none(self, desk: DatabaseDesk, spoilt: str) -> None:
+        lease = await desk.add(lease_s=-1)
+        assert await desk.leases.mark_sent(lease)
+        assert await desk.leases.mark_running(lease, mark=EngineMark("handle"))
+        if spoilt == "by another key":
+            desk.leases = Leases(desk.database, sealer_of("second key"))
+        elif spoilt == "cut":
+            await desk.database.execute("UPDATE statements SET engine_handle = left(engine_handle, 12)")
+        else:
+            await desk.database.execute("UPDATE statements SET engine_handle = '7 handle'")
+        with capture_logs() as logs:
+            assert await desk.resumptions() == {lease.statement_id: None}
+        assert [line["event"] for line in logs] == ["mark of a statement cannot be read"]
+        assert "handle" not in str(logs)
 
     async def test_several_sweeps_at_once_share_the_orphans(self, desk: DatabaseDesk) -> None:
         lost = {(await desk.add(owner=None)).statement_id for _ in range(20)}

@@ -103,7 +103,7 @@ async def _foundation(
     return _Foundation(
         settings=settings,
         kept=kept,
-        leases=Leases(kept.database),
+        leases=Leases(kept.database, accounts.sealer),
         accounts=accounts,
         connectors=connectors,
         credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),

@@ -149,3 +149,16 @@ async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
     entry = await run.to_end("sleep 1 then rows 3", sent=True, resumption=Resumption(EngineMark(handle.token)))
     assert_whole_result(entry, 3)
     assert engine.left == {}
+
+
+async def test_a_statement_whose_mark_nobody_can_read_has_no_known_outcome() -> None:
+    """As when the key that it was sealed with is gone."""
+    fleet = Fleet(engine=ResumableFakeEngine())
+    entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
+    async with fleet.runner("first").running():
+        await until(lambda: entry.state is StatementState.RUNNING)
+    entry.mark = None
+    async with fleet.runner("second").running():
+        await until(lambda: terminal(entry))
+    assert state_of(entry) == (FAILED, "outcome_unknown")
+    assert len(fleet.engine.executions) == 1

@@ -10,8 +10,10 @@ from uuid import UUID
 
 from queryserver.db.database import Database
 from queryserver.db.statements import rows
+from queryserver.db.statements.marks import SealedMarks
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
+from queryserver.interfaces.sealing import Sealer
 
 _MINE = "id = $1 and owner = $2 and fence = $3"
 
@@ -100,22 +102,23 @@ select count(*) from changed
 class Leases:
     """Claims, heartbeats and fenced writes."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
+        self._marks = SealedMarks(sealer)
 
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
     ) -> Assignment | None:
         """See the Protocol."""
         row = await self._database.row(_CLAIM, statement_id, owner, lease, list(connectors))
-        return rows.assignment_of(row) if row else None
+        return rows.assignment_of(row, self._marks) if row else None
 
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
     ) -> Sequence[Assignment]:
         """See the Protocol. In order of recording, at most 200 at once."""
         found = await self._database.fetch(_ORPHANS, owner, lease, list(connectors), everything)
-        return sorted((rows.assignment_of(row) for row in found), key=lambda one: one.history_id)
+        return sorted((rows.assignment_of(row, self._marks) for row in found), key=lambda one: one.history_id)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
         """See the Protocol."""
@@ -159,7 +162,7 @@ class Leases:
             f"""update statements set state = 'running', engine_handle = $4
             where {_MINE} and state in ('waiting', 'running')""",
             lease,
-            rows.stored_mark(mark),
+            self._marks.stored(mark),
         )
 
     async def report(
@@ -174,7 +177,7 @@ class Leases:
     ) -> bool:
         """See the Protocol."""
         changed = await self._database.value(
-            _REPORT, *_named(lease), progress, list(jobs), rows.stored_mark(mark), start_line, list(lines)
+            _REPORT, *_named(lease), progress, list(jobs), self._marks.stored(mark), start_line, list(lines)
         )
         return changed == 1
 
@@ -198,7 +201,7 @@ class Leases:
             segment.rows,
             segment.size_bytes,
             rows.stored_columns(columns),
-            rows.stored_mark(mark),
+            self._marks.stored(mark),
         )
         return changed == 1
 

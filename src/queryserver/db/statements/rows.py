@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import structlog
+
+from queryserver.db.statements.marks import SealedMarks
 from queryserver.domain.result import Column, ResultType, TruncationReason
 from queryserver.domain.statement import (
     Assignment,
-    EngineMark,
     HistoryEntry,
     Lease,
     Resumption,
@@ -15,6 +17,8 @@ from queryserver.domain.statement import (
     StatementState,
     StatementStatus,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class Row(Protocol):
@@ -97,8 +101,8 @@ def record_of(row: Row) -> StatementRecord:
     )
 
 
-def assignment_of(row: Row) -> Assignment:
-    """A row with the columns ASSIGNMENT."""
+def assignment_of(row: Row, marks: SealedMarks) -> Assignment:
+    """A row with the columns ASSIGNMENT. A mark that cannot be read counts as none: nobody can go on from it."""
     return Assignment(
         lease=Lease(row["id"], row["owner"], row["fence"]),
         user_id=row["user_id"],
@@ -115,21 +119,20 @@ def assignment_of(row: Row) -> Assignment:
         sent=row["sent_at"] is not None,
         cancel_requested=row["cancel_requested_at"] is not None,
         history_id=row["history_id"],
-        resumption=_resumption_of(row),
+        resumption=_resumption_of(row, marks),
     )
 
 
-def stored_mark(mark: EngineMark | None) -> str | None:
-    """The stored form: number of the engine's log lines, a blank, the token."""
-    return None if mark is None else f"{mark.log_lines} {mark.token}"
-
-
-def _resumption_of(row: Row) -> Resumption | None:
+def _resumption_of(row: Row, marks: SealedMarks) -> Resumption | None:
     if row["engine_handle"] is None:
         return None
-    log_lines, _, token = row["engine_handle"].partition(" ")
+    try:
+        mark = marks.read(row["engine_handle"])
+    except ValueError as error:
+        log.warning("mark of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
+        return None
     return Resumption(
-        mark=EngineMark(token, int(log_lines)),
+        mark=mark,
         rows=row["rows"],
         size_bytes=row["size_bytes"],
         segments=row["segments"],
