@@ -1,7 +1,9 @@
 """Trino of its server's jars: one node with the catalogs `memory` (schema `default`) and `tpch`."""
 
-from collections.abc import Generator
+import ssl
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 from tests.engines.cache import RECIPES, python_packages
@@ -16,26 +18,52 @@ _FIRST_QUERY_TIMEOUT_S = 60.0
 @contextmanager
 def trino_server() -> Generator[HttpAddress]:
     """Trino 476, its first query done. Any user is let in without a password."""
-    program = maven(_NAME, "dependency:unpack")
-    jdk = _java_24()
-    (libraries,) = program.glob("trino-server-core-*/lib")
+    program = trino_program()
     address = HttpAddress("127.0.0.1", free_port())
-    environment = {
-        "TRINO_PORT": str(address.port),
-        "TRINO_ETC": str(_SETTINGS),
-        "TRINO_PLUGINS": str(program / "plugins"),
-    }
+    with (
+        data_directory() as directory,
+        trino_client(address.url) as client,
+        trino_node(program, directory, address.port, client),
+    ):
+        yield address
+
+
+def trino_program() -> Path:
+    """The folder of the server and its plugins."""
+    return maven(_NAME, "dependency:unpack")
+
+
+@contextmanager
+def trino_client(
+    url: str, *, verify: ssl.SSLContext | bool = True, auth: tuple[str, str] | None = None
+) -> Generator[httpx.Client]:
+    """For questions of the tests' own, by the user `tests` or the one that logs in."""
+    user = auth[0] if auth else "tests"
+    with httpx.Client(
+        base_url=url, headers={"X-Trino-User": user}, timeout=_FIRST_QUERY_TIMEOUT_S, verify=verify, auth=auth
+    ) as client:
+        yield client
+
+
+@contextmanager
+def trino_node(
+    program: Path,
+    directory: Path,
+    port: int,
+    client: httpx.Client,
+    settings: Mapping[str, str | Path] | None = None,
+) -> Generator[None]:
+    """A node that has answered the client's query. `settings` count more than those of the recipe's file."""
+    (libraries,) = program.glob("trino-server-core-*/lib")
+    environment = {"TRINO_PORT": str(port), "TRINO_ETC": str(_SETTINGS), "TRINO_PLUGINS": str(program / "plugins")}
     arguments = [
         *("-Xmx1536m", "-XX:ReservedCodeCacheSize=128m", "-Djdk.attach.allowAttachSelf=true"),
         *("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"),
+        *(f"-D{name}={value}" for name, value in (settings or {}).items()),
         *(f"-Dconfig={_SETTINGS / 'config.properties'}", "-cp", f"{libraries}/*", "io.trino.server.TrinoServer"),
     ]
-    with (
-        data_directory() as directory,
-        httpx.Client(base_url=address.url, headers={"X-Trino-User": "tests"}, timeout=_FIRST_QUERY_TIMEOUT_S) as client,
-        jvm(jdk, arguments, directory, lambda: _has_started(client) and _runs_queries(client), environment),
-    ):
-        yield address
+    with jvm(_java_24(), arguments, directory, lambda: _has_started(client) and _runs_queries(client), environment):
+        yield
 
 
 def _java_24() -> Jdk:

@@ -46,3 +46,23 @@ def client_tls(server_name: str, *, validate: bool = True, check_name: bool = Tr
         message = "is not PEM text of certificates"
         raise ValueError(message) from error
     return context
+
+
+def no_connection(server: str, error: BaseException) -> str:
+    """What to tell of a connection that could not be made: with the reason where TLS is it, without any other."""
+    told = f"No connection to {server} could be made"
+    reason = _reason(error)
+    return f"{told}: {reason}." if reason else f"{told}."
+
+
+def _reason(error: BaseException) -> str:
+    """In the words of the TLS library, which names neither files nor addresses but those of the certificate."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate was not accepted ({cause.verify_message.rstrip('.')})"
+        if isinstance(cause, ssl.SSLError):
+            words = (cause.reason or "").replace("_", " ").lower()
+            return f"TLS could not be agreed on ({words})" if words else "TLS could not be agreed on"
+        cause = cause.__cause__ or cause.__context__
+    return ""

@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     SessionLost,
     StatementRejected,
 )
+from queryserver.engines.tls import no_connection
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
@@ -86,7 +87,7 @@ def _connect_error(error: Exception) -> EngineError:
     if number in _REFUSED_LOGIN:
         return CredentialsRequired(_text_of(error))
     if number in _NOT_READY or _is_of_the_driver(error):
-        return EngineUnavailable("No connection to MySQL could be made.")
+        return EngineUnavailable(no_connection("MySQL", error))
     return StatementRejected(_text_of(error))
 
 

@@ -15,6 +15,7 @@ from queryserver.domain.errors import (
     SessionLost,
     StatementRejected,
 )
+from queryserver.engines.tls import no_connection
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
 _NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
@@ -43,7 +44,7 @@ def connect_errors() -> Generator[None]:
     except _REFUSED_LOGIN as error:
         raise CredentialsRequired(text_of(error)) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
-        raise EngineUnavailable("No connection to PostgreSQL could be made.") from error
+        raise EngineUnavailable(no_connection("PostgreSQL", error)) from error
     except asyncpg.PostgresError as error:
         raise StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:

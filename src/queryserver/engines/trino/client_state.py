@@ -99,9 +99,17 @@ def request_headers(address: TrinoAddress, variant: Variant, login: Login, state
     if login.token is not None:
         headers["Authorization"] = f"Bearer {login.token}"
     elif login.password is not None:
-        pair = b64encode(f"{login.username}:{login.password}".encode()).decode()
-        headers["Authorization"] = f"Basic {pair}"
+        headers["Authorization"] = f"Basic {_basic(login.username, login.password)}"
     return headers
+
+
+def _basic(username: str, password: str) -> str:
+    """Trino reads the pair as Latin-1; what has no place there can be meant for a proxy only."""
+    pair = f"{username}:{password}"
+    try:
+        return b64encode(pair.encode("latin-1")).decode()
+    except UnicodeEncodeError:
+        return b64encode(pair.encode()).decode()
 
 
 def _joined(entries: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     OutcomeUnknown,
     StatementRejected,
 )
+from queryserver.engines.tls import no_connection
 
 _TIME_LIMITS = frozenset({"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"})
 _NO_RIGHT = frozenset({"PERMISSION_DENIED"})
@@ -58,7 +59,7 @@ def transport_errors() -> Generator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Transient("No connection to Trino could be made.", reached=False) from error
+        raise Transient(no_connection("Trino", error), reached=False) from error
     except httpx.TimeoutException as error:
         raise Transient("Trino did not answer in time.") from error
     except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
