@@ -237,6 +237,17 @@ class TestFailures:
         for path in LOOKS:
             assert await ana.refused(path, **fields(path)) == expected
 
+    async def test_a_sample_of_what_the_user_may_not_read_is_forbidden(self, small: Api):
+        ana = await small.user()
+        small.shelf.sample = "deny no right to read t10"
+        assert await ana.refused("editor/sample/shop/t10", **SHELF) == (403, 1, "engine_forbidden")
+        small.shelf.sample = "fail t10 is broken"
+        assert await ana.refused("editor/sample/shop/t10", **SHELF) == (200, 1, "engine_error")
+
+    async def test_a_statement_that_the_user_may_not_run_is_a_failure_like_any_other(self, ana: Caller):
+        body = await ana.run("shelf", "deny no right to read t10")
+        assert (body["query_status"]["state"], body["code"]) == ("failed", "engine_error")
+
     @pytest.mark.item(56)
     async def test_a_plan_that_is_a_refusal_is_told_as_one(self, ana: Caller):
         answer = await ana.post("editor/explain/shelf", statement="no plan: there is no such table")

@@ -6,6 +6,7 @@ Statements (words separated by spaces, `then` joins a result with its end):
     rows 10 then fail <text>  the rows, then a failure
     sleep 30 [then rows 5]    works so long, then finishes (without a result set), or answers rows
     fail <text>               fails with that message
+    deny <text>               fails with that message, for lack of a right
     ddl                       finishes without a result set
     change 3                  finishes, three rows modified
     text <anything>           one row, one column: what stands behind the word and one space
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementDenied, StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import (
@@ -51,6 +52,7 @@ class Script:
     values: tuple[int | None, ...] | None = None
     modified_rows: int | None = None
     failure: str | None = None
+    is_denied: bool = False
     assign: tuple[str, str] | None = None
 
     @property
@@ -232,7 +234,8 @@ class FakeSession:
         if script.sleep_s and await _was_stopped(operation.stop, script.sleep_s):
             operation.state = OperationState.CANCELED
         elif script.failure is not None and not script.has_result_set:
-            operation.state, operation.error = OperationState.FAILED, StatementRejected(script.failure)
+            refusal = StatementDenied if script.is_denied else StatementRejected
+            operation.state, operation.error = OperationState.FAILED, refusal(script.failure)
         else:
             operation.state = OperationState.FINISHED
             if script.assign is not None:
@@ -244,6 +247,7 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
     (r"SELECT 'Hello World!'", lambda _: Script(names=("hello",), rows=1, text="Hello World!")),
     (r"text (.*)", lambda found: Script(names=("text",), rows=1, text=found[1])),
     (r"fail (.*)", lambda found: Script(failure=found[1])),
+    (r"deny (.*)", lambda found: Script(failure=found[1], is_denied=True)),
     (r"change (\d+)", lambda found: Script(modified_rows=int(found[1]))),
     (r"sleep ([\d.]+)", lambda found: Script(sleep_s=float(found[1]))),
     (r"sleep ([\d.]+) then rows (\d+)", lambda found: Script(float(found[1]), names=("n",), rows=int(found[2]))),

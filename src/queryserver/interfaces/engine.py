@@ -107,7 +107,8 @@ class EngineSession(Protocol):
     async def submit(self, statement: str) -> OperationHandle:
         """Start a statement and return before it ends.
 
-        Raises StatementRejected (the engine refused the text), EngineUnavailable (never sent), OutcomeUnknown.
+        Raises StatementRejected (the engine refused the text; StatementDenied where it tells that a right is missing,
+        here and wherever a statement fails), EngineUnavailable (never sent), OutcomeUnknown.
         """
         ...
 

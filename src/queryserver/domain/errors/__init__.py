@@ -13,8 +13,8 @@ QueryServerError
 │                      UsernameTaken, LastAdministrator
 ├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
 ├─ NotSupported
-├─ EngineError ─────── StatementRejected, RejectedByRule, EngineUnavailable, EngineTimeout, SessionLost,
-│                      OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
+├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
+│                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
 └─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
 """
@@ -53,6 +53,7 @@ from queryserver.domain.errors.engines import OutcomeUnknown as OutcomeUnknown
 from queryserver.domain.errors.engines import RejectedByRule as RejectedByRule
 from queryserver.domain.errors.engines import ResultStoreFailed as ResultStoreFailed
 from queryserver.domain.errors.engines import SessionLost as SessionLost
+from queryserver.domain.errors.engines import StatementDenied as StatementDenied
 from queryserver.domain.errors.engines import StatementRejected as StatementRejected
 from queryserver.domain.errors.limits import LoginThrottled as LoginThrottled
 from queryserver.domain.errors.limits import QuotaExceeded as QuotaExceeded

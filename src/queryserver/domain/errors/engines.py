@@ -13,6 +13,10 @@ class StatementRejected(EngineError):
     """The engine refused or failed the statement; `message` is its own text, first line first, without traces."""
 
 
+class StatementDenied(StatementRejected):
+    """The engine refused the statement because its user lacks a right; as an outcome, a refusal like any other."""
+
+
 class EngineForbidden(EngineError):
     """The engine denies the user a metadata object."""
 

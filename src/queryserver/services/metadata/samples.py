@@ -11,7 +11,7 @@ import orjson
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors import EngineForbidden, InvalidParameter, StatementDenied
 from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User
 from queryserver.formats.cells import render_page
@@ -129,8 +129,12 @@ class Samples:
             return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
 
     async def _rows(self, user: User, source: Connector, statement: str, *, escape: bool) -> Sample:
-        async with self._lookups.session(user, source) as session:
-            answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS)
+        try:
+            async with self._lookups.session(user, source) as session:
+                answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS)
+        except StatementDenied as error:
+            # Whoever samples names an object, not a statement.
+            raise EngineForbidden(error.message) from error
         render = partial(render_page, answer.rows, columns=answer.columns, escape=escape, max_bytes=self._max_bytes)
         if sum(batch.nbytes for batch in answer.rows) <= _THREAD_ABOVE_BYTES:
             return Sample(answer.columns, render().json)
