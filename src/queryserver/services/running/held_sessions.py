@@ -79,7 +79,7 @@ class HeldSession:
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
-        except BaseException as error:
+        except BaseException as error:  # a cancel too: whoever waits for the opening must hear of it
             if not self._opened.done():
                 self._opened.set_exception(error if isinstance(error, Exception) else SessionLost("Closed."))
             raise

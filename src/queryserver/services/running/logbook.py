@@ -59,7 +59,7 @@ class Logbook:
         self._pending = []
         try:
             yield start, lines
-        except BaseException:
+        except BaseException:  # a cancel too: lines that were not written are not lost
             self._pending = lines + self._pending
             raise
         self._next_line += len(lines)

@@ -1,8 +1,9 @@
 """autocomplete: databases, tables, columns and functions for editors."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Response
@@ -20,6 +21,8 @@ from queryserver.services.metadata.questions import TableList
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
 _THREAD_ABOVE_NAMES = 1000
 _DECLARED: dict[str, Any] = {
     "responses": failures(400, 403, 404, 413, 415, 501),
@@ -27,17 +30,21 @@ _DECLARED: dict[str, Any] = {
 }
 
 
-@router.post(
-    "/editor/autocomplete",
-    response_model=wire.DatabaseList | wire.FunctionList | wire.ErrorBody,
+def _asked_by_both(path: str, *, answers: object, summary: str) -> Callable[[Handler], Handler]:
+    """Declare a call below both roots: `query/` and `editor/` are the same (Contract editor 10.1)."""
+
+    def declare(handler: Handler) -> Handler:
+        for root in ("query", "editor"):
+            router.post(f"/{root}/autocomplete{path}", response_model=answers, summary=summary, **_DECLARED)(handler)
+        return handler
+
+    return declare
+
+
+@_asked_by_both(
+    "",
+    answers=wire.DatabaseList | wire.FunctionList | wire.ErrorBody,
     summary="Databases, or functions, of a data source",
-    **_DECLARED,
-)
-@router.post(
-    "/query/autocomplete",
-    response_model=wire.DatabaseList | wire.FunctionList | wire.ErrorBody,
-    summary="Databases, or functions, of a data source",
-    **_DECLARED,
 )
 async def databases(call: AuthenticatedCall) -> Response:
     """Names that the caller may see. Spec §4, Contract editor 10.1, 10.2."""
@@ -50,17 +57,10 @@ async def databases(call: AuthenticatedCall) -> Response:
     return answer(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
 
 
-@router.post(
-    "/editor/autocomplete/{database:segment}",
-    response_model=wire.DatabaseMetadata | wire.FunctionList | wire.FunctionResponse | wire.ErrorBody,
+@_asked_by_both(
+    "/{database:segment}",
+    answers=wire.DatabaseMetadata | wire.FunctionList | wire.FunctionResponse | wire.ErrorBody,
     summary="Tables, or functions, of a database; or one function",
-    **_DECLARED,
-)
-@router.post(
-    "/query/autocomplete/{database:segment}",
-    response_model=wire.DatabaseMetadata | wire.FunctionList | wire.FunctionResponse | wire.ErrorBody,
-    summary="Tables, or functions, of a database; or one function",
-    **_DECLARED,
 )
 async def tables(call: AuthenticatedCall, database: str) -> Response:
     """Tables and views; with `operation` functions, or the function of that name. Contract editor 10.1, 10.2."""
@@ -78,17 +78,10 @@ async def tables(call: AuthenticatedCall, database: str) -> Response:
     return Response(written, media_type="application/json")
 
 
-@router.post(
-    "/editor/autocomplete/{database:segment}/{table:name}",
-    response_model=wire.TableMetadata | wire.ErrorBody,
+@_asked_by_both(
+    "/{database:segment}/{table:name}",
+    answers=wire.TableMetadata | wire.ErrorBody,
     summary="Columns and keys of a table",
-    **_DECLARED,
-)
-@router.post(
-    "/query/autocomplete/{database:segment}/{table:name}",
-    response_model=wire.TableMetadata | wire.ErrorBody,
-    summary="Columns and keys of a table",
-    **_DECLARED,
 )
 async def table(call: AuthenticatedCall, database: str, table: str) -> Response:
     """A table or view. Spec §4, Contract editor 10.1."""
@@ -97,34 +90,20 @@ async def table(call: AuthenticatedCall, database: str, table: str) -> Response:
     return answer(metadata_shapes.table(found))
 
 
-@router.post(
-    "/editor/autocomplete/{database:segment}/{table:name}/{column:name}",
-    response_model=wire.ColumnMetadata | wire.ErrorBody,
+@_asked_by_both(
+    "/{database:segment}/{table:name}/{column:name}",
+    answers=wire.ColumnMetadata | wire.ErrorBody,
     summary="Type of a column",
-    **_DECLARED,
-)
-@router.post(
-    "/query/autocomplete/{database:segment}/{table:name}/{column:name}",
-    response_model=wire.ColumnMetadata | wire.ErrorBody,
-    summary="Type of a column",
-    **_DECLARED,
 )
 async def column(call: AuthenticatedCall, database: str, table: str, column: str) -> Response:
     """A column with the parts of its type. Spec §4, Contract editor 10.1."""
     return await _column(call, database, table, column, ())
 
 
-@router.post(
-    "/editor/autocomplete/{database:segment}/{table:name}/{column:name}/{nested:rest}",
-    response_model=wire.ColumnMetadata | wire.ErrorBody,
+@_asked_by_both(
+    "/{database:segment}/{table:name}/{column:name}/{nested:rest}",
+    answers=wire.ColumnMetadata | wire.ErrorBody,
     summary="Type of a part of a column",
-    **_DECLARED,
-)
-@router.post(
-    "/query/autocomplete/{database:segment}/{table:name}/{column:name}/{nested:rest}",
-    response_model=wire.ColumnMetadata | wire.ErrorBody,
-    summary="Type of a part of a column",
-    **_DECLARED,
 )
 async def nested(call: AuthenticatedCall, database: str, table: str, column: str, nested: str) -> Response:
     """What lies at `item`, `key`, `value` or names of fields below a column. Contract editor 10.1."""

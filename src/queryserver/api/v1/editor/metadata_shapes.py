@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from queryserver.domain.catalog import (
     DatabaseDescription,
@@ -14,7 +14,10 @@ from queryserver.domain.catalog import (
 from queryserver.domain.locations import storage_path
 from queryserver.domain.sql_types import SqlType
 from queryserver.schemas import generated as wire
+from queryserver.schemas.wire import WireModel
 from queryserver.services.metadata.questions import DescribedColumn
+
+Model = TypeVar("Model", bound=WireModel)
 
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {TableKind.VIEW.value: "View", TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
@@ -32,7 +35,7 @@ def table(found: TableDescription) -> wire.TableMetadata:
         support_updates=found.support_updates,
         hdfs_link=storage_path(found.location) or None,
         columns=[one.name for one in found.columns],
-        extended_columns=[_column_summary(one) for one in found.columns],
+        extended_columns=[_like(wire.ColumnSummary, one) for one in found.columns],
         partition_keys=_partition_keys(found),
         primary_keys=_primary_keys(found),
         foreign_keys=_foreign_keys(found),
@@ -58,27 +61,12 @@ def column(found: TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnM
 
 def function(found: FunctionDescription | None) -> wire.FunctionDetail:
     """One function; no keys for None (Contract editor 10.2)."""
-    if found is None:
-        return wire.FunctionDetail()
-    return wire.FunctionDetail(
-        name=found.name,
-        signature=found.signature,
-        description=found.description,
-        return_type=found.return_type,
-        is_builtin=found.is_builtin,
-        is_persistent=found.is_persistent,
-    )
+    return wire.FunctionDetail() if found is None else _like(wire.FunctionDetail, found)
 
 
 def listed_function(found: FunctionDescription) -> wire.FunctionSummary:
     """A function in a list."""
-    return wire.FunctionSummary(
-        name=found.name,
-        signature=found.signature,
-        return_type=found.return_type,
-        is_builtin=found.is_builtin,
-        is_persistent=found.is_persistent,
-    )
+    return _like(wire.FunctionSummary, found)
 
 
 def database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
@@ -107,7 +95,7 @@ def table_description(found: TableDescription) -> wire.TableDescription:
         is_view=found.kind.is_view,
         path_location=found.location,
         hdfs_link=storage_path(found.location),
-        cols=[_described_column(one) for one in found.columns],
+        cols=[_like(wire.DescribedColumn, one) for one in found.columns],
         partition_keys=_partition_keys(found),
         primary_keys=_primary_keys(found),
         foreign_keys=_foreign_keys(found),
@@ -151,35 +139,21 @@ def column_description(found: DescribedColumn) -> wire.ColumnDescription:
     )
 
 
-def _column_summary(one: TableColumn) -> wire.ColumnSummary:
-    return wire.ColumnSummary(
-        name=one.name,
-        type=one.type,
-        comment=one.comment,
-        nullable=one.nullable,
-        default=one.default,
-        autoincrement=one.autoincrement,
-        primary_key=one.primary_key,
-        partition_key=one.partition_key,
-    )
-
-
-def _described_column(one: TableColumn) -> wire.DescribedColumn:
-    return wire.DescribedColumn(
-        name=one.name, type=one.type, comment=one.comment, nullable=one.nullable, default=one.default
-    )
-
-
 def _partition_keys(found: TableDescription) -> list[wire.PartitionKey]:
-    return [wire.PartitionKey(name=one.name, type=one.type) for one in found.columns if one.partition_key]
+    return [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key]
 
 
 def _primary_keys(found: TableDescription) -> list[wire.PrimaryKey]:
-    return [wire.PrimaryKey(name=one.name) for one in found.columns if one.primary_key]
+    return [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key]
 
 
 def _foreign_keys(found: TableDescription) -> list[wire.ForeignKey]:
-    return [wire.ForeignKey(name=one.name, to=one.to) for one in found.foreign_keys]
+    return [_like(wire.ForeignKey, one) for one in found.foreign_keys]
+
+
+def _like(model: type[Model], found: object) -> Model:
+    """A wire model whose keys all have the names of the value's own fields."""
+    return model.model_validate(found, from_attributes=True)
 
 
 def _parts(of: SqlType) -> dict[str, Any]:
