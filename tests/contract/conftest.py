@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 pytest.register_assert_rewrite(
+    "tests.contract.built_engines",
     "tests.contract.catalog_basis",
     "tests.contract.catalog_contract",
     "tests.contract.catalog_names",

@@ -12,9 +12,10 @@ from tests.engines.phoenix import phoenix_server
 from tests.engines.servers import HttpAddress, ServerAddress
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
+from tests.engines.trino_secured import SecuredAddress, secured_trino_server
 from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
 
-Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress]]
+Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | SecuredAddress]]
 
 
 @pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)
@@ -25,6 +26,7 @@ Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress]]
         pytest.param(phoenix_server, marks=pytest.mark.engine("phoenix"), id="phoenix"),
         pytest.param(spark_server, marks=pytest.mark.engine("sparksql"), id="sparksql"),
         pytest.param(trino_server, marks=pytest.mark.engine("trino"), id="trino"),
+        pytest.param(secured_trino_server, marks=pytest.mark.engine("trino"), id="secured trino"),
     ],
 )
 def test_a_server_listens_on_loopback_only_and_leaves_nothing(

@@ -49,14 +49,29 @@ class SecuredAddress:
         return jwt.encode({"sub": user, "exp": int(time.time()) + for_s}, self.signing_key, algorithm="RS256")
 
 
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """Both halves of a key that signs tokens, as PEM text."""
+
+    private: str = field(repr=False)
+    public: str
+
+
+def new_signing_key() -> SigningKey:
+    """One that nobody else has."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return SigningKey(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
+    )
+
+
 @contextmanager
 def secured_trino_server() -> Generator[SecuredAddress]:
     """Trino 476, its first query done."""
     program, authority, port = trino_program(), Authority(), free_port()
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-    address = SecuredAddress(port, authority.certificate, private)
+    signing = new_signing_key()
+    address = SecuredAddress(port, authority.certificate, signing.private)
     trusting = ssl.create_default_context(cadata=authority.certificate)
     server = authority.certify("localhost")
     with (
@@ -70,7 +85,7 @@ def secured_trino_server() -> Generator[SecuredAddress]:
             "http-server.https.port": str(port),
             "http-server.https.keystore.path": _file(directory, "server.pem", server.key + server.certificate),
             "http-server.authentication.type": "PASSWORD,JWT",
-            "http-server.authentication.jwt.key-file": _file(directory, "token.pem", public),
+            "http-server.authentication.jwt.key-file": _file(directory, "token.pem", signing.public),
             "password-authenticator.config-files": _password_file(directory),
             "access-control.config-files": _rules_file(directory),
             "node.internal-address": "localhost",

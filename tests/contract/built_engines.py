@@ -1,0 +1,55 @@
+"""Engines as a connector's settings make them, for tests of what only the settings decide."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import MappingProxyType
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+
+from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.domain.connector import Connector, ConnectorLimits
+from queryserver.domain.errors import EngineError
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Engine, SessionOptions
+from queryserver.settings import Settings
+
+_LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
+_REFUSED_WITHIN_S = 20
+
+
+@asynccontextmanager
+async def built(interface: str, **options: str | int | bool) -> AsyncGenerator[Engine]:
+    """The engine of a connector of that interface, closed at the end."""
+    connector = Connector("shop", "shop", interface, "Shop", _LIMITS, options=MappingProxyType(options))
+    engine = build_engine(connector, BuildContext.of(Settings()))
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def cell(engine: Engine, sql: str, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> object:
+    """The only value that a statement gives, in a session of its own."""
+    async with engine.session(user, options) as session:
+        return (await run(session, sql)).cell
+
+
+async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> EngineError:
+    """Why no session can be opened."""
+    async with asyncio.timeout(_REFUSED_WITHIN_S):
+        try:
+            async with engine.session(user, options):
+                pytest.fail("a session was opened")
+        except EngineError as error:
+            return error
+
+
+def assert_tells_nothing(error: EngineError, *secrets: str) -> None:
+    """Neither secrets nor what only the server or the driver knows are in the message."""
+    for word in (*secrets, "Traceback", ".pem", "://", "_ssl.c", "127.0.0.1:", "httpx", "asyncpg", "asyncmy"):
+        assert word not in error.message
