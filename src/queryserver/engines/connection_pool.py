@@ -51,23 +51,24 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         """
         if self._closed:
             raise EngineUnavailable("This connector is closed.")
-        for position in reversed(range(len(self._idle))):
-            _, owner, connection = self._idle[position]
-            if connection.is_closed():
-                del self._idle[position]
-            elif owner == login:
-                del self._idle[position]
+        while (connection := self._pop(login)) is not None:
+            if not connection.is_closed():
                 return connection
+            # The other side closed it: our end still has its socket.
+            await connection.shut()
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
         """Keep the connection for the next session, or close it: when it is in doubt, or enough are idle."""
-        if self._closed or len(self._idle) >= self._max_idle or not await connection.clean():
-            await connection.shut()
-            return
-        self._idle.append((time.monotonic(), login, connection))
-        if self._reaper is None or self._reaper.done():
-            self._reaper = asyncio.create_task(self._reap(), name="idle connections")
+        is_kept = False
+        try:
+            # Asked again afterwards: cleaning may take round trips.
+            is_kept = self._has_room and await connection.clean() and self._has_room
+        finally:
+            if not is_kept:
+                await connection.shut()
+        if is_kept:
+            self._keep(login, connection)
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
@@ -88,6 +89,24 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
             await asyncio.wait({self._reaper})
         while self._idle:
             await self._idle.pop()[2].shut()
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._closed and len(self._idle) < self._max_idle
+
+    def _keep(self, login: LoginT, connection: ConnectionT) -> None:
+        self._idle.append((time.monotonic(), login, connection))
+        if self._reaper is None or self._reaper.done():
+            self._reaper = asyncio.create_task(self._reap(), name="idle connections")
+
+    def _pop(self, login: LoginT) -> ConnectionT | None:
+        """The connection of `login` that was used last."""
+        for position in reversed(range(len(self._idle))):
+            _, owner, connection = self._idle[position]
+            if owner == login:
+                del self._idle[position]
+                return connection
+        return None
 
     async def _reap(self) -> None:
         """Close what nobody took for `idle_s`; ends when none is left."""

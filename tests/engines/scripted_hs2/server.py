@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +12,7 @@ from tests.engines.scripted_hs2.service import Service
 from tests.engines.scripted_hs2.wire import Passwords, Peer, serve_bare, serve_http, serve_sasl
 
 _SERVED = {"sasl": serve_sasl, "nosasl": serve_bare, "http": serve_http}
+_UNTIL_S = 10.0
 
 
 class Fault(StrEnum):
@@ -22,13 +23,18 @@ class Fault(StrEnum):
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
+    HOLD = "hold"
+    """The call is carried out; it is answered once `let_go` is set."""
     EXPIRE = "expire"
     """All sessions and queries are forgotten, then the call is answered."""
 
 
 @dataclass
 class ScriptedServer:
-    """`faults` are by name of the call; each happens `skip` calls later than asked, then for ever."""
+    """`faults` are by name of the call; each happens `skip` calls later than asked, then for ever.
+
+    Connections are accepted at once, but logged in only while `door` is set.
+    """
 
     transport: str = "sasl"
     passwords: Passwords = field(default_factory=lambda: Passwords({}))
@@ -37,6 +43,11 @@ class ScriptedServer:
     page_port: int = 0
     faults: dict[str, Fault] = field(default_factory=dict)
     skip: dict[str, int] = field(default_factory=dict)
+    door: asyncio.Event = field(default_factory=asyncio.Event)
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    held: int = 0
+    """Calls whose answer was held back so far."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @asynccontextmanager
@@ -44,15 +55,28 @@ class ScriptedServer:
         """Listen on free loopback ports until the end."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         page = await asyncio.start_server(self._serve_page, "127.0.0.1", 0)
+        self.door.set()
         self.port, self.page_port = (one.sockets[0].getsockname()[1] for one in (listener, page))
         try:
             yield self
         finally:
             listener.close()
             page.close()
+            self.door.set()
+            self.let_go.set()
             self.drop_connections()
             await listener.wait_closed()
             await page.wait_closed()
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._writers)
+
+    async def until(self, has_come: Callable[[], bool]) -> None:
+        """Wait for something that connections and calls bring about. Raises TimeoutError when it does not come."""
+        async with asyncio.timeout(_UNTIL_S), self.changed:
+            await self.changed.wait_for(has_come)
 
     def drop_connections(self) -> None:
         """As when the server dies."""
@@ -63,6 +87,8 @@ class ScriptedServer:
         self._writers.add(writer)
         peer = Peer(reader, writer)
         try:
+            await self._tell()
+            await self.door.wait()
             await _SERVED[self.transport](peer, self._answer, self.passwords)
         except (OSError, EOFError):
             pass
@@ -71,6 +97,7 @@ class ScriptedServer:
             writer.close()
             if self.transport != "http":
                 await self.service.leave(peer)
+            await self._tell()
 
     async def _answer(self, peer: Peer, raw: bytes) -> bytes | None:
         call = read_call(raw)
@@ -78,9 +105,19 @@ class ScriptedServer:
         if fault is Fault.EXPIRE:
             self.service.sessions.clear()
             self.service.operations.clear()
-        elif fault is not None:
+        elif fault not in {None, Fault.HOLD}:
             return await self._fail(peer, fault, call)
-        return await self._reply(peer, call)
+        reply = await self._reply(peer, call)
+        if fault is Fault.HOLD:
+            self.held += 1
+            await self._tell()
+            await self.let_go.wait()
+        await self._tell()
+        return reply
+
+    async def _tell(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
 
     async def _reply(self, peer: Peer, call: Call) -> bytes:
         reply = await self.service.answer(peer, call)

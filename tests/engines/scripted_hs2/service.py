@@ -53,6 +53,9 @@ class Service:
         self.seen: list[str] = []
         self.lacks: frozenset[str] = frozenset()
         """Calls that this server does not know."""
+        self.keeps_sessions = False
+        """Sessions outlive their connection, as at Hive with `hive.server2.close.session.on.disconnect=false`."""
+        self.protocol = _PROTOCOL_V6
 
     async def answer(self, peer: Peer, call: Call) -> Fields | None:
         """The reply; None for a call that the interface lacks."""
@@ -67,6 +70,8 @@ class Service:
 
     async def leave(self, peer: Peer) -> None:
         """A binary connection takes its sessions with it."""
+        if self.keeps_sessions:
+            return
         for guid in list(peer.sessions):
             await self._end_session(guid)
 
@@ -83,7 +88,7 @@ class Service:
         peer.sessions.add(session.guid)
         configuration = {**QUERY_OPTIONS, **session.context.options, "http_addr": "scripted:25000"}
         handle = {"sessionId": {"guid": session.guid, "secret": session.secret}}
-        return {"status": _FINE, "serverProtocolVersion": min(_PROTOCOL_V6, request["client_protocol"]),
+        return {"status": _FINE, "serverProtocolVersion": min(self.protocol, request["client_protocol"]),
                 "sessionHandle": handle, "configuration": configuration}  # fmt: skip
 
     async def _CloseSession(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802

@@ -29,15 +29,15 @@ async def connect(address: Hs2Address, login: Login) -> Connection:
 
 async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s: float) -> Connection:
     with connect_errors():
+        tls = await _tls(address, login.member)
         if address.http_path is not None:
             # Nothing is sent before the first call: the session's OpenSession proves the login.
-            return Connection(HttpTransport(address, login, resolved))
+            return Connection(HttpTransport(address, login, resolved, tls))
         async with asyncio.timeout(limit_s):
-            return Connection(await _stream_transport(address, login, resolved))
+            return Connection(await _stream_transport(address, login, resolved, tls))
 
 
-async def _stream_transport(address: Hs2Address, login: Login, resolved: str) -> Transport:
-    tls = _tls(address, login.member)
+async def _stream_transport(address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> Transport:
     reader, writer = await asyncio.open_connection(
         resolved,
         login.member.port,
@@ -56,10 +56,11 @@ async def _stream_transport(address: Hs2Address, login: Login, resolved: str) ->
     return FramedTransport(reader, writer)
 
 
-def _tls(address: Hs2Address, member: Member) -> ssl.SSLContext | None:
+async def _tls(address: Hs2Address, member: Member) -> ssl.SSLContext | None:
     if address.tls is None:
         return None
-    return client_tls(member.host, validate=address.tls.validate, ca=address.tls.ca)
+    # Reading the system's certificates takes tens of milliseconds.
+    return await asyncio.to_thread(client_tls, member.host, validate=address.tls.validate, ca=address.tls.ca)
 
 
 def _mechanism(address: Hs2Address, login: Login) -> SaslMechanism:

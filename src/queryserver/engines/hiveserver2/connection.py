@@ -19,6 +19,7 @@ class Connection:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._turn = asyncio.Lock()
+        self._waiting = 0
         self._sequence = 0
         self._exchange: asyncio.Task[object] | None = None
         self._broken = False
@@ -31,20 +32,20 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is on its way."""
-        return self._turn.locked()
+        """Whether a call is on its way, or waits for its turn."""
+        return self._waiting > 0 or self._turn.locked()
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
         """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise WireLost(sent=False) from None
+        await self._take_turn(limit_s)
         task = asyncio.create_task(self._carry_out(method, request, limit_s), name=method.name)
         self._exchange = task
         task.add_done_callback(self._end_turn)
-        return await asyncio.shield(task)
+        # By `wait`, since a task that `shut` cancels must not look like a caller who is cancelled.
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise WireLost(sent=True)
+        return task.result()
 
     async def clean(self) -> bool:
         """Whether another session may have the connection."""
@@ -57,6 +58,16 @@ class Connection:
             self._exchange.cancel()
             await asyncio.wait({self._exchange})
         await self._transport.close()
+
+    async def _take_turn(self, limit_s: float) -> None:
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise WireLost(sent=False) from None
+        finally:
+            self._waiting -= 1
 
     async def _carry_out(self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float) -> ReplyT:
         if self.is_closed():

@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.hiveserver2.address import Hs2Address, Login
+from queryserver.engines.hiveserver2.background import BackgroundTasks
 from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
@@ -32,6 +33,7 @@ class Hs2Engine:
         self._variant = variant
         self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
         self._turns = itertools.count()
+        self._background = BackgroundTasks()
 
     @property
     def dialect(self) -> str:
@@ -43,16 +45,19 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
-        """A session on a member that can be reached; leaving it ends what still runs in it."""
+        """A session on a member that can be reached; leaving it ends what still runs in it.
+
+        A caller who is cancelled while the server opens the session does not wait for it; it is ended once it is there.
+        """
         login, connection = await self._connect(user, options)
         wire = self._wire(login, connection)
-        session: Hs2Session | None = None
+        opening = asyncio.create_task(self._open(login, connection, wire, user, options), name="open session")
         try:
-            handle = await open_session(connection, self._address, self._variant, user, options)
-            session = Hs2Session(wire, handle, login.member, self._variant)
-            yield session
+            yield await asyncio.shield(opening)
         finally:
-            await asyncio.shield(self._leave(login, wire, session))
+            leaving = self._background.start(self._leave_once_open(login, wire, opening), name="leave session")
+            if opening.done():
+                await asyncio.shield(leaving)
 
     @asynccontextmanager
     async def reattach(
@@ -71,7 +76,7 @@ class Hs2Engine:
             session = Hs2Session(wire, mark.session, mark.member, self._variant)
             yield session, session.adopt(mark.operation, rows_read=rows_read)
         finally:
-            await asyncio.shield(self._leave(login, wire, session))
+            await asyncio.shield(self._background.start(self._leave(login, wire, session), name="leave session"))
 
     @property
     def lists_functions(self) -> bool:
@@ -93,6 +98,8 @@ class Hs2Engine:
             return
 
     async def close(self) -> None:
+        """Sessions that are on their way are waited for as long as for any other end, then lost."""
+        await self._background.close(grace_s=self._address.limits.end_s)
         await self._pool.close()
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Login, Connection]:
@@ -123,9 +130,27 @@ class Hs2Engine:
         opener.opened_session = True
         return Wire(opener, partial(self._pool.take, login), self._address.limits)
 
+    async def _open(
+        self, login: Login, connection: Connection, wire: Wire, user: User, options: SessionOptions
+    ) -> Hs2Session:
+        handle = await open_session(connection, self._address, self._variant, user, options)
+        return Hs2Session(wire, handle, login.member, self._variant)
+
+    async def _leave_once_open(self, login: Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
+        """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""
+        session: Hs2Session | None = None
+        try:
+            with suppress(EngineError):  # the caller was told
+                session = await opening
+        finally:
+            await self._leave(login, wire, session)
+
     async def _leave(self, login: Login, wire: Wire, session: Hs2Session | None) -> None:
-        is_closed = session is not None and await session.leave()
-        for connection in wire.release():
-            if connection.opened_session:
-                connection.opened_session = not is_closed
-            await self._pool.give_back(login, connection)
+        is_closed = False
+        try:
+            is_closed = session is not None and await session.leave()
+        finally:
+            for connection in wire.release():
+                if connection.opened_session:
+                    connection.opened_session = not is_closed
+                await self._pool.give_back(login, connection)

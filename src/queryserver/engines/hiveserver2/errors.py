@@ -58,12 +58,22 @@ class Purpose(Enum):
     """Anything about a statement that was started."""
 
 
+CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException)
+"""What a call may end with, and the look at its answer's status."""
+
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 """What transports raise when a connection is no longer usable."""
 
-_EXPIRED = "Results have expired: the engine no longer knows this statement."
+EXPIRED = "Results have expired: the engine no longer knows this statement."
+_UNTRUSTED = "The engine's certificate is not from an authority that is trusted here."
+_FLAWS = {
+    10: "The engine's certificate has expired.",
+    62: "The engine's certificate is made out to another name.",
+    64: "The engine's certificate is made out to another address.",
+}
+"""By OpenSSL's numbers (X509_V_ERR_...)."""
 _UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
-_NOT_ALLOWED = re.compile(r"(?i)impersonat|not authorized to delegate|authenticat|unauthorized|doas")
+_NOT_ALLOWED = re.compile(r"(?i)impersonat|proxy privilege|not authorized to delegate|authenticat|unauthorized|doas")
 _NO_SESSION = re.compile(
     r"(?i)invalid session ?(?:handle|id)|session (?:handle|id)? ?not found|session (?:is )?closed|session expired"
     r"|invalid or expired session|unknown session"
@@ -82,6 +92,8 @@ def connect_errors() -> Generator[None]:
         yield
     except LoginRefused as error:
         raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+    except ssl.SSLCertVerificationError as error:
+        raise EngineUnavailable(_FLAWS.get(error.verify_code, _UNTRUSTED)) from error
     except ssl.SSLError as error:
         raise EngineUnavailable("No encrypted connection to the engine could be made.") from error
     except (*LOST_IN_TRANSIT, WireLost) as error:
@@ -118,7 +130,7 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
     if purpose is Purpose.SUBMIT and (_NO_SESSION.search(message) or code == TStatusCode.INVALID_HANDLE):
         return SessionLost("The engine session is gone; the statement was not started.")
     if code == TStatusCode.INVALID_HANDLE or _NO_OPERATION.search(message) or _NO_SESSION.search(message):
-        return OutcomeUnknown(_EXPIRED)
+        return OutcomeUnknown(EXPIRED)
     if _TIME_LIMIT.search(message):
         return EngineTimeout(message)
     return StatementRejected(message)

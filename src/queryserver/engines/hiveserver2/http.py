@@ -1,6 +1,7 @@
 """HiveServer2 over http: one POST per call, cookies as the server sets them."""
 
 import base64
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,7 +11,6 @@ from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism
 from queryserver.engines.hiveserver2.errors import LoginRefused
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.transports import MAX_REPLY_BYTES, ReplyT
-from queryserver.engines.tls import client_tls
 
 _REFUSED = frozenset({401, 403})
 _UNAVAILABLE = frozenset({502, 503, 504})
@@ -21,9 +21,8 @@ _LONGEST_SILENCE_S = 600.0
 class HttpTransport:
     """One caller's way to one member. `address` is what the member's name was resolved to."""
 
-    def __init__(self, address: Hs2Address, login: Login, resolved: str) -> None:
+    def __init__(self, address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> None:
         host = f"[{resolved}]" if ":" in resolved else resolved
-        tls = address.tls
         self._url = f"{'https' if tls else 'http'}://{host}:{login.member.port}/{(address.http_path or '').lstrip('/')}"
         self._closed = False
         self._client = httpx.AsyncClient(
@@ -35,7 +34,7 @@ class HttpTransport:
                 # Hive asks for it where its filter against forged requests is on.
                 "X-XSRF-HEADER": "true",
             },
-            verify=client_tls(login.member.host, validate=tls.validate, ca=tls.ca) if tls else False,
+            verify=tls or False,
             timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=address.limits.connect_s),
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
             follow_redirects=False,

@@ -1,14 +1,15 @@
 """The first calls of a session."""
 
 import re
+from contextlib import suppress
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.hiveserver2.address import Hs2Address
 from queryserver.engines.hiveserver2.connection import Connection
-from queryserver.engines.hiveserver2.errors import Purpose, call_errors, check
-from queryserver.engines.hiveserver2.protocol.calls import TGetOperationStatusReq, TOpenSessionReq
-from queryserver.engines.hiveserver2.protocol.methods import GET_OPERATION_STATUS, OPEN_SESSION
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES, Purpose, call_errors, check
+from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq, TGetOperationStatusReq, TOpenSessionReq
+from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, GET_OPERATION_STATUS, OPEN_SESSION
 from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TProtocolVersion, TSessionHandle
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
@@ -30,7 +31,12 @@ async def open_session(
     with call_errors(Purpose.OPEN):
         reply = await connection.call(OPEN_SESSION, request, limit_s=address.limits.execute_s)
         check(reply.status)
-    if reply.session_handle is None or reply.server_protocol_version < TProtocolVersion.V6:
+    if reply.session_handle is None:
+        raise EngineUnavailable("The server opened a session without a handle for it.")
+    if reply.server_protocol_version < TProtocolVersion.V6:
+        with suppress(*CALL_FAILURES):
+            farewell = TCloseSessionReq(session_handle=reply.session_handle)
+            await connection.call(CLOSE_SESSION, farewell, limit_s=address.limits.end_s)
         raise EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
     return reply.session_handle
 

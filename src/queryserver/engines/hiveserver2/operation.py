@@ -10,9 +10,8 @@ import pyarrow as pa
 from queryserver.domain.errors import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.engines.hiveserver2.errors import (
-    LoginRefused,
+    CALL_FAILURES,
     Purpose,
-    ServerRefused,
     WireLost,
     call_errors,
     check,
@@ -28,7 +27,6 @@ from queryserver.engines.hiveserver2.protocol.calls import (
     TOperationReq,
 )
 from queryserver.engines.hiveserver2.protocol.impala import TCloseImpalaOperationReq
-from queryserver.engines.hiveserver2.protocol.messages import ServerException
 from queryserver.engines.hiveserver2.protocol.methods import (
     CANCEL_OPERATION,
     CLOSE_IMPALA_OPERATION,
@@ -52,7 +50,6 @@ _STATES = {
     TOperationState.PENDING: OperationState.PENDING,
     TOperationState.RUNNING: OperationState.RUNNING,
 }
-_CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException)
 CANCELED = "The statement was canceled."
 
 
@@ -167,7 +164,7 @@ class Operation:
         await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def _send_stop(self) -> None:
-        with suppress(*_CALL_FAILURES):
+        with suppress(*CALL_FAILURES):
             request = TOperationReq(operation_handle=self._handle)
             await self._wire.call(CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s)
 
@@ -175,7 +172,7 @@ class Operation:
         if self._closed:
             return
         self._closed = True
-        with suppress(*_CALL_FAILURES):
+        with suppress(*CALL_FAILURES):
             request = TOperationReq(operation_handle=self._handle)
             await self._wire.call(CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
 

@@ -6,14 +6,13 @@ from typing import Any
 
 from queryserver.domain.errors import OutcomeUnknown
 from queryserver.engines.hiveserver2.address import Member
+from queryserver.engines.hiveserver2.errors import EXPIRED
 from queryserver.engines.hiveserver2.protocol.status import (
     THandleIdentifier,
     TOperationHandle,
     TOperationType,
     TSessionHandle,
 )
-
-EXPIRED = "Results have expired: the engine no longer knows this statement."
 
 
 @dataclass(frozen=True, slots=True)

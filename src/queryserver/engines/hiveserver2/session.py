@@ -7,13 +7,12 @@ import pyarrow as pa
 from queryserver.domain.errors import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.hiveserver2.address import Member
-from queryserver.engines.hiveserver2.errors import LoginRefused, Purpose, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, call_errors, check
 from queryserver.engines.hiveserver2.operation import Operation
 from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq, TExecuteStatementReq
-from queryserver.engines.hiveserver2.protocol.messages import ServerException
 from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, EXECUTE_STATEMENT
 from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TSessionHandle, TStatusCode
-from queryserver.engines.hiveserver2.resuming import EXPIRED, Mark
+from queryserver.engines.hiveserver2.resuming import Mark
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
 from queryserver.interfaces.engine import OperationHandle, OperationStatus
@@ -122,7 +121,7 @@ class Hs2Session:
         try:
             request = TCloseSessionReq(session_handle=self._handle)
             reply = await self._wire.call_opener(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
-        except (WireLost, LoginRefused, ServerException):
+        except CALL_FAILURES:
             return False
         return reply.status.status_code == TStatusCode.SUCCESS
 

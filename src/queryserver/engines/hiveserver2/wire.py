@@ -21,6 +21,7 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
+        self._is_released = False
 
     @property
     def is_connected(self) -> bool:
@@ -28,16 +29,26 @@ class Wire:
         return not self._opener.is_closed()
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
-        """Make a call on a connection that is free. Raises as Connection.call."""
-        connection = self._idle() or await self._another()
+        """Make a call on a connection that is free. Raises as Connection.call.
+
+        `limit_s` is for the wait for a connection, for that for its turn, and for the answer.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = self._idle() or await self._another()
+        except TimeoutError:
+            raise WireLost(sent=False) from None
+        self._check_kept()
         return await connection.call(method, request, limit_s=limit_s)
 
     async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
         """Make a call that only the session's own connection may make."""
+        self._check_kept()
         return await self._opener.call(method, request, limit_s=limit_s)
 
     def release(self) -> list[Connection]:
-        """All connections; the wire has none afterwards."""
+        """All connections; the wire has none afterwards, and makes no calls."""
+        self._is_released = True
         connections, self._connections = self._connections, []
         return connections
 
@@ -47,6 +58,7 @@ class Wire:
     async def _another(self) -> Connection:
         """One more connection; the least bad of the present ones when there are enough, or none can be made."""
         async with self._growing:
+            self._check_kept()
             if idle := self._idle():
                 return idle
             living = [one for one in self._connections if not one.is_closed()]
@@ -58,8 +70,21 @@ class Wire:
                 if not living:
                     raise WireLost(sent=False) from None
                 return living[-1]
-            gone = [one for one in self._connections if one is not self._opener and one.is_closed()]
-            self._connections = [*(one for one in self._connections if one not in gone), connection]
-            # A connection that broke still has its socket.
-            await asyncio.gather(*(one.shut() for one in gone))
+            if self._is_released:
+                # Nobody else would close it.
+                await connection.shut()
+                raise WireLost(sent=False)
+            self._connections.append(connection)
+            await self._shut_broken()
             return connection
+
+    async def _shut_broken(self) -> None:
+        """A connection that broke still has its socket."""
+        for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
+            await broken.shut()
+            self._connections = [one for one in self._connections if one is not broken]
+
+    def _check_kept(self) -> None:
+        """The connections of a session that was left may already serve another one."""
+        if self._is_released:
+            raise WireLost(sent=False)

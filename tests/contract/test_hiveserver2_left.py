@@ -1,0 +1,173 @@
+"""What is left at a HiveServer2, and of its connections, by callers who leave at any moment: nothing.
+
+The peer is scripted and of the dialect impala. Where a test says so it keeps sessions whose connection is gone, as Hive
+does.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from functools import partial
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import operation, run
+from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
+from tests.engines.scripted_hs2.server import Fault, ScriptedServer
+
+from queryserver.domain.errors import EngineUnavailable
+from queryserver.engines.hiveserver2.address import Hs2Address, Login, Member
+from queryserver.engines.hiveserver2.connecting import connect
+from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq
+from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TSessionHandle
+from queryserver.engines.hiveserver2.wire import Wire
+
+pytestmark = pytest.mark.capability("Nothing goes on for nobody")
+
+UNKNOWN = TCloseSessionReq(
+    session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
+)
+"""The peer answers that there is no such session, and does nothing."""
+
+
+@pytest.fixture(params=["sasl", "nosasl", "http"])
+async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
+    async with scripted(request.param) as both:
+        both[0].service.keeps_sessions = True
+        yield both
+
+
+async def visit(engine: Hs2Engine) -> None:
+    async with engine.session(USER, NO_OPTIONS):
+        pass
+
+
+async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None:
+    """The peer has opened a session, but not yet told so, when its caller is cancelled."""
+    server.faults["OpenSession"] = Fault.HOLD
+    visiting = asyncio.create_task(visit(engine))
+    await server.until(lambda: server.held == 1)
+    visiting.cancel()
+    await asyncio.wait({visiting}, timeout=LIMITS.execute_s / 2)
+    assert visiting.cancelled(), "a caller who is cancelled waits for the server"
+    assert len(server.service.sessions) == 1
+
+
+async def test_a_session_whose_caller_left_while_it_was_opened_is_ended(peers: Peers) -> None:
+    server, engine = peers
+    await left_while_it_opens(server, engine)
+    server.let_go.set()
+    await server.until(lambda: not server.service.sessions)
+    assert server.service.seen == ["OpenSession", "CloseSession"]
+    server.faults.clear()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+    assert not server.service.sessions
+
+
+async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: Peers) -> None:
+    server, engine = peers
+    await left_while_it_opens(server, engine)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    server.let_go.set()
+    await closing
+    assert not server.service.sessions
+    await server.until(lambda: not server.connections)
+
+
+async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(peers: Peers) -> None:
+    server, engine = peers
+    await left_while_it_opens(server, engine)
+    async with asyncio.timeout(LONGEST_S):
+        await engine.close()
+    server.let_go.set()
+    await server.until(lambda: not server.connections)
+
+
+async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> None:
+    server, engine = peers
+    server.service.protocol = 4
+    with pytest.raises(EngineUnavailable, match="too old"):
+        await visit(engine)
+    assert not server.service.sessions
+
+
+@pytest.mark.parametrize("moments", range(12))
+async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(peers: Peers, moments: int) -> None:
+    """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
+    server, engine = peers
+
+    async def work() -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
+            pass
+
+    working = asyncio.create_task(work())
+    for _ in range(3 * moments):
+        await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait({working})
+    await engine.close()
+    await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
+
+
+async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -> None:
+    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+        member = Member("127.0.0.1", server.port)
+        another = partial(connect, Hs2Address((member,), limits=LIMITS), Login(member, USER.username))
+        opener = await another()
+        wire = Wire(opener, another, LIMITS)
+        server.faults["CloseSession"] = Fault.HOLD
+        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        await server.until(lambda: server.held == 1)
+        server.door.clear()
+        second = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        await server.until(lambda: server.connections == 2)
+        released = wire.release()
+        server.door.set()
+        with pytest.raises(WireLost) as caught:
+            await second
+        assert not caught.value.sent
+        assert released == [opener]
+        await opener.shut()
+        with pytest.raises(WireLost):
+            await first
+        server.let_go.set()
+        await server.until(lambda: not server.connections)
+
+
+async def test_a_wire_that_was_released_makes_no_calls() -> None:
+    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+        member = Member("127.0.0.1", server.port)
+        another = partial(connect, Hs2Address((member,), limits=LIMITS), Login(member, USER.username))
+        wire = Wire(await another(), another, LIMITS)
+        (opener,) = wire.release()
+        for call in (wire.call, wire.call_opener):
+            with pytest.raises(WireLost):
+                await call(CLOSE_SESSION, UNKNOWN, limit_s=1)
+        assert await opener.clean()
+        assert (server.service.seen, server.connections) == ([], 1)
+        await opener.shut()
+
+
+async def test_the_time_limit_of_a_call_is_that_of_its_connection_too() -> None:
+    async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
+        member = Member("127.0.0.1", server.port)
+        another = partial(connect, Hs2Address((member,)), Login(member, USER.username))
+        opener: Connection = await another()
+        wire = Wire(opener, another, LIMITS)
+        server.faults["CloseSession"] = Fault.HOLD
+        first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))
+        await server.until(lambda: server.held == 1)
+        server.door.clear()
+        with pytest.raises(WireLost) as caught:
+            await wire.call(CLOSE_SESSION, UNKNOWN, limit_s=0.2)
+        assert not caught.value.sent
+        await opener.shut()
+        await asyncio.wait({first})
+        server.door.set()
+        server.let_go.set()
+        await server.until(lambda: not server.connections)

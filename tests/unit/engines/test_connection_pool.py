@@ -1,0 +1,125 @@
+"""Connections that come back are kept for the same login, or closed: none is lost."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from queryserver.domain.errors import EngineUnavailable
+from queryserver.engines.connection_pool import ConnectionPool
+
+
+class Line:
+    """A connection whose cleaning takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        self.shuts = 0
+        self.cleaned = asyncio.Event()
+        self.cleaned.set()
+
+    def is_closed(self) -> bool:
+        return self.is_gone
+
+    async def clean(self) -> bool:
+        await self.cleaned.wait()
+        return not self.is_gone
+
+    async def shut(self) -> None:
+        self.shuts += 1
+
+
+class Lines:
+    """All connections of a test."""
+
+    def __init__(self) -> None:
+        self.made: list[Line] = []
+
+    async def connect(self, login: str) -> Line:
+        self.made.append(Line())
+        return self.made[-1]
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+async def pool(lines: Lines) -> AsyncGenerator[ConnectionPool[str, Line]]:
+    pool = ConnectionPool(lines.connect, max_idle=2, idle_s=60)
+    yield pool
+    await pool.close()
+    assert all(line.shuts for line in lines.made)
+
+
+Pool = ConnectionPool[str, Line]
+
+
+async def giving_back(pool: Pool, line: Line) -> asyncio.Task[None]:
+    """A connection on its way back that is being cleaned."""
+    line.cleaned.clear()
+    task = asyncio.create_task(pool.give_back("ana", line))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_connection_is_kept_for_its_login(pool: Pool) -> None:
+    first, second = await pool.take("ana"), await pool.take("ana")
+    await pool.give_back("ana", first)
+    await pool.give_back("ana", second)
+    other = await pool.take("bob")
+    assert other not in {first, second}
+    assert await pool.take("ana") is second
+    assert await pool.take("ana") is first
+    for line in (first, second, other):
+        await line.shut()
+
+
+async def test_no_more_than_may_wait_are_kept(pool: Pool, lines: Lines) -> None:
+    for _ in range(3):
+        await pool.take("ana")
+    for line in lines.made:
+        await pool.give_back("ana", line)
+    assert [line.shuts for line in lines.made] == [0, 0, 1]
+
+
+async def test_a_connection_that_closed_while_it_was_idle_is_closed_here_too(pool: Pool) -> None:
+    line = await pool.take("ana")
+    await pool.give_back("ana", line)
+    line.is_gone = True
+    fresh = await pool.take("ana")
+    assert fresh is not line
+    assert line.shuts == 1
+    await pool.give_back("ana", fresh)
+
+
+async def test_a_connection_that_is_cleaned_while_the_pool_closes_is_closed(pool: Pool) -> None:
+    line = await pool.take("ana")
+    back = await giving_back(pool, line)
+    await pool.close()
+    assert not line.shuts
+    line.cleaned.set()
+    await back
+    assert line.shuts == 1
+    with pytest.raises(EngineUnavailable):
+        await pool.take("ana")
+
+
+async def test_a_connection_whose_cleaning_is_cancelled_is_closed(pool: Pool) -> None:
+    line = await pool.take("ana")
+    back = await giving_back(pool, line)
+    back.cancel()
+    await asyncio.wait({back})
+    assert back.cancelled()
+    assert line.shuts == 1
+
+
+async def test_connections_that_are_cleaned_at_once_are_not_more_than_may_wait(pool: Pool, lines: Lines) -> None:
+    for _ in range(4):
+        await pool.take("ana")
+    backs = [await giving_back(pool, line) for line in lines.made]
+    for line in lines.made:
+        line.cleaned.set()
+    await asyncio.gather(*backs)
+    assert sum(line.shuts for line in lines.made) == 2
