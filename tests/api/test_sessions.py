@@ -213,6 +213,19 @@ class TestCredentials:
         await closed(ana, type="login", id=session["id"])
         assert (await ana.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
 
+    @pytest.mark.item(59)
+    async def test_credentials_that_cannot_be_read_are_asked_for_again(self, api: Api, ana: Caller):
+        """As when the key that they were sealed with is gone."""
+        session = await opened(ana, "login", self._properties("planted-secret"))
+        await api.database.execute("update sessions set sealed_credentials = 'x' where id = $1", session["id"])
+        for path, fields in (
+            ("editor/execute/login", {"statement": "SELECT 1"}),
+            ("editor/autocomplete", {"snippet": '{"type": "login"}'}),
+        ):
+            body = await ana.told(path, **fields)
+            assert (body["status"], body["code"]) == (401, "credentials_required")
+        await closed(ana, type="login", id=session["id"])
+
     @pytest.mark.item(58)
     @pytest.mark.item(59)
     async def test_a_password_appears_nowhere(self, api: Api, ana: Caller):

@@ -2,12 +2,16 @@
 
 import json
 
+import structlog
+
 from queryserver.domain.connector import Connector
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Credentials
 from queryserver.interfaces.sealing import Sealer
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.services.connectors import Connectors
+
+log = structlog.get_logger(__name__)
 
 
 class CredentialBook:
@@ -23,7 +27,13 @@ class CredentialBook:
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
-        return self.unseal(sealed) if sealed else None
+        if sealed is None:
+            return None
+        try:
+            return self.unseal(sealed)
+        except ValueError as error:  # their key is gone: the caller can give them again
+            log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
+            return None
 
     async def are_missing(self, user: User, connector: Connector) -> bool:
         """Whether the data source is known to need a login that the caller has not given."""
@@ -35,6 +45,6 @@ class CredentialBook:
         return self._sealer.seal(json.dumps([credentials.username, credentials.password]).encode())
 
     def unseal(self, sealed: bytes) -> Credentials:
-        """The opposite of `seal`."""
+        """The opposite of `seal`. Raises ValueError when they were changed or their key is unknown."""
         username, password = json.loads(self._sealer.unseal(sealed))
         return Credentials(username, password)
