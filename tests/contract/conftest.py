@@ -1,6 +1,7 @@
 """How the contract suites are collected: facts become parameters, declared failures become strict expectations."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,18 @@ pytest.register_assert_rewrite(
 )
 
 _EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
+
+
+@pytest.fixture
+def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes an authority, given as PEM text, the only one of the system, until the end of the test."""
+
+    def only(authority: str) -> None:
+        file = tmp_path / "authorities.pem"
+        file.write_text(authority)
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+
+    return only
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

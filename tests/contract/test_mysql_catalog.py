@@ -1,13 +1,12 @@
 """The metadata of MariaDB, the wire-compatible peer of MySQL, keep the catalogue's rules."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.domain.catalog import ForeignKey, TableColumn
@@ -92,13 +91,6 @@ FACTS = CatalogFacts(
     drop_function=("DROP FUNCTION {db}.twice",),
     catalog_on=lambda session: MysqlCatalog(session, mariadb=True),
 )
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    """MariaDB with fresh data."""
-    with mariadb_server() as address:
-        yield address
 
 
 @pytest.mark.engine("mariadb")

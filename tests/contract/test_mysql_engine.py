@@ -1,14 +1,13 @@
 """MariaDB, the wire-compatible peer of MySQL, keeps the rules of all engines."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from decimal import Decimal
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.domain.errors import StatementRejected
@@ -107,13 +106,6 @@ FACTS = EngineFacts(
     nothing_sql=("", "  \n", "-- nothing", "/* nothing */", "# nothing"),
     driver_words=("asyncmy", "127.0.0.1", "Traceback"),
 )
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    """MariaDB with fresh data."""
-    with mariadb_server() as address:
-        yield address
 
 
 @pytest.mark.engine("mariadb")

@@ -1,22 +1,14 @@
 """MariaDB over a line that breaks."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_mysql_engine import FACTS
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress
 
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.interfaces.engine import Engine
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    """MariaDB with fresh data."""
-    with mariadb_server() as address:
-        yield address
 
 
 @pytest.mark.engine("mariadb")

@@ -2,13 +2,12 @@
 
 import asyncio
 import resource
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress
 
 from queryserver.domain.errors import (
@@ -23,12 +22,6 @@ from queryserver.engines.streamed_session import StreamedSession
 from queryserver.interfaces.engine import Credentials, SessionOptions
 
 pytestmark = pytest.mark.engine("mariadb")
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    with mariadb_server() as address:
-        yield address
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The metadata of PostgreSQL keep the catalogue's rules: the newest release, always; release 15 when asked for."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -8,7 +8,6 @@ from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFac
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.contract.test_postgresql_engine import address_of
-from tests.engines.postgresql import system_server
 from tests.engines.servers import ServerAddress, free_port
 from tests.fixtures.database import execute
 
@@ -128,13 +127,6 @@ FACTS = CatalogFacts(
     ),
     catalog_on=PostgresqlCatalog,
 )
-
-
-@pytest.fixture(scope="module")
-def release15() -> Generator[ServerAddress]:
-    """PostgreSQL 15 with fresh data."""
-    with system_server() as address:
-        yield address
 
 
 class PostgresqlCatalogContract(CatalogContract):

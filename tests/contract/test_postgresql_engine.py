@@ -1,7 +1,7 @@
 """PostgreSQL keeps the rules of all engines: the newest release, always; release 15 when it is asked for."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -9,7 +9,6 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.postgresql import system_server
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.domain.result import ResultType
@@ -128,13 +127,6 @@ def address_of(dsn: str) -> PostgresqlAddress:
     assert url.hostname
     assert url.port
     return PostgresqlAddress(url.hostname, url.port, url.path[1:], url.username, url.password)
-
-
-@pytest.fixture(scope="module")
-def release15() -> Generator[ServerAddress]:
-    """PostgreSQL 15 with fresh data."""
-    with system_server() as address:
-        yield address
 
 
 class PostgresqlContract(EngineContract):

@@ -1,6 +1,6 @@
 """The metadata that SQLAlchemy's Inspector tells keep the rules: PyMySQL and MariaDB stand for the others."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,6 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.contract.test_mysql_catalog import FACTS as MARIADB_FACTS
 from tests.contract.test_sqlalchemy_engine import engine_on
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.interfaces.engine import Engine
@@ -39,13 +38,6 @@ FACTS = replace(
     drop_function=(),
     catalog_on=None,
 )
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    """MariaDB with fresh data."""
-    with mariadb_server() as address:
-        yield address
 
 
 @pytest.mark.engine("mariadb")

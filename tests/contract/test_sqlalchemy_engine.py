@@ -1,7 +1,7 @@
 """The engine for any SQLAlchemy dialect keeps the rules of all engines: PyMySQL and MariaDB stand for the others."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from decimal import Decimal
 
@@ -13,7 +13,6 @@ from tests.contract.engine_driving import run
 from tests.contract.engine_facts import TypeFact
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_mysql_engine import FACTS as MARIADB_FACTS
-from tests.engines.mariadb import mariadb_server
 from tests.engines.servers import ServerAddress, free_port
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
@@ -56,13 +55,6 @@ FACTS = replace(
     types=TYPES,
     driver_words=("pymysql", "sqlalchemy", "sqlalche.me", "127.0.0.1", "[SQL:", "(1146"),
 )
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Generator[ServerAddress]:
-    """MariaDB with fresh data."""
-    with mariadb_server() as address:
-        yield address
 
 
 def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -> SqlalchemyEngine:

@@ -1,7 +1,7 @@
 """Trino behind HTTPS with logins by password and by token, through the settings that an administrator gives."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 import pytest
@@ -91,22 +91,13 @@ async def test_another_process_goes_on_over_https(secured_trino_server: SecuredA
 
 
 async def test_a_url_with_a_password_means_https_and_the_authorities_of_the_system(
-    secured_trino_server: SecuredAddress, trusted_by_the_system: None
+    secured_trino_server: SecuredAddress, trust: Callable[[str], None]
 ):
+    trust(secured_trino_server.authority)
     password = PASSWORDS[SERVICE].replace(" ", "%20")
     url = f"trino://{SERVICE}:{password}@localhost:{secured_trino_server.port}/tpch/tiny"
     async with built("sqlalchemy", url=url) as engine:
         assert await cell(engine, "SELECT count(*) FROM nation") == 25
-
-
-@pytest.fixture
-def trusted_by_the_system(
-    secured_trino_server: SecuredAddress, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the machine's administrator had added the authority."""
-    file = tmp_path_factory.mktemp("authorities") / "all.pem"
-    file.write_text(secured_trino_server.authority)
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(secured_trino_server: SecuredAddress):

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.engines.certificates import ServerCertificate
 from tests.engines.servers import ServerAddress, data_directory, free_port, listens, require, run, serving
 
 _PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
@@ -22,12 +23,17 @@ _ACCOUNT = """\
 CREATE DATABASE users;
 CREATE USER admin@'%' IDENTIFIED BY 'secret';
 GRANT ALL ON *.* TO admin@'%' WITH GRANT OPTION;
+CREATE USER private@'%' IDENTIFIED BY 'secret' REQUIRE SSL;
+GRANT ALL ON users.* TO private@'%';
 """
 
 
 @contextmanager
-def mariadb_server() -> Generator[ServerAddress]:
-    """MariaDB with fresh data, a database `users` and an administrator."""
+def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
+    """MariaDB with fresh data, a database `users`, an administrator, and `private` whom it lets in by TLS only.
+
+    Without a certificate it offers no TLS.
+    """
     server = require(_program("mariadbd"), "mariadb")
     installer = require(_program("mariadb-install-db"), "mariadb")
     with data_directory() as directory:
@@ -42,6 +48,9 @@ def mariadb_server() -> Generator[ServerAddress]:
         address = ServerAddress("127.0.0.1", free_port(), "admin", "secret")
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         places = [f"--datadir={data}", f"--port={address.port}", f"--socket={directory / 's'}"]
+        if certificate is not None:
+            file, key = certificate.write(directory)
+            places += [f"--ssl-cert={file}", f"--ssl-key={key}"]
         command = [server, "--no-defaults", *places, *settings, f"--init-file={accounts}"]
         # The init file is read before the port is opened.
         with serving(command, directory, lambda: listens(address.port), signal.SIGTERM):

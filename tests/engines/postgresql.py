@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.engines.certificates import ServerCertificate
 from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
 
 BINARIES = Path("/usr/lib/postgresql/15/bin")
@@ -17,10 +18,18 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
 }
 
+_TLS_RULES = """\
+hostssl all all 127.0.0.1/32 scram-sha-256
+hostnossl all admin 127.0.0.1/32 scram-sha-256
+"""
+
 
 @contextmanager
-def system_server() -> Generator[ServerAddress]:
-    """PostgreSQL 15 with fresh data (Debian: postgresql-15)."""
+def system_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
+    """PostgreSQL 15 with fresh data (Debian: postgresql-15).
+
+    With a certificate it lets nobody but its administrator in without TLS; without one it offers no TLS.
+    """
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory:
         address = ServerAddress("127.0.0.1", free_port(), "admin", "secret")
@@ -28,10 +37,17 @@ def system_server() -> Generator[ServerAddress]:
         password_file.write_text(address.password)
         initdb = [BINARIES / "initdb", "-D", data, "-U", address.user, "--pwfile", password_file, "-A", "scram-sha-256"]
         run([*initdb, "-E", "UTF8", "--locale=C", "--no-sync"], directory, env={**os.environ, "LC_ALL": "C"})
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        chosen = _SETTINGS if certificate is None else _SETTINGS | _tls_settings(certificate, directory, data)
+        settings = [word for name, value in chosen.items() for word in ("-c", f"{name}={value}")]
         command = [BINARIES / "postgres", "-D", data, "-p", str(address.port), *settings]
         with serving(command, directory, lambda: _accepts(address), signal.SIGINT):
             yield address
+
+
+def _tls_settings(certificate: ServerCertificate, directory: Path, data: Path) -> dict[str, str]:
+    (data / "pg_hba.conf").write_text(_TLS_RULES)
+    file, key = certificate.write(directory)
+    return {"ssl": "on", "ssl_cert_file": str(file), "ssl_key_file": str(key)}
 
 
 def _accepts(address: ServerAddress) -> bool:

@@ -3,6 +3,9 @@
 import ssl
 from typing import Any
 
+_PLAIN_TEXT = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""What OpenSSL 3.0, and from 3.2 on, calls an answer that is no TLS at all."""
+
 
 class _NamedContext(ssl.SSLContext):
     """Expects the certificate of `server_name`, whatever address the driver says it connects to."""
@@ -48,21 +51,26 @@ def client_tls(server_name: str, *, validate: bool = True, check_name: bool = Tr
     return context
 
 
-def no_connection(server: str, error: BaseException) -> str:
-    """What to tell of a connection that could not be made: with the reason where TLS is it, without any other."""
-    told = f"No connection to {server} could be made"
-    reason = _reason(error)
-    return f"{told}: {reason}." if reason else f"{told}."
+_CAUSES = 10
+NO_TLS = "it offers no TLS"
+
+
+def no_connection(server: str, error: BaseException, *, reason: str = "") -> str:
+    """What to tell of a connection that could not be made: with the reason where TLS is it, without any other.
+
+    `reason` is what only the driver of that server can tell.
+    """
+    told = reason or _reason(error)
+    return f"No connection to {server} could be made{': ' if told else ''}{told}."
 
 
 def _reason(error: BaseException) -> str:
     """In the words of the TLS library, which names neither files nor addresses but those of the certificate."""
     cause: BaseException | None = error
-    while cause is not None:
+    for _ in range(_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate was not accepted ({cause.verify_message.rstrip('.')})"
         if isinstance(cause, ssl.SSLError):
-            words = (cause.reason or "").replace("_", " ").lower()
-            return f"TLS could not be agreed on ({words})" if words else "TLS could not be agreed on"
-        cause = cause.__cause__ or cause.__context__
+            return NO_TLS if cause.reason in _PLAIN_TEXT else "TLS could not be agreed on"
+        cause = cause and (cause.__cause__ or cause.__context__)
     return ""

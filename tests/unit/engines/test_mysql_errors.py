@@ -85,5 +85,11 @@ def test_the_address_that_the_server_saw_is_not_told() -> None:
     assert told_on_connect(error).message == "Access denied for user 'ann' (using password: YES)"
 
 
+def test_a_server_that_takes_nobody_without_tls_is_told_in_its_own_words() -> None:
+    error = told_on_connect(driver.OperationalError(3159, "Connections using insecure transport are prohibited"))
+    assert isinstance(error, EngineUnavailable)
+    assert "insecure transport" in error.message
+
+
 def test_a_server_that_asks_for_a_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message

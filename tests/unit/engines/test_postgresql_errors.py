@@ -93,6 +93,14 @@ def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: ty
     assert type(told_on_connect(server_error(sqlstate, "text"))) is expected
 
 
+@pytest.mark.security("T23")
+def test_the_address_that_the_server_saw_is_not_told() -> None:
+    text = 'no pg_hba.conf entry for host "10.0.0.7", user "ann", database "shop", no encryption'
+    assert told_on_connect(server_error("28000", text)).message == (
+        'no pg_hba.conf entry for user "ann", database "shop", no encryption'
+    )
+
+
 def test_only_the_time_limit_of_the_server_is_a_timeout() -> None:
     assert type(told(server_error("57014", "canceling statement due to statement timeout"))) is EngineTimeout
     assert type(told(server_error("57014", "canceling statement due to user request"))) is StatementRejected

@@ -32,6 +32,7 @@ DRIVER_ERRORS = (driver.MySQLError, OSError, RuntimeError)
 _REFUSED_LOGIN = frozenset({1045, 1130, 1251, 1698, 1820, 1862, LOGIN_REFUSED, 3118, 4151})
 # 1040 and 1203 too many connections, 1053 shutdown, 1226 resource limit, 1129 host blocked.
 _NOT_READY = frozenset({1040, 1053, 1129, 1203, 1226})
+_WANTS_TLS = 3159
 # 1969 MariaDB's max_statement_time, 3024 MySQL's max_execution_time, 1205 lock wait timeout.
 _TIME_LIMITS = frozenset({1205, 1969, 3024})
 # 1053 shutdown, 1927 and 3169 connection killed, 1152 to 1161 broken packets, 4031 idle too long.
@@ -86,6 +87,8 @@ def _connect_error(error: Exception) -> EngineError:
     number = number_of(error)
     if number in _REFUSED_LOGIN:
         return CredentialsRequired(_text_of(error))
+    if number == _WANTS_TLS:
+        return EngineUnavailable(_text_of(error))
     if number in _NOT_READY or _is_of_the_driver(error):
         return EngineUnavailable(no_connection("MySQL", error))
     return StatementRejected(_text_of(error))

@@ -1,5 +1,6 @@
 """asyncpg's exceptions as domain errors: the only place where they are known."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -15,9 +16,11 @@ from queryserver.domain.errors import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.engines.tls import no_connection
+from queryserver.engines.tls import NO_TLS, no_connection
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
+_CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')
+"""The address that the server saw us come from."""
 _NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 _TIME_LIMITS = (
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -42,13 +45,18 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except _REFUSED_LOGIN as error:
-        raise CredentialsRequired(text_of(error)) from error
+        raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
-        raise EngineUnavailable(no_connection("PostgreSQL", error)) from error
+        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=_refused_tls(error))) from error
     except asyncpg.PostgresError as error:
         raise StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise EngineUnavailable("PostgreSQL refused the connection.") from error
+
+
+def _refused_tls(error: BaseException) -> str:
+    """asyncpg tells a server without TLS only by the text of a general error class."""
+    return NO_TLS if type(error) is ConnectionError and "rejected SSL" in str(error) else ""
 
 
 @contextmanager

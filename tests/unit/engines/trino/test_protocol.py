@@ -332,6 +332,11 @@ async def test_a_login_is_sent_as_configured() -> None:
         ({"username": "etl", "password": "pw", "authentication": Authentication.BASIC, "has_impersonation": True},
          NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
         ({"username": None, "authentication": Authentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
+        # Latin-1, which Trino reads; UTF-8 where that has no such letter.
+        ({"username": "etl", "password": "p\u00fc", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+         "Basic ZXRsOnD8"),
+        ({"username": "etl", "password": "p\u20ac", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+         "Basic ZXRsOnDigqw="),
         ({"authentication": Authentication.JWT}, by_token, "ada", "Bearer abc"),
     ]  # fmt: skip
     for address, options, user, authorization in cases:
