@@ -69,7 +69,7 @@ class TestCancel:
         second = (await ana.execute("mysql", marked, session_id=session))["history_uuid"]
         began = time.monotonic()
         assert (await ana.on(second, "cancel_statement"))["query_status"]["state"] == "canceled"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4, "no engine has to confirm it, for which a cancel waits 5 s"
         assert await ana.state(first) == "running"
         await ana.on(first, "cancel_statement")
         assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0

@@ -11,6 +11,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.fixtures.database import execute
+from tests.timing import at_best
 
 from queryserver.embedded.postgres import EmbeddedPostgres
 
@@ -98,14 +99,18 @@ class TestEngines:
             for _ in range(count)
         ]
         theirs = (await bob.run("mysql", "rows 3"))["history_uuid"]
-        slowest = 0.0
-        for _ in range(10):
-            for call in (bob.on(theirs, "check_status"), bob.history(), bob.page(theirs, start_row=0)):
-                began = time.monotonic()
-                await call
-                slowest = max(slowest, time.monotonic() - began)
+
+        async def slowest_of_many() -> tuple[float, None]:
+            slowest = 0.0
+            for _ in range(10):
+                for call in (bob.on(theirs, "check_status"), bob.history(), bob.page(theirs, start_row=0)):
+                    began = time.monotonic()
+                    await call
+                    slowest = max(slowest, time.monotonic() - began)
+            return slowest, None
+
+        await at_best(slowest_of_many, below_s=1)
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in operations))
-        assert slowest < 1
 
 
 class TestReadOnly:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Caller, verdict
+from tests.timing import at_best, soon
 
 from queryserver.domain.splitter import statement_hash
 
@@ -119,13 +120,18 @@ class TestSplitting:
         chosen = random.Random(5)
         pieces = ["'", '"', "`", "$$", "$a$", "--", "\n", "/*", "*/", ";", "\\", "x", " ", "[", "]", "#"]
         script = "SELECT 1;" + "".join(chosen.choices(pieces, k=2_000_000))
-        halves: list[float] = []
-        for part in (script[: len(script) // 4], script):
-            began = time.monotonic()
-            body = await ana.execute(dialect, part)
-            halves.append(time.monotonic() - began)
-            assert body["handle"]["statement"] == "SELECT 1"
-        assert halves[1] < 4 * 3 * max(halves[0], 0.05)
+
+        async def compared() -> tuple[float, None]:
+            took: list[float] = []
+            for part in (script[: len(script) // 4], script):
+                began = time.monotonic()
+                body = await ana.execute(dialect, part)
+                took.append(time.monotonic() - began)
+                assert body["handle"]["statement"] == "SELECT 1"
+            return took[1] / max(took[0], 0.05), None
+
+        # Four times the text.
+        await at_best(compared, below_s=4 * 3)
 
 
 class TestContinuing:
@@ -242,7 +248,5 @@ class TestContinuing:
         assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
 
     async def test_ten_thousand_statements_are_counted_and_the_first_runs(self, ana: Caller, dialect: Dialect):
-        began = time.monotonic()
-        body = await ana.run(dialect, "SELECT 1;\n" * 10_000)
-        assert time.monotonic() - began < 2
+        body = await soon(lambda: ana.run(dialect, "SELECT 1;\n" * 10_000), within_s=2)
         assert (body["status"], body["handle"]["statements_count"]) == (0, 10_000)
