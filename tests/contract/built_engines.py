@@ -23,9 +23,9 @@ _REFUSED_WITHIN_S = 20
 
 
 @asynccontextmanager
-async def built(interface: str, **options: str | int | bool) -> AsyncGenerator[Engine]:
+async def built(interface: str, *, dialect: str = "shop", **options: str | int | bool) -> AsyncGenerator[Engine]:
     """The engine of a connector of that interface, closed at the end."""
-    connector = Connector("shop", "shop", interface, "Shop", _LIMITS, options=MappingProxyType(options))
+    connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options))
     engine = build_engine(connector, BuildContext.of(Settings()))
     try:
         yield engine

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import ClassVar
 
 import psutil
 import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_faults import FaultsContract
@@ -204,13 +206,43 @@ class TestHiveFaults(FaultsContract):
         return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),), session_conf=conf, limits=SHORT), HIVE)
 
 
+@pytest.mark.engine("hive")
+@pytest.mark.capability("Nothing goes on for nobody")
+async def test_a_caller_who_leaves_while_a_session_is_opened_leaves_none(hive_server: ServerAddress) -> None:
+    """Hive takes some 50 ms to open one, and keeps it when its connection is closed."""
+    engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),)), HIVE)
+
+    async def visit() -> None:
+        async with engine.session(USER, NO_OPTIONS):
+            pass
+
+    before = await sessions_open(hive_server.port)
+    async with engine.session(USER, NO_OPTIONS):
+        assert await sessions_open(hive_server.port) == before + 1
+    for milliseconds in range(0, 80, 5):
+        visiting = asyncio.create_task(visit())
+        await asyncio.wait({visiting}, timeout=milliseconds / 1000)
+        visiting.cancel()
+        await asyncio.wait({visiting})
+    await engine.close()
+    assert await sessions_open(hive_server.port) == before
+
+
 async def statements_at_work(port: int) -> int:
     """How many statements the HiveServer2 that listens on `port` carries out."""
-    return sum("SQLOperation.runQuery" in stack for stack in await _stacks(port))
+    stacks = (await _asked_of_jvm(port, "Thread.print")).split("\n\n")
+    return sum("SQLOperation.runQuery" in stack for stack in stacks)
 
 
-async def _stacks(port: int) -> list[str]:
-    """The stack of each Java thread of the server that listens on `port`."""
+async def sessions_open(port: int) -> int:
+    """How many sessions live in the memory of the HiveServer2 that listens on `port`."""
+    histogram = await _asked_of_jvm(port, "GC.class_histogram")
+    instances = re.findall(r"^ *\d+: +(\d+) +\d+ +[\w.]+\.HiveSessionImpl\b", histogram, re.MULTILINE)
+    return sum(map(int, instances))
+
+
+async def _asked_of_jvm(port: int, question: str) -> str:
+    """What the Java process that listens on `port` answers to a command of jcmd."""
     (pid,) = {
         one.pid
         for one in psutil.net_connections("tcp4")
@@ -218,9 +250,9 @@ async def _stacks(port: int) -> list[str]:
     }
     tool = Path(psutil.Process(pid).exe()).with_name("jcmd")
     asked = await asyncio.create_subprocess_exec(
-        tool, str(pid), "Thread.print", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        tool, str(pid), question, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(30):
         told, _ = await asked.communicate()
     assert asked.returncode == 0
-    return told.decode(errors="replace").split("\n\n")
+    return told.decode(errors="replace")

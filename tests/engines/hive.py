@@ -8,34 +8,68 @@ once. A Tez job in local mode holds CancelOperation until its running task ends,
 """
 
 import getpass
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from tests.engines.cache import RECIPES
-from tests.engines.java import OPENS, java_17, jvm, maven
+from tests.engines.java import OPENS, Jdk, java_17, jvm, maven
 from tests.engines.servers import ServerAddress, data_directory, free_port, listens
 
-_NAME = "hive"
-_SETTINGS = RECIPES / _NAME / "conf"
+NAME = "hive"
+_SETTINGS = RECIPES / NAME / "conf"
+
+
+@dataclass(frozen=True, slots=True)
+class HiveProgram:
+    """What HiveServer2 runs with."""
+
+    jdk: Jdk
+    libraries: Path
+
+
+def hive_program() -> HiveProgram:
+    """Hive 4.0, downloaded once."""
+    return HiveProgram(java_17(NAME), maven(NAME, "dependency:copy-dependencies"))
 
 
 @contextmanager
 def hive_server() -> Generator[ServerAddress]:
     """Hive 4.0 with an empty metastore, binary transport, SASL PLAIN that lets in any user with any password."""
-    jdk = java_17(_NAME)
-    libraries = maven(_NAME, "dependency:copy-dependencies")
-    (bridge,) = libraries.glob("log4j-1.2-api-*.jar")
     address = ServerAddress("127.0.0.1", free_port(), "svc", "secret")
-    with data_directory() as directory:
-        environment = {
-            "HIVE_PORT": str(address.port),
-            "HIVE_DATA": str(directory),
-            # Tez looks whether its files belong to this user.
-            "HADOOP_USER_NAME": getpass.getuser(),
-        }
-        arguments = [
-            *("-Xmx1g", *OPENS, "-cp", f"{_SETTINGS}:{bridge}:{libraries}/*"),
-            "org.apache.hive.service.server.HiveServer2",
-        ]
-        with jvm(jdk, arguments, directory, lambda: listens(address.port), environment):
-            yield address
+    # Whoever calls, Tez runs as this user: it looks whether its files belong to the one it runs as.
+    environment = {"HADOOP_USER_NAME": getpass.getuser()}
+    with (
+        data_directory() as directory,
+        hive_node(hive_program(), directory, address.port, memory="1g", environment=environment),
+    ):
+        yield address
+
+
+@contextmanager
+def hive_node(
+    program: HiveProgram,
+    directory: Path,
+    port: int,
+    *,
+    memory: str,
+    classes: Sequence[Path] = (),
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[None]:
+    """One HiveServer2 that keeps everything in `directory`; `settings` go before those of its file."""
+    (bridge,) = program.libraries.glob("log4j-1.2-api-*.jar")
+    class_path = ":".join(map(str, (_SETTINGS, *classes, bridge, program.libraries / "*")))
+    variables = {
+        "HIVE_PORT": str(port),
+        "HIVE_DATA": str(directory),
+        **(environment or {}),
+    }
+    arguments = [
+        *(f"-Xmx{memory}", *OPENS, "-cp", class_path),
+        "org.apache.hive.service.server.HiveServer2",
+        *(part for name, value in (settings or {}).items() for part in ("--hiveconf", f"{name}={value}")),
+    ]
+    with jvm(program.jdk, arguments, directory, lambda: listens(port), variables):
+        yield

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.engines.hive import hive_server
+from tests.engines.hive_secured import SecuredHive, secured_hive_server
 from tests.engines.phoenix import phoenix_server
 from tests.engines.servers import HttpAddress, ServerAddress
 from tests.engines.sparksql import spark_server
@@ -15,7 +16,7 @@ from tests.engines.trino import trino_server
 from tests.engines.trino_secured import SecuredAddress, secured_trino_server
 from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
 
-Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | SecuredAddress]]
+Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | SecuredHive | SecuredAddress]]
 
 
 @pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)
@@ -23,6 +24,7 @@ Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | Secur
     "recipe",
     [
         pytest.param(hive_server, marks=pytest.mark.engine("hive"), id="hive"),
+        pytest.param(secured_hive_server, marks=pytest.mark.engine("hive"), id="secured hive"),
         pytest.param(phoenix_server, marks=pytest.mark.engine("phoenix"), id="phoenix"),
         pytest.param(spark_server, marks=pytest.mark.engine("sparksql"), id="sparksql"),
         pytest.param(trino_server, marks=pytest.mark.engine("trino"), id="trino"),

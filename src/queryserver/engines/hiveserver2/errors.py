@@ -6,7 +6,6 @@ ServerRefused       an answer with an error status
 """
 
 import re
-import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -24,6 +23,7 @@ from queryserver.domain.errors import (
 )
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
+from queryserver.engines.tls import no_connection
 
 _FINE = frozenset({TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING})
 
@@ -65,13 +65,6 @@ LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTP
 """What transports raise when a connection is no longer usable."""
 
 EXPIRED = "Results have expired: the engine no longer knows this statement."
-_UNTRUSTED = "The engine's certificate is not from an authority that is trusted here."
-_FLAWS = {
-    10: "The engine's certificate has expired.",
-    62: "The engine's certificate is made out to another name.",
-    64: "The engine's certificate is made out to another address.",
-}
-"""By OpenSSL's numbers (X509_V_ERR_...)."""
 _UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
 _NOT_ALLOWED = re.compile(r"(?i)impersonat|proxy privilege|not authorized to delegate|authenticat|unauthorized|doas")
 _NO_SESSION = re.compile(
@@ -92,12 +85,8 @@ def connect_errors() -> Generator[None]:
         yield
     except LoginRefused as error:
         raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
-    except ssl.SSLCertVerificationError as error:
-        raise EngineUnavailable(_FLAWS.get(error.verify_code, _UNTRUSTED)) from error
-    except ssl.SSLError as error:
-        raise EngineUnavailable("No encrypted connection to the engine could be made.") from error
     except (*LOST_IN_TRANSIT, WireLost) as error:
-        raise EngineUnavailable("No connection to the engine could be made.") from error
+        raise EngineUnavailable(no_connection("the engine", error)) from error
 
 
 @contextmanager
@@ -106,7 +95,7 @@ def call_errors(purpose: Purpose) -> Generator[None]:
     try:
         yield
     except WireLost as error:
-        raise _lost(purpose, sent=error.sent) from error
+        raise _lost(purpose, error) from error
     except LoginRefused as error:
         raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
     except ServerRefused as error:
@@ -115,10 +104,10 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         raise domain_error(clean_message(error.message), purpose) from error
 
 
-def _lost(purpose: Purpose, *, sent: bool) -> EngineError:
+def _lost(purpose: Purpose, error: WireLost) -> EngineError:
     if purpose is Purpose.OPEN:
-        return EngineUnavailable("No connection to the engine could be made.")
-    if purpose is Purpose.SUBMIT and not sent:
+        return EngineUnavailable(no_connection("the engine", error))
+    if purpose is Purpose.SUBMIT and not error.sent:
         return SessionLost("The engine session is gone; the statement was not started.")
     return OutcomeUnknown("The connection to the engine was lost while the statement ran.")
 

@@ -1,0 +1,192 @@
+"""Hive behind TLS with checked passwords and doAs, and Hive without SASL, through the settings of an administrator."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+from tests.contract.built_engines import assert_tells_nothing, built, cell, refusal
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, read, run, started
+from tests.contract.test_hive_engine import FACTS
+from tests.engines.certificates import Authority
+from tests.engines.hive_secured import PASSWORDS, SERVICE, SecuredHive
+from tests.engines.servers import ServerAddress
+
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Credentials, Engine, OperationState, ResumableEngine, SessionOptions
+
+pytestmark = pytest.mark.engine("hive")
+
+ANA = User(id=2, username="ana")
+BOB = User(id=3, username="bob")
+WHO = "SELECT concat(current_user(), '/', logged_in_user())"
+"""Whose rights the statement has, and who the session is."""
+ROWS = 5_000
+WIDE = 2_000
+"""Characters in each row: all rows together take several frames of TLS, and many reads."""
+
+
+def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
+    """An engine with the service's own login, which acts for nobody else."""
+    settings: dict[str, str | int | bool] = {
+        "server_host": "localhost",
+        "server_port": server.port,
+        "use_ssl": True,
+        "ssl_ca": server.authority,
+        "auth_mechanism": "LDAP",
+        "username": SERVICE,
+        "password": PASSWORDS[SERVICE],
+        "impersonation_enabled": False,
+    }
+    return built("hiveserver2", dialect="hive", **(settings | changes))
+
+
+def nosasl(server: ServerAddress, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
+    """An engine whose callers are believed who they are."""
+    settings = {"server_host": server.host, "server_port": server.port, "auth_mechanism": "NOSASL"}
+    return built("hiveserver2", dialect="hive", **(settings | changes))
+
+
+def with_password(password: str) -> SessionOptions:
+    """A login of Ana's."""
+    return SessionOptions(credentials=Credentials("ana", password))
+
+
+@pytest.fixture(params=["TLS", "NOSASL"])
+async def engine(
+    request: pytest.FixtureRequest, secured_hive_server: SecuredHive, nosasl_hive_server: ServerAddress
+) -> AsyncGenerator[Engine]:
+    """Of both servers in turn."""
+    either = secured(secured_hive_server) if request.param == "TLS" else nosasl(nosasl_hive_server)
+    async with either as engine:
+        yield engine
+
+
+async def test_megabytes_of_rows_come_whole(engine: Engine) -> None:
+    async with engine.session(USER, NO_OPTIONS) as session:
+        wide = f"concat(rpad('', {WIDE}, 'x'), CAST(i AS string))"
+        rows = f"SELECT {wide} FROM (SELECT posexplode(split(space({ROWS - 1}), ' ')) AS (i, x)) t"
+        answer = await run(session, rows)
+        assert [text.lstrip("x") for (text,) in answer.rows] == [str(number) for number in range(ROWS)]
+        assert {text.count("x") for (text,) in answer.rows} == {WIDE}
+
+
+async def test_a_statement_is_canceled(engine: Engine) -> None:
+    async with engine.session(USER, NO_OPTIONS) as session:
+        handle = await session.submit(FACTS.slow_sql)
+        await started(session, handle)
+        await session.cancel(handle)
+        assert (await ended(session, handle)).state is OperationState.CANCELED
+
+
+async def test_another_process_goes_on(engine: Engine) -> None:
+    assert isinstance(engine, ResumableEngine)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        handle = await session.submit(FACTS.rows_sql(ROWS))
+        token = session.resume_token(handle)
+        session.detach()
+    async with engine.reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
+        await ended(again, found)
+        assert len(await read(again, found)) == ROWS
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(secured_hive_server: SecuredHive) -> None:
+    for authorities in (Authority().certificate, ""):
+        async with secured(secured_hive_server, ssl_ca=authorities) as engine:
+            error = await refusal(engine)
+            assert isinstance(error, EngineUnavailable)
+            assert error.message.startswith(
+                "No connection to the engine could be made: its certificate was not accepted"
+            )
+            assert_tells_nothing(error, PASSWORDS[SERVICE])
+
+
+async def test_a_certificate_of_another_name_is_refused(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, server_host="127.0.0.1") as engine:
+        error = await refusal(engine)
+        assert isinstance(error, EngineUnavailable)
+        assert "its certificate was not accepted (IP address mismatch" in error.message
+        assert_tells_nothing(error, PASSWORDS[SERVICE])
+
+
+async def test_any_certificate_will_do_where_the_settings_say_so(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, server_host="127.0.0.1", ssl_ca="", ssl_validate=False) as engine:
+        assert await cell(engine, WHO) == f"{SERVICE}/{SERVICE}"
+
+
+async def test_a_server_with_tls_cannot_be_had_without(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, use_ssl=False) as engine:
+        error = await refusal(engine)
+        assert isinstance(error, EngineUnavailable)
+        assert_tells_nothing(error, PASSWORDS[SERVICE])
+
+
+async def test_a_server_without_tls_cannot_be_had_with_it(nosasl_hive_server: ServerAddress) -> None:
+    async with nosasl(nosasl_hive_server, use_ssl=True) as engine:
+        assert isinstance(await refusal(engine), EngineUnavailable)
+
+
+async def test_the_login_must_be_of_the_server_s_kind(
+    secured_hive_server: SecuredHive, nosasl_hive_server: ServerAddress
+) -> None:
+    async with (
+        nosasl(nosasl_hive_server, auth_mechanism="NONE") as with_sasl,
+        secured(secured_hive_server, auth_mechanism="NOSASL") as without,
+    ):
+        for engine in (with_sasl, without):
+            error = await refusal(engine)
+            assert isinstance(error, EngineUnavailable)
+            assert_tells_nothing(error, PASSWORDS[SERVICE])
+
+
+async def test_callers_log_in_with_their_own_password(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, username="", password="") as engine:
+        assert await cell(engine, WHO, user=BOB, options=with_password(PASSWORDS["ana"])) == "ana/ana"
+        assert isinstance(await refusal(engine, user=ANA), CredentialsRequired)
+
+
+async def test_a_wrong_password_is_refused_also_after_the_right_one(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, username="", password="") as engine:
+        for _ in range(2):
+            for wrong in ("wrong", f"{PASSWORDS['ana']} ", ""):
+                error = await refusal(engine, user=ANA, options=with_password(wrong))
+                assert isinstance(error, CredentialsRequired)
+                assert error.message == "Error validating the login"
+            assert await cell(engine, WHO, user=ANA, options=with_password(PASSWORDS["ana"])) == "ana/ana"
+
+
+async def test_a_wrong_password_of_the_service_fails_the_ping(secured_hive_server: SecuredHive) -> None:
+    async with secured(secured_hive_server, password="wrong") as engine:
+        with pytest.raises(CredentialsRequired, match="Error validating the login"):
+            await engine.ping()
+    async with secured(secured_hive_server) as engine:
+        await engine.ping()
+
+
+async def test_the_service_acts_for_its_callers(secured_hive_server: SecuredHive) -> None:
+    """Their sessions follow one another on the same connection."""
+    async with secured(secured_hive_server, impersonation_enabled=True) as engine:
+        for user in (BOB, ANA, BOB):
+            assert await cell(engine, WHO, user=user) == f"{user.username}/{user.username}"
+        own = with_password(PASSWORDS["ana"])
+        assert await cell(engine, WHO, user=BOB, options=own) == "ana/ana"
+
+
+async def test_a_login_that_may_not_act_for_others_is_refused(secured_hive_server: SecuredHive) -> None:
+    async with secured(
+        secured_hive_server, username="ana", password=PASSWORDS["ana"], impersonation_enabled=True
+    ) as engine:
+        error = await refusal(engine, user=BOB)
+        assert isinstance(error, CredentialsRequired)
+        assert error.message == "Failed to validate proxy privilege of ana for bob"
+        assert await cell(engine, WHO, user=ANA) == "ana/ana"
+
+
+async def test_without_sasl_the_session_is_of_whom_the_caller_says_it_is(nosasl_hive_server: ServerAddress) -> None:
+    async with nosasl(nosasl_hive_server) as engine:
+        assert await cell(engine, "SELECT logged_in_user()", user=BOB) == "bob"
+    async with nosasl(nosasl_hive_server, username=SERVICE) as engine:
+        assert await cell(engine, "SELECT logged_in_user()", user=BOB) == "bob"
+    async with nosasl(nosasl_hive_server, username="ana") as engine:
+        assert isinstance(await refusal(engine, user=BOB), CredentialsRequired)
