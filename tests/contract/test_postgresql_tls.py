@@ -63,6 +63,8 @@ async def test_statements_run_over_tls(server: ServerAddress, sslmode: str, host
         await engine.ping()
         async with engine.session(USER, NO_OPTIONS) as session:
             assert (await run(session, IS_ENCRYPTED)).cell is True
+            (column,) = (await run(session, "SELECT 'v'::varchar(20)")).columns
+            assert column.native_type == "varchar(20)"
             rows = (await run(session, "SELECT generate_series(1, 50000) AS n")).rows
             assert [number for (number,) in rows] == list(range(1, 50_001))
 

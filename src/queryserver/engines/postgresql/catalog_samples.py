@@ -7,6 +7,7 @@ from queryserver.domain.errors import NotSupported, StatementRejected
 from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.quoting import identifier, qualified
+from queryserver.engines.sampling import nulls_last, sample_query
 from queryserver.interfaces.engine import EngineSession
 
 _ORDERED = frozenset({
@@ -28,15 +29,15 @@ class Sampler:
         """Raises NotSupported for a path that is not the elements of an array."""
         source = qualified(self._table.database, self._table.name)
         if column is None:
-            return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
+            return sample_query(source, None, kind)
         name = identifier(column)
         if nested:
             self._check_elements(column, nested)
             name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
-        plain = _sorted(name, name, source, kind)
+        plain = sample_query(source, name, kind)
         if await self._can_sort(column, plain):
             return plain
-        return _sorted(name, f"{name}::text", source, kind)
+        return _sorted_as_text(name, source, kind)
 
     def _check_elements(self, column: str, nested: Sequence[str]) -> None:
         declared = self._table.column(column)
@@ -55,9 +56,8 @@ class Sampler:
         return True
 
 
-def _sorted(name: str, key: str, source: str, kind: SampleKind) -> str:
+def _sorted_as_text(name: str, source: str, kind: SampleKind) -> str:
+    key = f"{name}::text"
     if kind in (SampleKind.MAX, SampleKind.MIN):
-        direction = "DESC" if kind is SampleKind.MAX else "ASC"
-        return f"SELECT {name} FROM {source} ORDER BY {key} {direction} NULLS LAST LIMIT 1"
-    distinct = "DISTINCT" if key == name else f"DISTINCT ON ({key})"
-    return f"SELECT {distinct} {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
+        return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
+    return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
