@@ -5,16 +5,17 @@ does.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import operation, run
+from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Member
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
@@ -42,6 +43,11 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 async def visit(engine: Hs2Engine) -> None:
     async with engine.session(USER, NO_OPTIONS):
+        pass
+
+
+async def read_all(rows: AsyncIterator[pa.RecordBatch]) -> None:
+    async for _ in rows:
         pass
 
 
@@ -112,6 +118,23 @@ async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(peers: Peers, mo
     await asyncio.wait({working})
     await engine.close()
     await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
+
+
+async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) -> None:
+    """Not as a task that is cancelled: nobody cancelled it."""
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session:
+        handle = await session.submit("SELECT range AS n FROM range(5000000)")
+        await ended(session, handle)
+        rows = session.batches(handle)
+        await anext(rows)
+        server.faults["FetchResults"] = Fault.HOLD
+        reading = asyncio.create_task(read_all(rows))
+        await server.until(lambda: server.held == 1)
+        await session.close(handle)
+        with pytest.raises(OutcomeUnknown):
+            await reading
+        server.let_go.set()
 
 
 async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -> None:

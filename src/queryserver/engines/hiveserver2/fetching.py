@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pyarrow as pa
 
+from queryserver.domain.errors import OutcomeUnknown
 from queryserver.engines.chunks import BATCH_BYTES, pieces
 from queryserver.engines.hiveserver2.decoding import record_batch
-from queryserver.engines.hiveserver2.errors import Purpose, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, WireLost, call_errors, check
 from queryserver.engines.hiveserver2.protocol.calls import FetchType, TFetchOrientation, TFetchResultsReq
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS
@@ -60,7 +61,7 @@ class Fetcher:
             for piece in self._wanted(batch):
                 self.rows_given += piece.num_rows
                 yield piece
-            batch, more = await asyncio.shield(self._ahead)
+            batch, more = await self._arrived(self._ahead)
         self.is_exhausted = True
         for piece in self._wanted(batch):
             self.rows_given += piece.num_rows
@@ -73,6 +74,13 @@ class Fetcher:
             await asyncio.wait({self._ahead})
             if not self._ahead.cancelled():
                 self._ahead.exception()
+
+    async def _arrived(self, ahead: asyncio.Task[tuple[pa.RecordBatch, bool]]) -> tuple[pa.RecordBatch, bool]:
+        """What was on its way. By `wait`: when it is given up, its reader must not look cancelled."""
+        await asyncio.wait({ahead})
+        if ahead.cancelled():
+            raise OutcomeUnknown(EXPIRED)
+        return ahead.result()
 
     def _wanted(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         """What is left of a batch after the rows to skip, in bounded pieces."""

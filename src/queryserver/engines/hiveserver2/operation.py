@@ -26,7 +26,6 @@ from queryserver.engines.hiveserver2.protocol.calls import (
     TGetOperationStatusResp,
     TOperationReq,
 )
-from queryserver.engines.hiveserver2.protocol.impala import TCloseImpalaOperationReq
 from queryserver.engines.hiveserver2.protocol.methods import (
     CANCEL_OPERATION,
     CLOSE_IMPALA_OPERATION,
@@ -271,7 +270,7 @@ class Operation:
         """Close it as Impala does; its log is read before, for it goes with it."""
         await self._log.read()
         self._closed = True
-        request = TCloseImpalaOperationReq(operation_handle=self._handle)
+        request = TOperationReq(operation_handle=self._handle)
         reply = await self._wire.call(CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
         check(reply.status)
         if reply.dml_result is None:

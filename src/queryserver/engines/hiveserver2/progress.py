@@ -2,10 +2,9 @@
 
 import math
 
-from queryserver.engines.hiveserver2.errors import LoginRefused, WireLost
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES
 from queryserver.engines.hiveserver2.protocol.calls import TProgressUpdateResp
 from queryserver.engines.hiveserver2.protocol.impala import TGetExecSummaryReq
-from queryserver.engines.hiveserver2.protocol.messages import ServerException
 from queryserver.engines.hiveserver2.protocol.methods import GET_EXEC_SUMMARY
 from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TSessionHandle, TStatusCode
 from queryserver.engines.hiveserver2.wire import Wire
@@ -26,7 +25,7 @@ async def summary_percentage(wire: Wire, session: TSessionHandle, handle: TOpera
     try:
         request = TGetExecSummaryReq(operation_handle=handle, session_handle=session)
         reply = await wire.call(GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
-    except (WireLost, LoginRefused, ServerException):
+    except CALL_FAILURES:
         return None
     summary = reply.summary if reply.status.status_code == TStatusCode.SUCCESS else None
     told = summary.progress if summary is not None else None

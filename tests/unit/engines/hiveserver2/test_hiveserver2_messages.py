@@ -22,7 +22,7 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     encode_exception,
     encode_reply,
 )
-from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS, METHODS, OPEN_SESSION, PING_IMPALA, Method
+from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, FETCH_RESULTS, METHODS, OPEN_SESSION, Method
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
 from queryserver.engines.hiveserver2.protocol.status import (
     SUCCESS,
@@ -60,9 +60,9 @@ def test_a_call_arrives_as_it_was_made():
 
 
 def test_bytes_of_a_call_are_those_of_the_protocol():
-    raw = encode_call(PING_IMPALA, PING_IMPALA.request(session_handle=SESSION), 1)
+    raw = encode_call(CLOSE_SESSION, CLOSE_SESSION.request(session_handle=SESSION), 1)
     session = b"\x0c\0\1\x0c\0\1\x0b\0\1\0\0\0\x10" + b"g" * 16 + b"\x0b\0\2\0\0\0\x10" + b"\xff" * 16 + b"\0\0"
-    name = b"\0\0\0\x14PingImpalaHS2Service"
+    name = b"\0\0\0\x0cCloseSession"
     assert raw == b"\x80\1\0\1" + name + b"\0\0\0\1" + b"\x0c\0\1" + session + b"\0\0"
 
 
@@ -143,5 +143,5 @@ def test_the_pure_python_protocol_reads_and_writes_the_same(monkeypatch):
 
 
 def test_every_method_is_found_by_its_name():
-    assert len(METHODS) == 23
+    assert len(METHODS) == 11
     assert all(method.name == name for name, method in METHODS.items())

@@ -1,6 +1,6 @@
 """TCLIService as Python: structs, methods, and messages to and from bytes, for clients and for servers.
 
-`declaring` says how a struct is written down; `status`, `rows`, `calls`, `catalogs` and `impala` hold the structs;
+`declaring` says how a struct is written down; `status`, `rows`, `calls` and `impala` hold the structs;
 `methods` names the calls, each with its request and its reply; `messages` turns both into bytes and back:
 
     raw = encode_call(OPEN_SESSION, TOpenSessionReq(client_protocol=9), 1)   # client

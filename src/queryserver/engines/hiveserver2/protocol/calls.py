@@ -36,14 +36,6 @@ class FetchType(IntEnum):
     ROWS, LOG = range(2)
 
 
-class TGetInfoType(IntEnum):
-    """ODBC's numbers of facts about the server."""
-
-    SERVER_NAME = 13
-    DBMS_NAME = 17
-    DBMS_VERSION = 18
-
-
 @struct
 class TOpenSessionReq(Struct):
     client_protocol: int = wire(1, I32)
@@ -63,35 +55,6 @@ class TOpenSessionResp(Struct):
 @struct
 class TCloseSessionReq(Struct):
     session_handle: TSessionHandle = wire(1, SESSION)
-
-
-@struct
-class TCloseSessionResp(Struct):
-    status: TStatus = wire(1, STATUS)
-
-
-@struct
-class TGetInfoValue(Struct):
-    """A union."""
-
-    string_value: str | None = wire(1, TEXT, default=None)
-    small_int_value: int | None = wire(2, I16, default=None)
-    integer_bitmask: int | None = wire(3, I32, default=None)
-    integer_flag: int | None = wire(4, I32, default=None)
-    binary_value: int | None = wire(5, I32, default=None)
-    len_value: int | None = wire(6, I64, default=None)
-
-
-@struct
-class TGetInfoReq(Struct):
-    session_handle: TSessionHandle = wire(1, SESSION)
-    info_type: int = wire(2, I32)
-
-
-@struct
-class TGetInfoResp(Struct):
-    status: TStatus = wire(1, STATUS)
-    info_value: TGetInfoValue | None = wire(2, struct_of(TGetInfoValue), default=None)
 
 
 @struct
@@ -150,14 +113,14 @@ class TGetOperationStatusResp(Struct):
 
 @struct
 class TOperationReq(Struct):
-    """The request of CancelOperation, CloseOperation, GetResultSetMetadata and GetLog."""
+    """The request of CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog."""
 
     operation_handle: TOperationHandle = wire(1, OPERATION)
 
 
 @struct
 class TStatusResp(Struct):
-    """The reply of CancelOperation and CloseOperation."""
+    """The reply of CloseSession, CancelOperation and CloseOperation."""
 
     status: TStatus = wire(1, STATUS)
 

@@ -17,32 +17,12 @@ from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TS
 
 
 @struct
-class TPingImpalaHS2ServiceReq(Struct):
-    session_handle: TSessionHandle = wire(1, SESSION)
-
-
-@struct
-class TPingImpalaHS2ServiceResp(Struct):
-    """`timestamp` is the server's monotonic time."""
-
-    status: TStatus = wire(1, STATUS)
-    version: str | None = wire(2, TEXT, default=None)
-    webserver_address: str | None = wire(3, TEXT, default=None)
-    timestamp: int | None = wire(4, I64, default=None)
-
-
-@struct
 class TDmlResult(Struct):
     """Rows by partition; the empty text stands for an unpartitioned table."""
 
     rows_modified: dict[str, int] = wire(1, map_of(TEXT, I64))
     num_row_errors: int | None = wire(2, I64, default=None)
     rows_deleted: dict[str, int] | None = wire(3, map_of(TEXT, I64), default=None)
-
-
-@struct
-class TCloseImpalaOperationReq(Struct):
-    operation_handle: TOperationHandle = wire(1, OPERATION)
 
 
 @struct
@@ -82,15 +62,3 @@ class TGetExecSummaryReq(Struct):
 class TGetExecSummaryResp(Struct):
     status: TStatus = wire(1, STATUS)
     summary: TExecSummary | None = wire(2, struct_of(TExecSummary), default=None)
-
-
-@struct
-class TGetRuntimeProfileReq(Struct):
-    operation_handle: TOperationHandle | None = wire(1, OPERATION, default=None)
-    session_handle: TSessionHandle | None = wire(2, SESSION, default=None)
-
-
-@struct
-class TGetRuntimeProfileResp(Struct):
-    status: TStatus = wire(1, STATUS)
-    profile: str | None = wire(2, TEXT, default=None)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from queryserver.engines.hiveserver2.protocol import calls, catalogs, impala
+from queryserver.engines.hiveserver2.protocol import calls, impala
 from queryserver.engines.hiveserver2.protocol.declaring import Struct
 
 RequestT = TypeVar("RequestT", bound=Struct)
@@ -20,8 +20,7 @@ class Method(Generic[RequestT, ReplyT]):
 
 
 OPEN_SESSION = Method("OpenSession", calls.TOpenSessionReq, calls.TOpenSessionResp)
-CLOSE_SESSION = Method("CloseSession", calls.TCloseSessionReq, calls.TCloseSessionResp)
-GET_INFO = Method("GetInfo", calls.TGetInfoReq, calls.TGetInfoResp)
+CLOSE_SESSION = Method("CloseSession", calls.TCloseSessionReq, calls.TStatusResp)
 EXECUTE_STATEMENT = Method("ExecuteStatement", calls.TExecuteStatementReq, calls.TOperationResp)
 GET_OPERATION_STATUS = Method("GetOperationStatus", calls.TGetOperationStatusReq, calls.TGetOperationStatusResp)
 CANCEL_OPERATION = Method("CancelOperation", calls.TOperationReq, calls.TStatusResp)
@@ -30,22 +29,8 @@ GET_RESULT_SET_METADATA = Method("GetResultSetMetadata", calls.TOperationReq, ca
 FETCH_RESULTS = Method("FetchResults", calls.TFetchResultsReq, calls.TFetchResultsResp)
 GET_LOG = Method("GetLog", calls.TOperationReq, calls.TGetLogResp)
 
-GET_TYPE_INFO = Method("GetTypeInfo", catalogs.TSessionReq, calls.TOperationResp)
-GET_CATALOGS = Method("GetCatalogs", catalogs.TSessionReq, calls.TOperationResp)
-GET_SCHEMAS = Method("GetSchemas", catalogs.TGetSchemasReq, calls.TOperationResp)
-GET_TABLES = Method("GetTables", catalogs.TGetTablesReq, calls.TOperationResp)
-GET_TABLE_TYPES = Method("GetTableTypes", catalogs.TSessionReq, calls.TOperationResp)
-GET_COLUMNS = Method("GetColumns", catalogs.TGetColumnsReq, calls.TOperationResp)
-GET_FUNCTIONS = Method("GetFunctions", catalogs.TGetFunctionsReq, calls.TOperationResp)
-GET_PRIMARY_KEYS = Method("GetPrimaryKeys", catalogs.TGetPrimaryKeysReq, calls.TOperationResp)
-GET_CROSS_REFERENCE = Method("GetCrossReference", catalogs.TGetCrossReferenceReq, calls.TOperationResp)
-
-PING_IMPALA = Method("PingImpalaHS2Service", impala.TPingImpalaHS2ServiceReq, impala.TPingImpalaHS2ServiceResp)
-CLOSE_IMPALA_OPERATION = Method(
-    "CloseImpalaOperation", impala.TCloseImpalaOperationReq, impala.TCloseImpalaOperationResp
-)
+CLOSE_IMPALA_OPERATION = Method("CloseImpalaOperation", calls.TOperationReq, impala.TCloseImpalaOperationResp)
 GET_EXEC_SUMMARY = Method("GetExecSummary", impala.TGetExecSummaryReq, impala.TGetExecSummaryResp)
-GET_RUNTIME_PROFILE = Method("GetRuntimeProfile", impala.TGetRuntimeProfileReq, impala.TGetRuntimeProfileResp)
 
 AnyMethod = Method[Any, Any]
 
