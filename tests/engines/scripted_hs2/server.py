@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class ScriptedServer:
     transport: str = "sasl"
     passwords: Passwords = field(default_factory=lambda: Passwords({}))
     service: Service = field(default_factory=Service)
+    tls: ssl.SSLContext | None = None
     port: int = 0
     page_port: int = 0
     faults: dict[str, Fault] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class ScriptedServer:
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator["ScriptedServer"]:
         """Listen on free loopback ports until the end."""
-        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         page = await asyncio.start_server(self._serve_page, "127.0.0.1", 0)
         self.door.set()
         self.port, self.page_port = (one.sockets[0].getsockname()[1] for one in (listener, page))

@@ -1,0 +1,94 @@
+"""Each transport of HiveServer2 within TLS, http among them: no real server can be had that binds it to loopback."""
+
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.contract.built_engines import assert_tells_nothing, built, cell, refusal
+from tests.engines.certificates import Authority
+from tests.engines.scripted_hs2.server import ScriptedServer
+from tests.engines.scripted_hs2.wire import Passwords
+
+from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.interfaces.engine import Engine
+
+PASSWORD = "Ana's pass:word ü"
+TRANSPORTS = ("sasl", "nosasl", "http")
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def server(
+    request: pytest.FixtureRequest, authority: Authority, tmp_path: Path
+) -> AsyncGenerator[ScriptedServer]:
+    """Its certificate is for `localhost`, not for 127.0.0.1; `ana` is let in with PASSWORD, by NOSASL anybody."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*authority.certify("localhost").write(tmp_path))
+    async with ScriptedServer(request.param, Passwords({"ana": PASSWORD}), tls=tls).serving() as server:
+        yield server
+
+
+@asynccontextmanager
+async def engine_of(server: ScriptedServer, **changes: str | bool) -> AsyncGenerator[Engine]:
+    """As its settings make it; the caller's authority is to be given."""
+    settings: dict[str, str | int | bool] = {
+        "server_host": "localhost",
+        "server_port": server.port,
+        "use_ssl": True,
+        "transport_mode": "http" if server.transport == "http" else "binary",
+        "auth_mechanism": "NOSASL" if server.transport == "nosasl" else "LDAP",
+        "username": "ana",
+        "password": PASSWORD,
+        "connect_timeout_s": 2,
+    }
+    async with built("hiveserver2", dialect="impala", **(settings | changes)) as engine:
+        yield engine
+
+
+async def test_statements_are_carried_within_tls(server: ScriptedServer, authority: Authority) -> None:
+    async with engine_of(server, ssl_ca=authority.certificate) as engine:
+        assert await cell(engine, "SELECT 7 AS a") == 7
+    assert not server.service.sessions
+
+
+async def test_an_unknown_authority_is_refused(server: ScriptedServer) -> None:
+    for authorities in (Authority().certificate, ""):
+        async with engine_of(server, ssl_ca=authorities) as engine:
+            error = await refusal(engine)
+            assert isinstance(error, EngineUnavailable)
+            assert "its certificate was not accepted (" in error.message
+            assert_tells_nothing(error, PASSWORD)
+
+
+async def test_a_certificate_of_another_name_is_refused(server: ScriptedServer, authority: Authority) -> None:
+    async with engine_of(server, ssl_ca=authority.certificate, server_host="127.0.0.1") as engine:
+        error = await refusal(engine)
+        assert isinstance(error, EngineUnavailable)
+        assert "its certificate was not accepted (IP address mismatch" in error.message
+        assert_tells_nothing(error, PASSWORD)
+
+
+async def test_any_certificate_will_do_where_the_settings_say_so(server: ScriptedServer) -> None:
+    async with engine_of(server, ssl_validate=False, server_host="127.0.0.1") as engine:
+        assert await cell(engine, "SELECT 7 AS a") == 7
+
+
+async def test_a_server_with_tls_cannot_be_had_without(server: ScriptedServer) -> None:
+    async with engine_of(server, use_ssl=False) as engine:
+        error = await refusal(engine)
+        assert isinstance(error, EngineUnavailable)
+        assert_tells_nothing(error, PASSWORD)
+
+
+@pytest.mark.parametrize("server", ["sasl", "http"], indirect=True)
+async def test_a_wrong_password_is_refused_within_tls(server: ScriptedServer, authority: Authority) -> None:
+    async with engine_of(server, ssl_ca=authority.certificate, password="wrong") as engine:
+        error = await refusal(engine)
+        assert isinstance(error, CredentialsRequired)
+        assert_tells_nothing(error, PASSWORD, "wrong")
