@@ -6,7 +6,7 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.engines.phoenix_threads import statements_of
+from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.catalog import TableColumn, TableKind
@@ -88,7 +88,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
-class TestPhoenixCatalog(CatalogContract):
+class TestPhoenixCatalog(PhoenixBasis, CatalogContract):
     catalog_facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
 
@@ -103,13 +103,6 @@ class TestPhoenixCatalog(CatalogContract):
         engine = PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{free_port()}"))
         yield engine
         await engine.close()
-
-    @pytest.fixture(autouse=True)
-    def _known_port(self, phoenix_server: HttpAddress) -> None:
-        self._port = phoenix_server.port
-
-    async def running_statements(self, engine: Engine) -> int:
-        return await statements_of(self._port)
 
     async def drop_database(self, engine: Engine, name: str) -> None:
         """Phoenix drops empty schemas only, and views before their tables."""

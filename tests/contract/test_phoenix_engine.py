@@ -8,21 +8,19 @@ from typing import ClassVar
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
-from tests.contract.engine_driving import operation, run, started
+from tests.contract.engine_driving import ended, operation, run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.phoenix_threads import scans_of, statements_of
+from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
 from queryserver.engines.quoting import escaped_literal
-from queryserver.interfaces.engine import Engine, SessionOptions
+from queryserver.interfaces.engine import Engine, OperationState, SessionOptions
 
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
-
-_REST_S = 30.0
 
 _TYPED = (
     ("BOOLEAN", "TRUE", ResultType.BOOLEAN, True),
@@ -144,7 +142,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
-class TestPhoenix(EngineContract):
+class TestPhoenix(PhoenixBasis, EngineContract):
     """The Query Server, and HBase in one process."""
 
     facts = FACTS
@@ -154,30 +152,6 @@ class TestPhoenix(EngineContract):
             "HBase ends a call that aggregates on the region server only when the call returns"
         ),
     }
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements that the Query Server is at work on."""
-        return await statements_of(self._port)
-
-    async def no_scans(self, *, within_s: float) -> None:
-        """By then HBase has ended all scans, and the Query Server waits for none."""
-        async with asyncio.timeout(within_s):
-            while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
-                await asyncio.sleep(0.2)
-
-    async def eventually_idle(self, engine: Engine) -> None:
-        """The Query Server ends its part at once; what it waits for of the region server may take some seconds more."""
-        async with asyncio.timeout(_REST_S):
-            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
-                await asyncio.sleep(0.2)
-
-    @pytest.fixture(autouse=True)
-    async def _at_rest(self, phoenix: HttpAddress) -> None:
-        """No test counts what the one before has left to the region server."""
-        self._port = phoenix.port
-        async with asyncio.timeout(2 * _REST_S):
-            while await statements_of(phoenix.port):  # noqa: ASYNC110 the engine sends no event
-                await asyncio.sleep(0.2)
 
     @pytest.fixture
     async def engine(self, phoenix: HttpAddress) -> AsyncGenerator[Engine]:
@@ -197,6 +171,19 @@ class TestPhoenix(EngineContract):
         await self.no_scans(within_s=100)
         yield
         await self.no_scans(within_s=100)
+
+    @pytest.mark.capability("Cancel reaches the engine")
+    @pytest.mark.item(36)
+    @pytest.mark.parametrize("after_s", [0, 0.003, 0.01, 0.02, 0.05, 0.1, 1])
+    async def test_a_cancel_at_any_moment_ends_the_statement(self, engine: Engine, after_s: float) -> None:
+        """A statement that is closed, and no more than that, before the server has begun with it would go on."""
+        async with engine.session(USER, SessionOptions(database="qs")) as session:
+            async with operation(session, self.facts.slow_sql) as handle:
+                await asyncio.sleep(after_s)
+                await session.cancel(handle)
+                assert (await ended(session, handle)).state is OperationState.CANCELED
+                await self.eventually_idle(engine)
+            assert (await run(session, "SELECT COUNT(*) FROM n")).cell == NUMBERS
 
     @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)

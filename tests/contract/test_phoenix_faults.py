@@ -8,6 +8,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 from tests.contract.engine_faults import FaultsContract
+from tests.contract.phoenix_basis import PhoenixBasis
 from tests.contract.test_phoenix_engine import FACTS, make_tables
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
@@ -53,7 +54,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
-class TestPhoenixFaults(FaultsContract):
+class TestPhoenixFaults(PhoenixBasis, FaultsContract):
     """The same with a real Query Server."""
 
     facts = FACTS
@@ -144,8 +145,29 @@ class TestQueryServer:
             async with asyncio.timeout(8):
                 await session.cancel(handle)
             assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
-            assert not await session.is_alive()
+            peer.mute = frozenset()
+            assert (await run(session, "ROWS 2")).rows == [(0,), (1,)]
         assert not peer.connections
+
+    async def test_a_session_is_in_its_schema_after_a_stop(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            (first,) = peer.connections
+            peer.schemas[first] = "SALES"
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
+            await run(session, "ROWS 1")
+            (second,) = peer.connections
+            assert second != first
+            assert peer.schemas[second] == "SALES"
+
+    async def test_a_session_that_cannot_be_opened_again_after_a_stop_is_lost(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            peer.status = 503
+            assert isinstance(await failure(session, "ROWS 1"), SessionLost)
+            assert not await session.is_alive()
 
     async def test_a_change_that_cannot_be_stopped_is_not_called_canceled(self, engine: Engine, peer: Peer) -> None:
         peer.mute = frozenset({"PrepareAndExecute"})

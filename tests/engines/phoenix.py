@@ -44,9 +44,9 @@ def phoenix_server() -> Generator[HttpAddress]:
 
 @contextmanager
 def _hbase(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[str, str]) -> Generator[None]:
-    """Master, region server and ZooKeeper in one JVM."""
+    """Master, region server and ZooKeeper in one JVM. Joins of the tests end it when it has 0.5 GB."""
     directory.mkdir()
-    arguments = ["-Xmx512m", *OPENS, "-cp", _joined(class_path), _MASTER, "start"]
+    arguments = ["-Xmx1536m", *OPENS, "-cp", _joined(class_path), _MASTER, "start"]
     with jvm(jdk, arguments, directory, lambda: _is_initialized(directory / "server.log"), environment):
         yield
 
@@ -54,7 +54,7 @@ def _hbase(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[
 @contextmanager
 def _query_server(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[str, str]) -> Generator[None]:
     directory.mkdir()
-    arguments = ["-Xmx256m", *OPENS, "-cp", _joined(class_path), _QUERY_SERVER]
+    arguments = ["-Xmx512m", *OPENS, "-cp", _joined(class_path), _QUERY_SERVER]
     with jvm(jdk, arguments, directory, lambda: listens(int(environment["PQS_PORT"])), environment):
         yield
 

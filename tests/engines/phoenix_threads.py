@@ -14,21 +14,25 @@ _SCAN = "org.apache.phoenix.coprocessor"
 
 async def statements_of(port: int) -> int:
     """How many statements the Query Server that listens on `port` of this machine is at work on."""
-    threads = await _threads(_listeners()[port])
+    threads = await _threads(psutil.Process(_listeners()[port]))
     return sum(any(name in thread for name in _OPERATIONS) for thread in threads)
 
 
 async def scans_of(port: int) -> int:
     """How many calls of Phoenix the region server behind that Query Server is at work on."""
     listeners = _listeners()
-    peers = {one.raddr.port for one in listeners[port].net_connections() if one.raddr} & listeners.keys()
-    hbase = next(listeners[peer] for peer in peers if _MASTER in " ".join(listeners[peer].cmdline()))
+    calls = psutil.Process(listeners[port]).net_connections()
+    peers = [
+        psutil.Process(listeners[call.raddr.port]) for call in calls if call.raddr and call.raddr.port in listeners
+    ]
+    hbase = next(peer for peer in peers if _MASTER in " ".join(peer.cmdline()))
     return sum(thread.startswith(_HANDLER) and _SCAN in thread for thread in await _threads(hbase))
 
 
-def _listeners() -> dict[int, psutil.Process]:
+def _listeners() -> dict[int, int]:
+    """Ids of the processes that listen on ports of this machine."""
     return {
-        one.laddr.port: psutil.Process(one.pid)
+        one.laddr.port: one.pid
         for one in psutil.net_connections("tcp4")
         if one.status == psutil.CONN_LISTEN and one.pid
     }

@@ -23,6 +23,10 @@ class Peer:
     port: int = 0
     connections: set[str] = field(default_factory=set[str])
     statements: dict[int, asyncio.Event] = field(default_factory=dict[int, asyncio.Event])
+    owners: dict[int, str] = field(default_factory=dict[int, str])
+    """The connection of each statement."""
+    schemas: dict[str, str] = field(default_factory=dict[str, str])
+    """The schema of each connection that has one."""
     rows: dict[int, int] = field(default_factory=dict[int, int])
     asked: list[str] = field(default_factory=list[str])
     cookies: list[str] = field(default_factory=list[str])
@@ -51,15 +55,22 @@ class Peer:
         return _response("OpenConnection", b"")
 
     async def _connectionsync(self, request: Message) -> bytes:
-        return _response("ConnectionSync", octets(1, b"") if request.has(2) else b"")
+        connection = request.text(1)
+        if request.has(2) and (schema := request.message(2).text(6)):
+            self.schemas[connection] = schema
+        return _response("ConnectionSync", octets(1, text(6, self.schemas.get(connection, ""))))
 
     async def _closeconnection(self, request: Message) -> bytes:
         self.connections.discard(request.text(1))
+        for statement, owner in self.owners.items():
+            if owner == request.text(1):
+                self.statements[statement].set()
         return _response("CloseConnection", b"")
 
     async def _createstatement(self, request: Message) -> bytes:
         statement = len(self.statements) + 1
         self.statements[statement] = asyncio.Event()
+        self.owners[statement] = request.text(1)
         return _response("CreateStatement", text(1, request.text(1)) + number(2, statement))
 
     async def _closestatement(self, request: Message) -> bytes:

@@ -137,6 +137,8 @@ def serving(
                 pytest.fail(f"{command[0]} did not start: {log.read_text(errors='replace')[-_LOG_TAIL:]}")
             time.sleep(0.05)
         yield process
+        if process.poll() is not None:
+            pytest.fail(f"{command[0]} ended by itself: {log.read_text(errors='replace')[-_LOG_TAIL:]}")
     finally:
         _stop(process, stop_signal)
 

@@ -23,11 +23,15 @@ class Connection:
     second request asks now and then whether the server is still there and still knows the connection.
     """
 
-    def __init__(self, http: HttpClient, route: Route, patience: Patience) -> None:
+    def __init__(self, http: HttpClient, route: Route, patience: Patience, properties: Mapping[str, str]) -> None:
         self.id = str(uuid4())
         self._http = http
         self._route = route
         self._patience = patience
+        self._properties = properties
+        self._read_only = False
+        self._schema = ""
+        self._is_stopped = False
         self._lost: EngineError | None = None
         self._lost_now = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
@@ -37,21 +41,39 @@ class Connection:
         """The server is out of reach, or no longer knows the connection."""
         return self._lost is not None
 
-    async def open(self, properties: Mapping[str, str]) -> None:
+    async def open(self) -> None:
         """Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
-        await self._call(Phase.OPENING, "OpenConnection", messages.open_connection(self.id, properties))
-        await self._call(Phase.OPENING, "ConnectionSync", messages.synchronize(self.id, auto_commit=True))
+        await self._introduce()
         self._beat = asyncio.create_task(self._give_signs(), name="signs of life")
 
     async def forbid_changes(self) -> None:
         """From now on the server refuses whatever changes something, `USE` included. Raises EngineUnavailable."""
         await self._call(Phase.OPENING, "ConnectionSync", messages.synchronize(self.id, read_only=True))
+        self._read_only = True
 
     async def new_statement(self) -> int:
         """The number of a new statement. Raises SessionLost when the connection is gone."""
+        if self._is_stopped:
+            await self._open_again()
         body = messages.of_connection(self.id)
         answer = await self._call(Phase.BEFORE, "CreateStatement", body)
         return messages.statement_id(answer)
+
+    async def stop(self) -> bool:
+        """End whatever the server does for the connection; the next statement finds it open again, in its schema.
+
+        A statement that is closed alone goes on to its end when the server had not begun with it. What `ALTER SESSION`
+        has set is gone. False when the server did not confirm: then the connection is lost.
+        """
+        self._is_stopped, limit_s = True, self._patience.stop_s
+        try:
+            answer = await self._call(Phase.BEFORE, "ConnectionSync", messages.synchronize(self.id), within_s=limit_s)
+            self._schema = messages.schema_of(answer)
+            await self._call(Phase.BEFORE, "CloseConnection", messages.of_connection(self.id), within_s=limit_s)
+        except EngineError as error:
+            self._lose(error)
+            return False
+        return True
 
     async def execute(self, statement: int, sql: str, *, rows: int) -> messages.Executed:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
@@ -102,9 +124,25 @@ class Connection:
             await asyncio.wait({self._beat})
         if self._lost is None:
             self._lose(SessionLost("The Phoenix session is closed."))
+            if self._is_stopped:
+                return
             with suppress(EngineError):
                 body = messages.of_connection(self.id)
                 await self._call(Phase.BEFORE, "CloseConnection", body, within_s=self._patience.stop_s)
+
+    async def _introduce(self) -> None:
+        await self._call(Phase.OPENING, "OpenConnection", messages.open_connection(self.id, self._properties))
+        body = messages.synchronize(self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema)
+        await self._call(Phase.OPENING, "ConnectionSync", body)
+
+    async def _open_again(self) -> None:
+        self.id = str(uuid4())
+        try:
+            await self._introduce()
+        except EngineError as error:
+            self._lose(error)
+            raise SessionLost("The session could not be opened again; the statement was not started.") from error
+        self._is_stopped = False
 
     async def _call(self, phase: Phase, name: str, body: bytes, *, within_s: float | None = 0) -> Message:
         """One exchange; 0 means the usual limit."""
@@ -114,7 +152,8 @@ class Connection:
             with avatica_errors(phase):
                 return messages.response(name, await self._http.post(self._route, request, within_s=limit_s))
         except (SessionLost, OutcomeUnknown) as error:
-            if not isinstance(error.__cause__, messages.Missing):
+            # Whoever is answered after a stop is told so; that is no loss.
+            if not self._is_stopped and not isinstance(error.__cause__, messages.Missing):
                 self._lose(error)
             raise
 
@@ -138,16 +177,19 @@ class Connection:
         """Keep the connection known, and find out when it no longer is."""
         silent_since: float | None = None
         clock = asyncio.get_running_loop().time
-        body = messages.request("ConnectionSync", messages.synchronize(self.id))
         while self._lost is None:
             await asyncio.sleep(self._patience.beat_s)
-            asked = clock()
+            if self._is_stopped:
+                continue
+            asked, body = clock(), messages.request("ConnectionSync", messages.synchronize(self.id))
             try:
                 with avatica_errors(Phase.BEFORE):
                     answer = await self._http.post(self._route, body, within_s=self._patience.answer_s)
                     messages.response("ConnectionSync", answer)
                 silent_since = None
             except EngineError as error:
+                if self._is_stopped:
+                    continue
                 if isinstance(error.__cause__, messages.ServerError):
                     self._lose(error)
                     return
@@ -170,18 +212,18 @@ async def connect(
     """
     *others, last = await http.addresses()
     for ip in others:
-        connection = Connection(http, Route(ip, login), address.patience)
+        connection = Connection(http, Route(ip, login), address.patience, properties)
         with suppress(EngineError):
-            await _open(connection, properties)
+            await _open(connection)
             return connection
-    connection = Connection(http, Route(last, login), address.patience)
-    await _open(connection, properties)
+    connection = Connection(http, Route(last, login), address.patience, properties)
+    await _open(connection)
     return connection
 
 
-async def _open(connection: Connection, properties: Mapping[str, str]) -> None:
+async def _open(connection: Connection) -> None:
     try:
-        await connection.open(properties)
+        await connection.open()
     except BaseException:
         await connection.close()
         raise

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.phoenix.address import PhoenixAddress
 from queryserver.engines.phoenix.catalog import PhoenixCatalog
@@ -118,8 +118,10 @@ async def _run(connection: Connection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    finally:
+    except EngineError:  # not when this task is cancelled: closing the connection then stops what is not closed yet
         await connection.close_statement(statement)
+        raise
+    await connection.close_statement(statement)
 
 
 async def _leave(session: StreamedSession, connection: Connection) -> None:

@@ -82,9 +82,11 @@ def open_connection(connection: str, properties: Mapping[str, str]) -> bytes:
     return text(1, connection) + pairs(2, properties)
 
 
-def synchronize(connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None) -> bytes:
-    """ConnectionSyncRequest. None leaves a property as it is."""
-    properties = b""
+def synchronize(
+    connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None, schema: str = ""
+) -> bytes:
+    """ConnectionSyncRequest. None and "" leave a property as it is."""
+    properties = text(6, schema) if schema else b""
     if auto_commit is not None:
         properties += number(2, auto_commit) + number(7, 1)
     if read_only is not None:
@@ -95,6 +97,11 @@ def synchronize(connection: str, *, auto_commit: bool | None = None, read_only: 
 def of_connection(connection: str) -> bytes:
     """CreateStatementRequest, CloseConnectionRequest."""
     return text(1, connection)
+
+
+def schema_of(message: Message) -> str:
+    """The schema that a ConnectionSyncResponse tells; "" for none."""
+    return message.message(1).text(6)
 
 
 def of_statement(connection: str, statement: int) -> bytes:

@@ -1,6 +1,6 @@
 """One statement on an Avatica connection.
 
-A query that is asked for its first rows while somebody closes the statement may answer with fewer rows as if they were
+A query that is asked for its first rows while somebody stops the statement may answer with fewer rows as if they were
 all: whatever rows come after a stop signal are therefore dropped.
 """
 
@@ -16,7 +16,7 @@ from queryserver.engines.keywords import first_keyword
 from queryserver.engines.phoenix.connection import Connection
 from queryserver.engines.phoenix.declared import declare
 from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.messages import Executed, Frame, Missing
+from queryserver.engines.phoenix.messages import Executed, Frame, Missing, ServerError
 from queryserver.engines.phoenix.values import RowReader
 from queryserver.engines.streamed_operation import Rows, Stopped
 
@@ -25,11 +25,8 @@ FIRST_ROWS = 8
 
 _READS = frozenset({"SELECT", "WITH", "EXPLAIN"})
 _CHANGES_ROWS = frozenset({"UPSERT", "DELETE"})
-_BEGUN_S = 0.3
-"""A statement that is closed before the server has begun with it is not stopped by that."""
-
 _STOPPED_S = 1.5
-"""How long a request may go on after the server has confirmed that its statement is closed."""
+"""How long a request may go on after the server has confirmed the stop."""
 
 Answered = TypeVar("Answered")
 
@@ -50,7 +47,6 @@ class PhoenixStatement:
         self._ready: Sequence[bytes] = ()
         self._is_read = False
         self._rows_read = 0
-        self._sent_at = 0.0
         self._stop_sent = False
         self._stopped = asyncio.Event()
 
@@ -61,7 +57,6 @@ class PhoenixStatement:
         self._statement = await self._connection.new_statement()
         try:
             go_on()
-            self._sent_at = asyncio.get_running_loop().time()
             executed = await self._unless_stopped(self._connection.execute(self._statement, self._sql, rows=FIRST_ROWS))
         except EngineError:
             await self._release()
@@ -89,18 +84,16 @@ class PhoenixStatement:
             return self._reader.read([bytes(row) for row in rows])
 
     async def interrupt(self) -> None:
-        """Closing a statement from another request stops what the server does for it."""
-        statement = self._statement
-        if statement is None or self._stopped.is_set() or self._connection.is_lost:
+        if self._statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
         # Before it is sent: what answers first may be the request that it cuts short.
         self._stop_sent = True
-        await asyncio.sleep(max(self._sent_at + _BEGUN_S - asyncio.get_running_loop().time(), 0))
-        if await self._connection.close_statement(statement):
+        if await self._connection.stop():
             self._stopped.set()
 
     def was_interrupted(self, error: EngineError) -> bool:
-        return self._stop_sent and (isinstance(error, StatementRejected) or isinstance(error.__cause__, Missing))
+        unknown = isinstance(error.__cause__, Missing | ServerError)
+        return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is committed before its count comes
         self.is_open = False
@@ -118,8 +111,8 @@ class PhoenixStatement:
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
-        """What the exchange gives. When the statement is closed meanwhile and no answer comes, the connection is given
-        up: its request would go on waiting for a server that does nothing more.
+        """What the exchange gives. It is given up when the statement is stopped meanwhile and no answer comes: it would
+        go on waiting for a server that does nothing more.
         """
         request = asyncio.create_task(exchange, name="exchange")
         stop = asyncio.create_task(self._stopped.wait(), name="stop")
@@ -129,7 +122,6 @@ class PhoenixStatement:
                 await asyncio.wait({request}, timeout=_STOPPED_S)
             if request.done():
                 return request.result()
-            await self._connection.close()
             if self._keyword in _READS:
                 raise Stopped
             raise OutcomeUnknown("Phoenix did not stop in time; the statement may or may not have taken effect.")

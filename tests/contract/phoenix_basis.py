@@ -1,0 +1,41 @@
+"""What the tests on a real Phoenix share: none begins while the servers are at work on what the one before has left."""
+
+import asyncio
+
+import pytest
+from tests.engines.phoenix_threads import scans_of, statements_of
+from tests.engines.servers import HttpAddress
+
+from queryserver.interfaces.engine import Engine
+
+_REST_S = 30.0
+"""The Query Server ends its part at once; what it waits for of the region server may take some seconds more."""
+_START_S = 100.0
+
+
+class PhoenixBasis:
+    """Inherited, before the contract, by a class whose tests run on the fixture `phoenix_server`."""
+
+    @pytest.fixture(autouse=True)
+    async def _at_rest(self, phoenix_server: HttpAddress) -> None:
+        self._port = phoenix_server.port
+        await self._idle(within_s=_START_S)
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements that the Query Server is at work on."""
+        return await statements_of(self._port)
+
+    async def eventually_idle(self, engine: Engine) -> None:
+        """The Query Server is at work on nothing."""
+        await self._idle(within_s=_REST_S)
+
+    async def no_scans(self, *, within_s: float) -> None:
+        """By then HBase has ended all scans, and the Query Server waits for none."""
+        async with asyncio.timeout(within_s):
+            while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
+                await asyncio.sleep(0.2)
+
+    async def _idle(self, *, within_s: float) -> None:
+        async with asyncio.timeout(within_s):
+            while await statements_of(self._port):  # noqa: ASYNC110 the engine sends no event
+                await asyncio.sleep(0.2)
