@@ -130,7 +130,7 @@ async def test_a_server_without_tls_is_told_as_such(secured_trino_server: Secure
     async with built("trino", **settings_of(secured_trino_server, url=url)) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
-        assert "TLS could not be agreed on" in error.message
+        assert error.message == "No connection to Trino could be made: it offers no TLS."
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
@@ -178,12 +178,13 @@ async def test_a_wrong_password_is_refused_before_any_statement(
         assert error.message == message
 
 
-async def test_a_wrong_password_of_the_service_fails_the_ping(secured_trino_server: SecuredAddress):
+async def test_the_ping_fails_with_a_wrong_password_and_with_nothing_else(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server, password="wrong")) as engine:
         with pytest.raises(CredentialsRequired, match="Invalid credentials"):
             await engine.ping()
-    async with built("trino", **settings_of(secured_trino_server)) as engine:
-        await engine.ping()
+    for acts_for_users in (False, True):
+        async with built("trino", **settings_of(secured_trino_server, has_impersonation=acts_for_users)) as engine:
+            await engine.ping()
 
 
 async def test_no_login_is_refused(secured_trino_server: SecuredAddress):

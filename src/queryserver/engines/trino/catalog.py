@@ -17,6 +17,7 @@ from queryserver.domain.catalog import (
 from queryserver.domain.errors import DatabaseNotFound, TableNotFound
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.quoting import literal, qualified
+from queryserver.engines.sampling import sample_query
 from queryserver.engines.trino import catalog_creation as creation
 from queryserver.engines.trino import catalog_sampling as sampling
 from queryserver.engines.trino.catalog_reading import CatalogReading, exact_pattern
@@ -141,7 +142,7 @@ class TrinoCatalog:
         """See the Protocol."""
         source = _source(table)
         if column is None:
-            return sampling.sample_of_table(source)
+            return sample_query(source, None, kind)
         described = table.column(column)
         type_text = described.type if described else ""
         return sampling.sample_of_column(source, described.name if described else column, type_text, nested, kind)

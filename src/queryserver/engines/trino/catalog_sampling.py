@@ -10,13 +10,11 @@ from queryserver.engines.quoting import identifier
 _WITHOUT_ORDER = ("map(", "json")
 
 
-def sample_of_table(source: str) -> str:
-    """`source` is the quoted name of the table."""
-    return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
-
-
 def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: SampleKind) -> str:
-    """Distinct values in order, or the row of the largest or smallest. Raises NotSupported for a path not there."""
+    """Distinct values of `source`, a quoted name, in order, or the row of the largest or smallest.
+
+    Raises NotSupported for a path not there.
+    """
     value, found, joins = _descend(identifier(column), parse_type(type_text), path)
     values = f"SELECT {value} AS {identifier(path[-1] if path else column)} FROM {source} AS t{joins}"
     name = identifier(path[-1] if path else column)

@@ -89,8 +89,9 @@ class TrinoEngine:
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
-        nobody = User(id=0, username=self._address.source)
-        coordinator = self._coordinator(self._address.login(nobody, SessionOptions()), ClientState())
+        # Whoever logs in may always act for itself, if for nobody else.
+        itself = User(id=0, username=self._address.username or self._address.source)
+        coordinator = self._coordinator(self._address.login(itself, SessionOptions()), ClientState())
         with _one_of_two():
             async with asyncio.timeout(self._address.patience.open_s):
                 await coordinator.finish(_LOOK)

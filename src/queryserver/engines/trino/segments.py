@@ -60,9 +60,10 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Mapping[str
 
 async def _download(coordinator: Coordinator, segment: Mapping[str, Any]) -> bytes:
     """The bytes of a segment. Where it is kept is told by the coordinator; our login goes only to the coordinator."""
+    place = _url(segment["uri"])
 
     async def attempt() -> bytes:
-        answer = await coordinator.http.send("GET", httpx.URL(segment["uri"]), _headers(segment))
+        answer = await coordinator.http.send("GET", place, _headers(segment))
         check_status(answer.status, answer.body)
         return answer.body
 
@@ -77,7 +78,15 @@ async def _acknowledge(coordinator: Coordinator, segment: Mapping[str, Any]) -> 
     if segment.get("ackUri"):
         with suppress(Transient, EngineError, TimeoutError):
             async with asyncio.timeout(coordinator.address.patience.stop_s):
-                await coordinator.http.send("GET", httpx.URL(segment["ackUri"]), _headers(segment))
+                await coordinator.http.send("GET", _url(segment["ackUri"]), _headers(segment))
+
+
+def _url(text: str) -> httpx.URL:
+    """Raises OutcomeUnknown."""
+    try:
+        return httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise OutcomeUnknown("Trino's answer cannot be read.") from error
 
 
 def _headers(segment: Mapping[str, Any]) -> httpx.Headers:

@@ -413,3 +413,9 @@ async def test_segments_that_are_none_leave_the_outcome_unknown() -> None:
     for encoding in ("json", "json+zstd", "json+lz4"):
         broken = page(2, columns=PAIR, rows={"encoding": encoding, "segments": [segment]})
         assert isinstance(await refused(page(1), broken), OutcomeUnknown)
+
+
+async def test_a_segment_at_no_address_leaves_the_outcome_unknown() -> None:
+    segment = {"type": "spooled", "uri": "https://here:nowhere/", "metadata": {"rowOffset": 0, "rowsCount": 1}}
+    broken = page(2, columns=PAIR, rows={"encoding": "json", "segments": [segment]})
+    assert isinstance(await refused(page(1), broken), OutcomeUnknown)
