@@ -21,10 +21,8 @@ async def statements_of(port: int) -> int:
 async def scans_of(port: int) -> int:
     """How many calls of Phoenix the region server behind that Query Server is at work on."""
     listeners = _listeners()
-    calls = psutil.Process(listeners[port]).net_connections()
-    peers = [
-        psutil.Process(listeners[call.raddr.port]) for call in calls if call.raddr and call.raddr.port in listeners
-    ]
+    called = {call.raddr.port for call in psutil.Process(listeners[port]).net_connections() if call.raddr}
+    peers = [psutil.Process(listeners[one]) for one in called & listeners.keys()]
     hbase = next(peer for peer in peers if _MASTER in " ".join(peer.cmdline()))
     return sum(thread.startswith(_HANDLER) and _SCAN in thread for thread in await _threads(hbase))
 
