@@ -94,6 +94,28 @@ async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(pe
     await server.until(lambda: not server.connections)
 
 
+async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: Peers) -> None:
+    server, engine = peers
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+        server.drop_connections()
+        await server.until(lambda: not server.connections)
+        assert len(server.service.sessions) == 1
+    assert not server.service.sessions
+
+
+async def test_a_session_whose_connection_is_held_is_ended_over_another(peers: Peers) -> None:
+    server, engine = peers
+    server.faults["ExecuteStatement"] = Fault.HOLD
+    async with engine.session(USER, NO_OPTIONS) as session:
+        submitting = asyncio.create_task(session.submit("SELECT 1 AS a"))
+        await server.until(lambda: server.held == 1)
+        submitting.cancel()
+        await asyncio.wait({submitting})
+    assert not server.service.sessions
+    server.let_go.set()
+
+
 async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> None:
     server, engine = peers
     server.service.protocol = 4

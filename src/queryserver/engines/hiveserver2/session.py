@@ -1,6 +1,7 @@
 """One session at a HiveServer2 as an EngineSession."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -118,12 +119,13 @@ class Hs2Session:
             await self._operation.close()
 
     async def _close_session(self) -> bool:
-        try:
-            request = TCloseSessionReq(session_handle=self._handle)
-            reply = await self._wire.call_opener(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
-        except CALL_FAILURES:
-            return False
-        return reply.status.status_code == TStatusCode.SUCCESS
+        """Over another connection where its own is lost or held: Hive's sessions outlive theirs."""
+        request = TCloseSessionReq(session_handle=self._handle)
+        for call in (self._wire.call_opener, self._wire.call):
+            with suppress(*CALL_FAILURES):
+                reply = await call(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
+                return reply.status.status_code == TStatusCode.SUCCESS
+        return False
 
     def _find(self, handle: OperationHandle) -> Operation:
         if self._operation is None or handle.token != self._token:
