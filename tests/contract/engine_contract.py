@@ -25,6 +25,7 @@ from tests.contract.engine_driving import (
 )
 from tests.contract.engine_facts import SessionState, TypeFact
 from tests.contract.engine_stopping import StoppingContract
+from tests.timing import at_best, soon
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
 from queryserver.interfaces.engine import (
@@ -44,26 +45,34 @@ class EngineContract(StoppingContract):
     @pytest.mark.item(10)
     @pytest.mark.capability("Run and follow")
     async def test_submit_returns_before_a_slow_statement_ends(self, session: EngineSession) -> None:
-        begun = time.monotonic()
-        async with operation(session, self.facts.slow_sql) as handle:
-            assert time.monotonic() - begun < self.facts.submit_within_s
-            assert not (await session.poll(handle)).state.is_terminal
+        async def submit() -> tuple[float, None]:
+            begun = time.monotonic()
+            async with operation(session, self.facts.slow_sql) as handle:
+                took_s = time.monotonic() - begun
+                assert not (await session.poll(handle)).state.is_terminal
+            return took_s, None
+
+        await at_best(submit, below_s=self.facts.submit_within_s)
 
     @pytest.mark.capability("Run and follow")
     async def test_poll_without_wait_returns_at_once(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
-            begun = time.monotonic()
+        async def ten_times() -> None:
             for _ in range(10):
                 await session.poll(handle)
-            assert time.monotonic() - begun < 1
+
+        async with operation(session, self.facts.slow_sql) as handle:
+            await soon(ten_times, within_s=1)
 
     @pytest.mark.capability("Run and follow")
     async def test_poll_waits_as_long_as_told_for_a_running_statement(self, session: EngineSession) -> None:
-        async with operation(session, self.facts.slow_sql) as handle:
+        async def wait() -> None:
             begun = time.monotonic()
             status = await patient_poll(session, handle, wait_s=1)
-            assert 0.9 < time.monotonic() - begun < 2.5
+            assert time.monotonic() - begun > 0.9
             assert status.state in {OperationState.PENDING, OperationState.RUNNING}
+
+        async with operation(session, self.facts.slow_sql) as handle:
+            await soon(wait, within_s=2.5)
 
     @pytest.mark.capability("Run and follow")
     async def test_poll_returns_early_when_the_statement_ends(self, session: EngineSession) -> None:
@@ -284,14 +293,17 @@ class EngineContract(StoppingContract):
 
     @pytest.mark.capability("Many sessions side by side")
     async def test_the_loop_stays_free_while_the_engine_works(self, session: EngineSession) -> None:
-        worst = 0.0
-        async with operation(session, self.facts.slow_sql) as handle:
-            for _ in range(50):
-                begun = time.monotonic()
-                await asyncio.sleep(0.01)
-                worst = max(worst, time.monotonic() - begun)
-            await session.cancel(handle)
-        assert worst < 0.5
+        async def worst_of_many() -> tuple[float, None]:
+            worst = 0.0
+            async with operation(session, self.facts.slow_sql) as handle:
+                for _ in range(50):
+                    begun = time.monotonic()
+                    await asyncio.sleep(0.01)
+                    worst = max(worst, time.monotonic() - begun)
+                await session.cancel(handle)
+            return worst, None
+
+        await at_best(worst_of_many, below_s=0.5)
 
     @pytest.mark.capability("Many sessions side by side")
     async def test_many_sessions_leave_nothing_behind(self, engine: Engine) -> None:

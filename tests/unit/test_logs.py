@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from tests.timing import processor_s
 
 from queryserver.logs import configure_logging
 from queryserver.logs.cleaning import MOST_CHARACTERS, Redactor
@@ -130,9 +131,7 @@ def test_what_is_no_secret_stays() -> None:
 )
 def test_masking_takes_linear_time(piece: str) -> None:
     line = piece * (MOST_CHARACTERS // len(piece))
-    began = time.perf_counter()
-    Redactor()(line)
-    assert time.perf_counter() - began < 0.2
+    assert processor_s(lambda: Redactor()(line)) < 0.2
 
 
 def test_a_long_line_is_cut() -> None:
@@ -167,4 +166,4 @@ def test_logging_does_not_wait_for_a_reader_that_is_stuck(log: Log) -> None:
     began = time.perf_counter()
     for _ in range(1000):
         structlog.get_logger("x").info("event", rows=1)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 5, "who waits for a reader that is stuck waits for ever"

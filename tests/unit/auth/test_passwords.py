@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from argon2 import PasswordHasher
+from tests.timing import at_best
 
 from queryserver.auth.passwords import Argon2Passwords
 from queryserver.domain.errors import LoginBackendUnavailable
@@ -39,11 +40,14 @@ async def test_a_hash_of_other_parameters_is_outdated(passwords: Argon2Passwords
 
 async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
     with Argon2Passwords.open(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1)) as passwords:
-        flood = [asyncio.create_task(passwords.verify(None, "x")) for _ in range(600)]
-        began = time.perf_counter()
-        await asyncio.sleep(0.01)
-        assert time.perf_counter() - began < 1
-        results = await asyncio.gather(*flood, return_exceptions=True)
-    refused = [result for result in results if isinstance(result, LoginBackendUnavailable)]
-    assert len(refused) == 100
-    assert results.count(False) == 500
+
+        async def pause_in_a_flood() -> tuple[float, tuple[int, int]]:
+            flood = [asyncio.create_task(passwords.verify(None, "x")) for _ in range(600)]
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            pause_s = time.monotonic() - began
+            results = await asyncio.gather(*flood, return_exceptions=True)
+            refused = sum(isinstance(result, LoginBackendUnavailable) for result in results)
+            return pause_s, (refused, results.count(False))
+
+        assert await at_best(pause_in_a_flood, below_s=1) == (100, 500)

@@ -1,10 +1,9 @@
 """Type texts of all engines become trees."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.timing import processor_s
 
 from queryserver.domain.sql_types import MAX_DEPTH, SqlType, parse_type
 
@@ -164,9 +163,7 @@ def test_depth_is_bounded(deep) -> None:
 def test_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(count: int) -> float:
         text = "struct<" + piece * count
-        begun = time.perf_counter()
-        parse_type(text)
-        return time.perf_counter() - begun
+        return processor_s(lambda: parse_type(text))
 
     few, many = min(seconds(2_000) for _ in range(3)), min(seconds(20_000) for _ in range(2))
     assert many < 40 * few + 0.1, "ten times the text takes about ten times as long"

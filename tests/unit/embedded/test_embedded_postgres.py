@@ -16,6 +16,7 @@ import asyncpg
 import psutil
 import pytest
 from tests.fixtures.database import execute
+from tests.timing import at_best
 
 from queryserver.embedded.account import server_account, spawn
 from queryserver.embedded.binaries import Binaries, _copied, _installed, _runs, runnable_binaries
@@ -88,12 +89,15 @@ async def test_nothing_runs_and_no_socket_is_left_after_a_stop(tmp_path: Path):
 
 
 async def test_a_second_start_takes_less_than_three_seconds_to_its_first_answer(tmp_path: Path):
+    async def first_answer() -> tuple[float, None]:
+        began = time.monotonic()
+        async with start(tmp_path) as server:
+            await execute(server.admin_dsn(), "SELECT 1")
+            return time.monotonic() - began, None
+
     async with start(tmp_path):
         pass
-    began = time.monotonic()
-    async with start(tmp_path) as server:
-        await execute(server.admin_dsn(), "SELECT 1")
-        assert time.monotonic() - began < 3
+    await at_best(first_answer, below_s=3)
 
 
 async def test_data_are_flushed_to_disk_unless_the_test_says_otherwise(tmp_path: Path):

@@ -151,7 +151,7 @@ async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(
         begun = time.monotonic()
         error = await failure(other, "INSERT INTO t VALUES (1)")
         assert error.message == "database is locked"
-        assert _LOCKED_S <= time.monotonic() - begun < _LOCKED_S + 2
+        assert _LOCKED_S <= time.monotonic() - begun < _LOCKED_S + 10
         assert (await run(other, "SELECT count(*) FROM t")).cell == 0
     await run(session, "COMMIT")
 
@@ -165,7 +165,7 @@ async def test_who_waits_for_a_lock_can_be_canceled(tmp_path: Path) -> None:
             begun = time.monotonic()
             await waiter.cancel(handle)
             assert (await ended(waiter, handle, within_s=5)).state is OperationState.CANCELED
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < 10, "the lock is waited for a minute"
     await engine.close()
 
 

@@ -188,7 +188,7 @@ async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None
     run.engine.ignores_cancel = True
     assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
     task = asyncio.create_task(run.execution(assignment).run())
-    await until(lambda: run.leases.of(assignment).state is TIMED_OUT, 2)
+    await until(lambda: run.leases.of(assignment).state is TIMED_OUT)
     await asyncio.wait_for(task, 10)
     assert run.engine.running == 0, "leaving the session ends what no cancel could end"
 

@@ -53,7 +53,7 @@ async def test_who_is_alone_waits_for_no_lease() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=3600)
     async with fleet.runner().running(take_over_all=True):
-        await until(lambda: terminal(fleet.leases.of(assignment)), 2)
+        await until(lambda: terminal(fleet.leases.of(assignment)))
 
 
 async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
