@@ -12,6 +12,7 @@ from queryserver.domain.errors import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.mysql.errors import connect_errors, statement_errors
@@ -93,3 +94,9 @@ def test_a_server_that_takes_nobody_without_tls_is_told_in_its_own_words() -> No
 
 def test_a_server_that_asks_for_a_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
+
+
+@pytest.mark.parametrize("number", [1044, 1142, 1143, 1227, 1370])
+def test_a_lack_of_rights_is_a_denial(number: int) -> None:
+    assert isinstance(told(driver.OperationalError(number, "SELECT command denied to user 'a'@'b'")), StatementDenied)
+    assert not isinstance(told(driver.ProgrammingError(1146, "Table 'd.t' doesn't exist")), StatementDenied)

@@ -13,6 +13,7 @@ from queryserver.domain.errors import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.postgresql.errors import connect_errors, statement_errors
@@ -117,3 +118,9 @@ def test_a_closed_connection_is_known_by_its_text() -> None:
 def test_the_first_line_is_the_server_s_message_and_no_trace_follows() -> None:
     error = server_error("42P01", "no such thing", D="more", H="try it", P="8", W="PL/pgSQL function f() line 3")
     assert told(error).message.splitlines() == ["no such thing", "Detail: more", "Hint: try it", "Position: 8"]
+
+
+def test_a_lack_of_rights_is_a_denial() -> None:
+    denied = told(server_error("42501", "permission denied for table t"))
+    assert isinstance(denied, StatementDenied)
+    assert not isinstance(told(server_error("42P01", 'relation "t" does not exist')), StatementDenied)

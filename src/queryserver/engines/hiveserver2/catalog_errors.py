@@ -4,13 +4,9 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import DatabaseNotFound, EngineForbidden, StatementRejected, TableNotFound
+from queryserver.domain.errors import DatabaseNotFound, StatementRejected, TableNotFound
+from queryserver.engines import denials
 
-_DENIED = re.compile(
-    r"AuthorizationException|AccessControlException|Permission denied"
-    r"|does not have (?:\[?\w+\]? )?privileges?\b|INSUFFICIENT_PERMISSIONS|Insufficient privileges",
-    re.IGNORECASE,
-)
 _NO_DATABASE = re.compile(r"SCHEMA_NOT_FOUND|Error 10072\b|Database does not exist|NoSuchDatabaseException")
 _NO_TABLE = re.compile(
     r"TABLE_OR_VIEW_NOT_FOUND|Error 10001\b|Table not found|NoSuchTableException|InvalidTableException"
@@ -23,10 +19,9 @@ _NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionE
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
     """Turn a refusal into DatabaseNotFound, TableNotFound or EngineForbidden where the engine's text tells so."""
     try:
-        yield
+        with denials.metadata_errors():
+            yield
     except StatementRejected as error:
-        if _DENIED.search(error.message):
-            raise EngineForbidden(error.message) from error
         if _NO_DATABASE.search(error.message):
             raise DatabaseNotFound(database) from error
         if table and _NO_TABLE.search(error.message):

@@ -19,6 +19,7 @@ from queryserver.domain.errors import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
@@ -75,6 +76,10 @@ _NO_OPERATION = re.compile(
     r"(?i)invalid operation ?handle|invalid query handle|invalid query id|query id .{1,60} not found"
     r"|unknown (?:query|operation)|query .{1,60} expired due to client inactivity|operation .{1,80} not found"
 )
+_DENIED = re.compile(
+    r"(?i)AuthorizationException|AccessControlException|Permission denied"
+    r"|does not have (?:\[?\w+\]? )?privileges?\b|INSUFFICIENT_PERMISSIONS|Insufficient privileges"
+)
 _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}timeout|timed ?out after")
 
 
@@ -122,7 +127,7 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
         return OutcomeUnknown(EXPIRED)
     if _TIME_LIMIT.search(message):
         return EngineTimeout(message)
-    return StatementRejected(message)
+    return StatementDenied(message) if _DENIED.search(message) else StatementRejected(message)
 
 
 def _open_error(message: str) -> EngineError:

@@ -20,10 +20,10 @@ from queryserver.domain.catalog import (
 )
 from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
 from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, summaries
+from queryserver.engines.denials import metadata_errors
 from queryserver.engines.mysql import catalog_sql as sql
 from queryserver.engines.mysql.catalog_functions import FunctionReader
 from queryserver.engines.mysql.catalog_statistics import StatisticsReader
-from queryserver.engines.mysql.errors import metadata_errors
 from queryserver.engines.mysql.quoting import quoted
 from queryserver.engines.sampling import sample_query
 from queryserver.interfaces.engine import EngineSession

@@ -9,11 +9,11 @@ from asyncmy import errors as driver
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
-    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.tls import no_connection
@@ -57,23 +57,12 @@ def statement_errors(*, started: bool) -> Generator[None]:
     """Around work for a statement; `started` tells whether the server may have begun to execute it.
 
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
-    ended the statement, else StatementRejected with the server's text.
+    ended the statement, else StatementRejected or StatementDenied with the server's text.
     """
     try:
         yield
     except DRIVER_ERRORS as error:
         raise _statement_error(error, started=started) from error
-
-
-@contextmanager
-def metadata_errors() -> Generator[None]:
-    """Around queries about metadata: a lack of rights becomes EngineForbidden."""
-    try:
-        yield
-    except StatementRejected as error:
-        if number_of(error.__cause__) in _DENIED:
-            raise EngineForbidden(error.message) from error
-        raise
 
 
 def number_of(error: BaseException | None) -> int:
@@ -104,7 +93,7 @@ def _statement_error(error: Exception, *, started: bool) -> EngineError:
         if started:
             return OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
         return SessionLost("The MySQL session is gone; the statement was not started.")
-    return StatementRejected(_text_of(error))
+    return (StatementDenied if number in _DENIED else StatementRejected)(_text_of(error))
 
 
 def _is_of_the_driver(error: Exception) -> bool:

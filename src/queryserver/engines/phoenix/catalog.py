@@ -24,9 +24,10 @@ from queryserver.domain.errors import (
     TableNotFound,
 )
 from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, spellings
+from queryserver.engines.denials import metadata_errors
 from queryserver.engines.phoenix.connection import Connection
 from queryserver.engines.phoenix.declared import native_type
-from queryserver.engines.phoenix.errors import Phase, avatica_errors, metadata_errors
+from queryserver.engines.phoenix.errors import Phase, avatica_errors
 from queryserver.engines.phoenix.values import row_values
 from queryserver.engines.quoting import escaped_literal, identifier, qualified
 from queryserver.engines.sampling import sample_query

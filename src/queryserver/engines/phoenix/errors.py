@@ -10,11 +10,11 @@ import httpx
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
-    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.phoenix.messages import Missing, ServerError
@@ -83,18 +83,6 @@ def avatica_errors(phase: Phase) -> Generator[None]:
         raise _server_error(phase, error) from error
 
 
-@contextmanager
-def metadata_errors() -> Generator[None]:
-    """Around a look at metadata: what the user may not see is told as EngineForbidden."""
-    try:
-        yield
-    except StatementRejected as error:
-        cause = error.__cause__
-        if isinstance(cause, ServerError) and any(map(_DENIED.search, cause.traces)):
-            raise EngineForbidden(error.message) from error
-        raise
-
-
 def _unreachable(phase: Phase) -> EngineError:
     if phase is Phase.OPENING:
         return EngineUnavailable(_UNREACHABLE)
@@ -119,7 +107,9 @@ def _server_error(phase: Phase, error: ServerError) -> EngineError:
     if any(trace.partition(":")[0].endswith(_NO_SUCH_CONNECTION) for trace in error.traces):
         return OutcomeUnknown(GONE) if phase is Phase.SENT else SessionLost(_SESSION_GONE)
     text = server_text(error.text, error.traces)
-    return EngineTimeout(text) if _TIMED_OUT.search(text) else StatementRejected(text)
+    if _TIMED_OUT.search(text):
+        return EngineTimeout(text)
+    return StatementDenied(text) if any(map(_DENIED.search, error.traces)) else StatementRejected(text)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ from queryserver.domain.catalog import (
 )
 from queryserver.domain.errors import DatabaseNotFound, EngineForbidden, TableNotFound
 from queryserver.engines.catalog_queries import Folding, Row, read_rows, spellings, summaries
+from queryserver.engines.denials import metadata_errors
 from queryserver.engines.postgresql import catalog_sql as sql
 from queryserver.engines.postgresql.catalog_samples import Sampler
 from queryserver.engines.postgresql.catalog_statistics import read_statistics
-from queryserver.engines.postgresql.errors import metadata_errors
 from queryserver.engines.quoting import identifier, qualified
 from queryserver.interfaces.engine import EngineSession
 

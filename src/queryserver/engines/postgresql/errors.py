@@ -9,11 +9,11 @@ import asyncpg
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
-    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.tls import NO_TLS, no_connection
@@ -64,23 +64,12 @@ def statement_errors(*, started: bool) -> Generator[None]:
     """Around work for a statement; `started` tells whether the server may have begun to execute it.
 
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
-    ended the statement, else StatementRejected with the server's text.
+    ended the statement, else StatementRejected or StatementDenied with the server's text.
     """
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         raise _domain_error(error, started=started) from error
-
-
-@contextmanager
-def metadata_errors() -> Generator[None]:
-    """Around queries on the catalogue: a lack of rights becomes EngineForbidden."""
-    try:
-        yield
-    except StatementRejected as error:
-        if isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError):
-            raise EngineForbidden(error.message) from error
-        raise
 
 
 def _domain_error(error: Exception, *, started: bool) -> EngineError:
@@ -90,7 +79,8 @@ def _domain_error(error: Exception, *, started: bool) -> EngineError:
         if started:
             return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
         return SessionLost("The PostgreSQL session is gone; the statement was not started.")
-    return StatementRejected(text_of(error))
+    denied = isinstance(error, asyncpg.InsufficientPrivilegeError)
+    return (StatementDenied if denied else StatementRejected)(text_of(error))
 
 
 def _is_closed_connection(error: Exception) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from queryserver.domain.errors import EngineError, EngineUnavailable
 from queryserver.domain.result import Column
 from queryserver.engines.catalog_queries import Row, read_rows
+from queryserver.engines.denials import metadata_errors
 from queryserver.engines.quoting import identifier, literal, qualified
-from queryserver.engines.trino.errors import metadata_errors
 from queryserver.interfaces.engine import EngineSession
 
 _EXTRA_S = 3.0

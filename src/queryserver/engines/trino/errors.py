@@ -10,10 +10,10 @@ import httpx
 from queryserver.domain.errors import (
     CredentialsRequired,
     EngineError,
-    EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.tls import no_connection
@@ -53,6 +53,10 @@ class TrinoRejected(StatementRejected):
         self.name = name
 
 
+class TrinoDenied(TrinoRejected, StatementDenied):
+    """Trino's own error about a right that the user lacks."""
+
+
 @contextmanager
 def transport_errors() -> Generator[None]:
     """Around one HTTP exchange: Transient comes out."""
@@ -66,17 +70,6 @@ def transport_errors() -> Generator[None]:
         raise Transient("The connection to Trino was lost.") from error
 
 
-@contextmanager
-def metadata_errors() -> Generator[None]:
-    """Around a look at metadata: what the user may not see is told as EngineForbidden."""
-    try:
-        yield
-    except TrinoRejected as error:
-        if error.name in _NO_RIGHT or error.message.startswith("Access Denied"):
-            raise EngineForbidden(error.message) from error
-        raise
-
-
 def check_status(status: int, body: bytes) -> None:
     """Raises for any answer but 200 and 204: Transient, CredentialsRequired, OutcomeUnknown, StatementRejected."""
     if status in {200, 204}:
@@ -87,7 +80,7 @@ def check_status(status: int, body: bytes) -> None:
         raise CredentialsRequired(_text(body) or "Trino refused the login.")
     if status in {404, 410}:
         raise Expired
-    raise TrinoRejected(_text(body) or f"Trino refused the request (HTTP {status}).", f"HTTP_{status}")
+    raise _rejected(_text(body) or f"Trino refused the request (HTTP {status}).", f"HTTP_{status}")
 
 
 def given_up(transient: Transient, *, sent: bool) -> EngineError:
@@ -108,7 +101,12 @@ def engine_error(error: Mapping[str, Any]) -> EngineError:
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
     if name in _TIME_LIMITS:
         return EngineTimeout(message)
-    return TrinoRejected(message, name)
+    return _rejected(message, name)
+
+
+def _rejected(message: str, name: str) -> TrinoRejected:
+    denied = name in _NO_RIGHT or message.startswith("Access Denied")
+    return (TrinoDenied if denied else TrinoRejected)(message, name)
 
 
 def _text(body: bytes) -> str:

@@ -8,6 +8,7 @@ from queryserver.domain.errors import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.hiveserver2.errors import Purpose, clean_message, domain_error, message_of
@@ -72,6 +73,12 @@ def test_the_first_info_message_stands_for_a_missing_error_message():
         ("Query timed out after 10 seconds", Purpose.FOLLOW, EngineTimeout),
         ("Table not found 'x'", Purpose.SUBMIT, StatementRejected),
         ("Vertex failed", Purpose.FOLLOW, StatementRejected),
+        ("Permission denied: user [ada] does not have [SELECT] privilege on [d/t]", Purpose.SUBMIT, StatementDenied),
+        (
+            "AuthorizationException: User 'ada' does not have privileges to execute 'SELECT'",
+            Purpose.SUBMIT,
+            StatementDenied,
+        ),
     ],
 )
 def test_words_of_servers_tell_what_happened(message, purpose, expected):

@@ -10,6 +10,7 @@ from queryserver.domain.errors import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Phase, Silent, avatica_errors, server_text
@@ -74,3 +75,10 @@ def test_an_error_of_phoenix_is_a_rejected_statement() -> None:
     error = _told(ServerError("x", ["java.sql.SQLException: ERROR 601 (42P00): Syntax error."]), Phase.SENT)
     assert isinstance(error, StatementRejected)
     assert error.message == "ERROR 601 (42P00): Syntax error."
+
+
+def test_a_lack_of_rights_is_a_denial() -> None:
+    trace = "org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions for user ada"
+    error = _told(ServerError("x", [trace]), Phase.SENT)
+    assert isinstance(error, StatementDenied)
+    assert error.message == "Insufficient permissions for user ada"

@@ -23,6 +23,7 @@ from queryserver.domain.errors import (
     EngineTimeout,
     EngineUnavailable,
     OutcomeUnknown,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.engines.trino import PRESTO, TRINO, Authentication, Patience, TrinoAddress, TrinoEngine
@@ -236,6 +237,11 @@ async def test_the_engine_s_own_error_is_told() -> None:
     wrong = await refused(page(1), page(state="FAILED", error=error("line 1:8: Column 'n' cannot be resolved\nmore")))
     assert isinstance(wrong, StatementRejected)
     assert wrong.message.startswith("line 1:8: Column 'n' cannot be resolved")
+
+
+async def test_a_lack_of_rights_is_a_denial() -> None:
+    denied = error("Access Denied: Cannot select from table t", "PERMISSION_DENIED")
+    assert isinstance(await refused(page(1), page(state="FAILED", error=denied)), StatementDenied)
 
 
 async def test_the_engine_s_time_limit_is_a_time_out() -> None:
