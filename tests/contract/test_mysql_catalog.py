@@ -1,13 +1,12 @@
 """The metadata of MariaDB, the wire-compatible peer of MySQL, keep the catalogue's rules."""
 
-from collections.abc import AsyncGenerator
-
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import run
-from tests.engines.servers import ServerAddress, free_port
+from tests.contract.mariadb_basis import MariadbBasis
+from tests.contract.test_mysql_engine import engine_on
+from tests.engines.servers import ServerAddress
 
 from queryserver.domain.catalog import ForeignKey, TableColumn
 from queryserver.domain.errors import DatabaseNotFound
@@ -94,29 +93,10 @@ FACTS = CatalogFacts(
 
 
 @pytest.mark.engine("mariadb")
-class TestMariadbCatalog(CatalogContract):
+class TestMariadbCatalog(MariadbBasis, CatalogContract):
     catalog_facts = FACTS
     tested_with = "MariaDB 10.11"
-
-    async def running_statements(self, engine: Engine) -> int:
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT COUNT(*) FROM information_schema.processlist"
-                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password))
-        yield engine
-        await engine.close()
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = MysqlEngine(MysqlAddress("127.0.0.1", free_port(), "none", "nobody", "secret"))
-        yield engine
-        await engine.close()
+    engine_on = staticmethod(engine_on)
 
     async def test_without_a_default_database_no_name_is_not_found(self, mariadb: ServerAddress) -> None:
         engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, None, mariadb.user, mariadb.password))

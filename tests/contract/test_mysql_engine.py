@@ -1,19 +1,18 @@
 """MariaDB, the wire-compatible peer of MySQL, keeps the rules of all engines."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator
 from decimal import Decimal
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.servers import ServerAddress, free_port
+from tests.contract.mariadb_basis import MariadbBasis
+from tests.engines.servers import ServerAddress
 
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.interfaces.engine import Engine
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object, native_type: str | None = None) -> TypeFact:
@@ -108,27 +107,19 @@ FACTS = EngineFacts(
 )
 
 
+def engine_on(server: ServerAddress, *, read_only: bool = False) -> MysqlEngine:
+    """The engine under test."""
+    address = MysqlAddress(server.host, server.port, "users", server.user, server.password)
+    return MysqlEngine(address, read_only=read_only)
+
+
 @pytest.mark.engine("mariadb")
-class TestMariadb(EngineContract):
+class TestMariadb(MariadbBasis, EngineContract):
     """MariaDB as Debian has it."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements of others that the server is at work on."""
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT COUNT(*) FROM information_schema.processlist"
-                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password))
-        yield engine
-        await engine.close()
+    engine_on = staticmethod(engine_on)
 
     @pytest.mark.parametrize(
         "change",
@@ -140,8 +131,7 @@ class TestMariadb(EngineContract):
         ],
     )
     async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress, change: str):
-        address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password)
-        writing, reading = MysqlEngine(address), MysqlEngine(address, read_only=True)
+        writing, reading = engine_on(mariadb), engine_on(mariadb, read_only=True)
         try:
             async with writing.session(USER, NO_OPTIONS) as session:
                 for sql in (
@@ -160,9 +150,3 @@ class TestMariadb(EngineContract):
         finally:
             await writing.close()
             await reading.close()
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = MysqlEngine(MysqlAddress("127.0.0.1", free_port(), "none", "nobody", "secret"))
-        yield engine
-        await engine.close()

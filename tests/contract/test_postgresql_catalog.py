@@ -1,21 +1,16 @@
 """The metadata of PostgreSQL keep the catalogue's rules: the newest release, always; release 15 when asked for."""
 
-from collections.abc import AsyncGenerator
-
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
-from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import run
-from tests.contract.test_postgresql_engine import address_of
-from tests.engines.servers import ServerAddress, free_port
+from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 from tests.fixtures.database import execute
 
 from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
 from queryserver.domain.errors import EngineForbidden
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.postgresql import PostgresqlEngine
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import Engine
@@ -132,21 +127,8 @@ FACTS = CatalogFacts(
 class PostgresqlCatalogContract(CatalogContract):
     """What is the same for every release."""
 
+    adapter = PostgresqlEngine
     catalog_facts = FACTS
-
-    async def running_statements(self, engine: Engine) -> int:
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(PostgresqlAddress("127.0.0.1", free_port(), "none", "nobody", "secret"))
-        yield engine
-        await engine.close()
 
     @pytest.mark.item(66)
     async def test_statistics_of_more_types(self, engine: Engine, catalog: Catalog, database: str) -> None:
@@ -188,16 +170,8 @@ class PostgresqlCatalogContract(CatalogContract):
             assert await self.rows(engine, statement) == [(expected[-2],)]
 
 
-class TestPostgresqlCatalog(PostgresqlCatalogContract):
-    """The release that the embedded default runs."""
-
-    tested_with = "PostgreSQL 18 of the embedded default"
-
-    @pytest.fixture
-    async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(address_of(users_dsn))
-        yield engine
-        await engine.close()
+class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
+    """The newest release."""
 
     async def test_what_the_role_may_not_see_is_forbidden_and_not_listed(
         self, engine: Engine, users_dsn: str, tcp_open: EmbeddedPostgres, catalog: Catalog
@@ -228,15 +202,5 @@ class TestPostgresqlCatalog(PostgresqlCatalogContract):
 
 
 @pytest.mark.engine("postgresql15")
-class TestPostgresql15Catalog(PostgresqlCatalogContract):
-    """An older release, from the system's packages."""
-
-    tested_with = "PostgreSQL 15"
-
-    @pytest.fixture
-    async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(
-            PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)
-        )
-        yield engine
-        await engine.close()
+class TestPostgresql15Catalog(Release15Basis, PostgresqlCatalogContract):
+    """An older release."""

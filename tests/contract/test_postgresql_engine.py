@@ -1,18 +1,16 @@
 """PostgreSQL keeps the rules of all engines: the newest release, always; release 15 when it is asked for."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator
 from decimal import Decimal
-from urllib.parse import urlsplit
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
-from tests.engines.servers import ServerAddress, free_port
+from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
 from queryserver.domain.result import ResultType
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.postgresql import PostgresqlEngine
 from queryserver.interfaces.engine import Engine
 
 UTC = dt.UTC
@@ -121,61 +119,19 @@ FACTS = EngineFacts(
 )
 
 
-def address_of(dsn: str) -> PostgresqlAddress:
-    """The parts of a connection URL."""
-    url = urlsplit(dsn)
-    assert url.hostname
-    assert url.port
-    return PostgresqlAddress(url.hostname, url.port, url.path[1:], url.username, url.password)
+class TestPostgresql(EmbeddedBasis, EngineContract):
+    """The newest release."""
 
-
-class PostgresqlContract(EngineContract):
-    """What is the same for every release."""
-
+    adapter = PostgresqlEngine
     facts = FACTS
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Sessions of the database that are at work or hold a transaction."""
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(PostgresqlAddress("127.0.0.1", free_port(), "none", "nobody", "secret"))
-        yield engine
-        await engine.close()
-
-
-class TestPostgresql(PostgresqlContract):
-    """The release that the embedded default runs."""
-
-    tested_with = "PostgreSQL 18 of the embedded default"
-
-    @pytest.fixture
-    async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(address_of(users_dsn))
-        yield engine
-        await engine.close()
 
 
 @pytest.mark.engine("postgresql15")
-class TestPostgresql15(PostgresqlContract):
-    """An older release, from the system's packages, with its contributed extensions."""
+class TestPostgresql15(Release15Basis, EngineContract):
+    """An older release, with its contributed extensions."""
 
+    adapter = PostgresqlEngine
     facts = FACTS
-    tested_with = "PostgreSQL 15"
-
-    @pytest.fixture
-    async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = PostgresqlEngine(
-            PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)
-        )
-        yield engine
-        await engine.close()
 
     async def test_hstore_is_a_map(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from tests.contract.engine_faults import FaultsContract
-from tests.contract.test_postgresql_engine import FACTS, address_of
+from tests.contract.postgresql_basis import address_of
+from tests.contract.test_postgresql_engine import FACTS
 
 from queryserver.engines.postgresql import PostgresqlEngine
 from queryserver.interfaces.engine import Engine

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
-from tests.contract.test_postgresql_engine import address_of
+from tests.contract.postgresql_basis import address_of
 
 from queryserver.domain.errors import (
     CredentialsRequired,

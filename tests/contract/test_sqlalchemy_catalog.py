@@ -1,18 +1,13 @@
 """The metadata that SQLAlchemy's Inspector tells keep the rules: PyMySQL and MariaDB stand for the others."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, TypeText
-from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import run
+from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_catalog import FACTS as MARIADB_FACTS
 from tests.contract.test_sqlalchemy_engine import engine_on
-from tests.engines.servers import ServerAddress, free_port
-
-from queryserver.interfaces.engine import Engine
 
 FACTS = replace(
     MARIADB_FACTS,
@@ -41,26 +36,7 @@ FACTS = replace(
 
 
 @pytest.mark.engine("mariadb")
-class TestSqlalchemyCatalog(CatalogContract):
+class TestSqlalchemyCatalog(MariadbBasis, CatalogContract):
     catalog_facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
-
-    async def running_statements(self, engine: Engine) -> int:
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT COUNT(*) FROM information_schema.processlist"
-                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = engine_on(mariadb)
-        yield engine
-        await engine.close()
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = engine_on(ServerAddress("127.0.0.1", free_port(), "nobody", "secret"))
-        yield engine
-        await engine.close()
+    engine_on = staticmethod(engine_on)

@@ -1,7 +1,7 @@
 """The engine for any SQLAlchemy dialect keeps the rules of all engines: PyMySQL and MariaDB stand for the others."""
 
 import datetime as dt
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
@@ -12,8 +12,9 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_driving import run
 from tests.contract.engine_facts import TypeFact
 from tests.contract.engine_faults import FaultsContract
+from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import FACTS as MARIADB_FACTS
-from tests.engines.servers import ServerAddress, free_port
+from tests.engines.servers import ServerAddress
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
 from queryserver.domain.result import ResultType
@@ -64,32 +65,12 @@ def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -
 
 
 @pytest.mark.engine("mariadb")
-class TestSqlalchemyMariadb(EngineContract):
+class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
     """The driver PyMySQL knows nothing of asyncio, buffers unless told otherwise, and cannot cancel."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements of others that the server is at work on."""
-        async with engine.session(USER, NO_OPTIONS) as session:
-            sql = (
-                "SELECT COUNT(*) FROM information_schema.processlist"
-                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
-            )
-            return (await run(session, sql)).cell
-
-    @pytest.fixture
-    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = engine_on(mariadb)
-        yield engine
-        await engine.close()
-
-    @pytest.fixture
-    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
-        engine = engine_on(ServerAddress("127.0.0.1", free_port(), "nobody", "secret"))
-        yield engine
-        await engine.close()
+    engine_on = staticmethod(engine_on)
 
     async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress) -> None:
         engine = engine_on(mariadb, read_only=True)

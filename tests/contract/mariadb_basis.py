@@ -1,0 +1,39 @@
+"""What the tests on a real MariaDB share, whichever adapter speaks to it."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import ClassVar
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.engines.servers import ServerAddress, free_port
+
+from queryserver.interfaces.engine import Engine
+
+
+class MariadbBasis:
+    """Inherited, before the contract, by a class whose tests run on the fixture `mariadb`."""
+
+    engine_on: ClassVar[Callable[[ServerAddress], Engine]]
+    """The adapter on the database `users` of a server."""
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements of others that the server is at work on."""
+        async with engine.session(USER, NO_OPTIONS) as session:
+            sql = (
+                "SELECT COUNT(*) FROM information_schema.processlist"
+                " WHERE command = 'Query' AND user = 'admin' AND id <> CONNECTION_ID()"
+            )
+            return (await run(session, sql)).cell
+
+    @pytest.fixture
+    async def engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
+        engine = type(self).engine_on(mariadb)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = type(self).engine_on(ServerAddress("127.0.0.1", free_port(), "nobody", "secret"))
+        yield engine
+        await engine.close()

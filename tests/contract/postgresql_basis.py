@@ -1,0 +1,69 @@
+"""What the tests on a real PostgreSQL share."""
+
+from collections.abc import AsyncGenerator
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.engines.servers import ServerAddress, free_port
+
+from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
+from queryserver.interfaces.engine import Engine
+
+
+def address_of(dsn: str) -> PostgresqlAddress:
+    """The parts of a connection URL."""
+    url = urlsplit(dsn)
+    assert url.hostname
+    assert url.port
+    return PostgresqlAddress(url.hostname, url.port, url.path[1:], url.username, url.password)
+
+
+class PostgresqlBasis:
+    """Inherited, before the contract, by the tests of any release."""
+
+    adapter: ClassVar[type[PostgresqlEngine]]
+    """What is under test."""
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Sessions of the database that are at work or hold a transaction."""
+        async with engine.session(USER, NO_OPTIONS) as session:
+            sql = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
+            )
+            return (await run(session, sql)).cell
+
+    @pytest.fixture
+    async def unreachable_engine(self) -> AsyncGenerator[Engine]:
+        engine = self.adapter(PostgresqlAddress("127.0.0.1", free_port(), "none", "nobody", "secret"))
+        yield engine
+        await engine.close()
+
+
+class EmbeddedBasis(PostgresqlBasis):
+    """The release that the embedded default runs, in a database of each test's own."""
+
+    tested_with = "PostgreSQL 18 of the embedded default"
+
+    @pytest.fixture
+    async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:
+        engine = self.adapter(address_of(users_dsn))
+        yield engine
+        await engine.close()
+
+
+class Release15Basis(PostgresqlBasis):
+    """An older release, from the system's packages, with its contributed extensions."""
+
+    tested_with = "PostgreSQL 15"
+
+    @pytest.fixture
+    async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:
+        engine = self.adapter(
+            PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)
+        )
+        yield engine
+        await engine.close()
