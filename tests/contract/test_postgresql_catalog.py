@@ -3,11 +3,13 @@
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import failure
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 from tests.fixtures.database import execute
 
 from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
-from queryserver.domain.errors import EngineForbidden
+from queryserver.domain.errors import EngineForbidden, StatementDenied
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.postgresql import PostgresqlEngine
@@ -199,6 +201,8 @@ class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
                 await look
         assert [table.name for table in await catalog.tables("public")] == ["half"]
         assert [column.name for column in (await catalog.table("public", "half")).columns] == ["a", "b"]
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert isinstance(await failure(session, "SELECT * FROM public.half"), StatementDenied)
 
 
 @pytest.mark.engine("postgresql15")
