@@ -216,6 +216,12 @@ class TestPhoenix(PhoenixBasis, EngineContract):
                 with pytest.raises(StatementRejected):
                     await run(session, change)
                 assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
+                async with operation(session, self.facts.slow_sql) as handle:
+                    await started(session, handle)
+                    await session.cancel(handle)
+                with pytest.raises(StatementRejected):  # the connection is another one now
+                    await run(session, change)
+                assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
         finally:
             await writing.close()
             await reading.close()

@@ -169,6 +169,15 @@ class TestQueryServer:
             assert isinstance(await failure(session, "ROWS 1"), SessionLost)
             assert not await session.is_alive()
 
+    async def test_a_connection_that_is_opened_again_by_half_is_not_left(self, engine: Engine, peer: Peer) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            assert not peer.connections
+            peer.mute = frozenset({"ConnectionSync"})
+            assert isinstance(await failure(session, "ROWS 1"), SessionLost)
+            assert not peer.connections
+
     async def test_a_change_that_cannot_be_stopped_is_not_called_canceled(self, engine: Engine, peer: Peer) -> None:
         peer.mute = frozenset({"PrepareAndExecute"})
         async with (

@@ -124,8 +124,7 @@ class Connection:
             await asyncio.wait({self._beat})
         if self._lost is None:
             self._lose(SessionLost("The Phoenix session is closed."))
-            if self._is_stopped:
-                return
+            # After a stop too: the connection may have been on its way to be opened again.
             with suppress(EngineError):
                 body = messages.of_connection(self.id)
                 await self._call(Phase.BEFORE, "CloseConnection", body, within_s=self._patience.stop_s)
@@ -140,7 +139,7 @@ class Connection:
         try:
             await self._introduce()
         except EngineError as error:
-            self._lose(error)
+            await self.close()
             raise SessionLost("The session could not be opened again; the statement was not started.") from error
         self._is_stopped = False
 
