@@ -25,7 +25,13 @@ class PostgresqlBasis:
     """Inherited, before the contract, by the tests of any release."""
 
     adapter: ClassVar[type[PostgresqlEngine]]
-    """What is under test."""
+    """What is under test; the fixture `address` tells where it connects."""
+
+    @pytest.fixture
+    async def engine(self, address: PostgresqlAddress) -> AsyncGenerator[Engine]:
+        engine = self.adapter(address)
+        yield engine
+        await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
         """Sessions of the database that are at work or hold a transaction."""
@@ -49,10 +55,8 @@ class EmbeddedBasis(PostgresqlBasis):
     tested_with = "PostgreSQL 18 of the embedded default"
 
     @pytest.fixture
-    async def engine(self, users_dsn: str) -> AsyncGenerator[Engine]:
-        engine = self.adapter(address_of(users_dsn))
-        yield engine
-        await engine.close()
+    def address(self, users_dsn: str) -> PostgresqlAddress:
+        return address_of(users_dsn)
 
 
 class Release15Basis(PostgresqlBasis):
@@ -61,9 +65,5 @@ class Release15Basis(PostgresqlBasis):
     tested_with = "PostgreSQL 15"
 
     @pytest.fixture
-    async def engine(self, release15: ServerAddress) -> AsyncGenerator[Engine]:
-        engine = self.adapter(
-            PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)
-        )
-        yield engine
-        await engine.close()
+    def address(self, release15: ServerAddress) -> PostgresqlAddress:
+        return PostgresqlAddress(release15.host, release15.port, "postgres", release15.user, release15.password)

@@ -105,6 +105,15 @@ class Fleet:
         )
         return Runner(owner, parts)
 
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[tuple[Runner, Assignment]]:
+        """A runner, and a long statement that its engine has begun with."""
+        runner, assignment = self.runner(), self.leases.add("sleep 30")
+        async with runner.running():
+            runner.start(assignment, ANA)
+            await until(lambda: self.engine.running == 1)
+            yield runner, assignment
+
     async def _objects_changed(self, user_id: int, connector: str) -> None:
         self.changes.append((user_id, connector))
 

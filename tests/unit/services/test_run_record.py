@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.statements import MemoryLeases
 
 from queryserver.domain.result import Segment
-from queryserver.domain.statement import Lease
+from queryserver.domain.statement import Assignment, Lease
 from queryserver.services.running.run_record import RecordSettings, RunRecord
 
 SETTINGS = RecordSettings(log_max_bytes=1 << 20, retention=timedelta(hours=1), lease=timedelta(seconds=5))
@@ -29,12 +29,18 @@ class SlowReports(MemoryLeases):
         return await super().report(lease, **fields)
 
 
-@pytest.mark.item(25)
-async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_rows() -> None:
-    leases = SlowReports()
+async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
+    """The record of a statement whose engine gives its first page."""
     assignment = leases.add("SELECT 1")
     record = RunRecord(assignment, leases, SETTINGS, lambda: None)
     await record.mark_running(0, "page 1")
+    return record, assignment
+
+
+@pytest.mark.item(25)
+async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_rows() -> None:
+    leases = SlowReports()
+    record, assignment = await running(leases)
     leases.under_way.clear()
     leases.arrive.clear()
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -52,9 +58,7 @@ async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_ro
 @pytest.mark.item(25)
 async def test_a_report_after_stored_rows_keeps_their_mark() -> None:
     leases = MemoryLeases()
-    assignment = leases.add("SELECT 1")
-    record = RunRecord(assignment, leases, SETTINGS, lambda: None)
-    await record.mark_running(0, "page 1")
+    record, assignment = await running(leases)
     await record.add_segment(Segment(0, 0, 100, 1000), (), "page 2")
     await record.report(10, None)
     found = leases.of(assignment).resumption

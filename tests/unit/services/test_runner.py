@@ -96,11 +96,7 @@ async def test_changes_of_objects_are_told_however_the_statement_ends(statement:
 
 async def test_changes_of_a_canceled_statement_are_told() -> None:
     fleet = Fleet()
-    runner = fleet.runner()
-    assignment = fleet.leases.add("sleep 30")
-    async with runner.running():
-        runner.start(assignment, ANA)
-        await until(lambda: fleet.engine.running == 1)
+    async with fleet.at_work() as (runner, assignment):
         assert fleet.changes == []
         runner.cancel(assignment.lease.statement_id)
         await until(lambda: terminal(fleet.leases.of(assignment)))
@@ -118,11 +114,7 @@ async def test_changes_of_a_statement_whose_server_died_are_told() -> None:
 
 async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("sleep 30")
-    runner = fleet.runner()
-    async with runner.running():
-        runner.start(assignment, ANA)
-        await until(lambda: fleet.engine.running == 1)
+    async with fleet.at_work() as (_, assignment):
         fleet.leases.of(assignment).cancel_requested = True
         await until(lambda: fleet.leases.of(assignment).state is CANCELED, 3)
     assert fleet.engine.cancels == 1
@@ -130,11 +122,7 @@ async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -
 
 async def test_work_whose_lease_is_lost_ends_and_writes_nothing() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("sleep 30")
-    runner = fleet.runner()
-    async with runner.running():
-        runner.start(assignment, ANA)
-        await until(lambda: fleet.engine.running == 1)
+    async with fleet.at_work() as (runner, assignment):
         entry = fleet.leases.of(assignment)
         entry.owner, entry.fence = OTHER, entry.fence + 1
         await until(lambda: runner.active == 0, 4)
@@ -203,11 +191,8 @@ async def test_shutdown_lets_a_short_statement_finish() -> None:
 
 async def test_shutdown_ends_a_long_statement_with_a_plain_reason() -> None:
     fleet = Fleet()
-    runner = fleet.runner()
-    assignment = fleet.leases.add("sleep 30")
-    async with runner.running():
-        runner.start(assignment, ANA)
-        await until(lambda: fleet.engine.running == 1)
+    async with fleet.at_work() as (_, assignment):
+        pass
     entry = fleet.leases.of(assignment)
     assert entry.state is CANCELED
     assert entry.lines[-1] == "Canceled by the shutdown of the server."
@@ -279,11 +264,8 @@ async def test_an_engine_is_held_while_statements_get_their_grace() -> None:
 
 async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
     fleet = Fleet()
-    runner = fleet.runner()
     async with asyncio.timeout(10):
-        async with runner.running():
-            runner.start(fleet.leases.add("sleep 30"), ANA)
-            await until(lambda: fleet.engine.running == 1)
+        async with fleet.at_work():
             fleet.leases.down = fleet.sessions.down = True
     assert fleet.engine.running == 0
 
