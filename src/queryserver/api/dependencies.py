@@ -44,30 +44,54 @@ class Body:
     is_large: bool = False
 
 
-async def read_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> Body:
-    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
+@dataclass(frozen=True, slots=True)
+class RawBody:
+    """A body as it came: `kind` is its media type in lower case, without parameters."""
 
-    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody after
-    `within_s`, InvalidRequest.
+    kind: str
+    content_type: str
+    content: bytes
+
+
+async def raw_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> RawBody | None:
+    """A POST body of a kind that is read; None when it is empty (Contract platform 1.2).
+
+    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody after `within_s`.
     """
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
     length = request.headers.get("content-length", "")
     is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
     if is_empty:
-        return Body({})
+        return None
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
         if await _in_time(_is_empty(request), within_s):
-            return Body({})
+            return None
         raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
     if length.isdecimal() and int(length) > max_bytes:
         raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
-    body = await _in_time(_read(request, max_bytes), within_s)
+    content = await _in_time(_read(request, max_bytes), within_s)
+    return RawBody(kind, content_type, content) if content else None
+
+
+async def read_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> Body:
+    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
+
+    Raises as `raw_body`, and InvalidRequest.
+    """
+    body = await raw_body(request, max_bytes=max_bytes, within_s=within_s)
+    if body is None:
+        return Body({})
     services = services_of(request)
-    parsed = partial(_parse, kind, body, content_type, services.settings.limits.max_json_depth)
-    if len(body) <= _THREAD_ABOVE_BYTES:
-        return Body(parsed())
-    return Body(await asyncio.get_running_loop().run_in_executor(services.threads, parsed), is_large=True)
+    parsed = partial(_parse, body, services.settings.limits.max_json_depth)
+    return Body(*await parsed_aside(services, parsed, len(body.content)))
+
+
+async def parsed_aside(services: Services, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
+    """What `parsed` gives, and whether it was too large to be looked at on the event loop."""
+    if size_bytes <= _THREAD_ABOVE_BYTES:
+        return parsed(), False
+    return await asyncio.get_running_loop().run_in_executor(services.threads, parsed), True
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +187,9 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _parse(kind: str, body: bytes, content_type: str, max_json_depth: int) -> dict[str, Any]:
-    if not body:
-        return {}
-    if kind == "application/json":
-        return parse_json_object(body, max_depth=max_json_depth)
-    if kind == _FORM:
-        return dict(parse_form(body))
-    return dict(parse_multipart(body, content_type))
+def _parse(body: RawBody, max_json_depth: int) -> dict[str, Any]:
+    if body.kind == "application/json":
+        return parse_json_object(body.content, max_depth=max_json_depth)
+    if body.kind == _FORM:
+        return parse_form(body.content)
+    return parse_multipart(body.content, body.content_type)

@@ -23,6 +23,9 @@ STATUS: Mapping[type[QueryServerError], int] = {
     errors.Conflict: 409,
     errors.TooManyRequests: 429,
     errors.NotSupported: 501,
+    errors.BodyTooSlow: 408,
+    errors.RangeNotSatisfiable: 416,
+    errors.Unprocessable: 422,
     errors.EngineForbidden: 403,
     errors.EngineUnavailable: 503,
     errors.EngineTimeout: 503,
@@ -73,9 +76,11 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
     """The body of a failed call (Contract editor 1.5, platform 1.4)."""
     if isinstance(error, errors.DownloadRefused):
         return {"status": error.status, "code": error.outcome_code, "message": error.message}
-    body = {"status": _nearest(_COMPATIBLE, error, -1), "code": error.code, "message": error.message}
+    body: dict[str, Any] = {"status": _nearest(_COMPATIBLE, error, -1), "code": error.code, "message": error.message}
     if isinstance(error, errors.TooManyRequests):
         body["retry_after"] = _whole_seconds(error.retry_after.total_seconds())
+    if error.details is not None:
+        body["details"] = dict(error.details)
     return body
 
 
@@ -98,8 +103,10 @@ def failure(status: int, code: str, message: str, headers: Mapping[str, str] | N
 def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
     if isinstance(error, errors.TooManyRequests):
         return {"Retry-After": str(_whole_seconds(error.retry_after.total_seconds()))}
-    if isinstance(error, errors.LateBody):
+    if isinstance(error, errors.LateBody | errors.BodyTooSlow):
         return {"Connection": "close"}
+    if isinstance(error, errors.RangeNotSatisfiable):
+        return {"Content-Range": f"bytes */{error.size_bytes}"}
     return {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
 
 

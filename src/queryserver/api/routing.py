@@ -4,12 +4,15 @@ Routes are matched against the percent-encoded path in one normal form, so that 
 parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
 """
 
+import re
 from urllib.parse import quote, unquote_to_bytes
 
 from starlette.convertors import Convertor, register_url_convertor
 
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))
+_PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 
 
 class SegmentConvertor(Convertor[str]):
@@ -51,6 +54,13 @@ def names_of(rest: str) -> tuple[str, ...]:
     return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
 
 
+class RawConvertor(RestConvertor):
+    """Everything up to the end of the path, as it came: what stands behind `=` in storage calls."""
+
+    regex = ".*"
+
+
+register_url_convertor("raw", RawConvertor())
 register_url_convertor("rest", RestConvertor())
 register_url_convertor("segment", SegmentConvertor())
 register_url_convertor("name", FullSegmentConvertor())
@@ -62,6 +72,9 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
     None when no path of ours can be meant: another prefix, invalid UTF-8 or U+0000 in a segment.
     """
     path = raw_path.partition(b"?")[0]
+    if path.startswith(prefix.encode()) and _PATH_FORM.match(path, len(prefix.encode())):
+        # The argument is the caller's own path: double slashes, encoded slashes and a last slash are part of it.
+        return quote(path, safe=_ASCII)[len(prefix) :]
     if b"%" not in path and path.isascii():
         text = path.decode()
     else:

@@ -16,6 +16,7 @@ from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.records import Kept, open_records
+from queryserver.container.storage import StorageGround, open_storage
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
 from queryserver.db.statements.leases import Leases
@@ -23,7 +24,7 @@ from queryserver.domain.connector import Connector
 from queryserver.interfaces.engine import Engine
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.everything import AccountServices, Services
+from queryserver.services.everything import AccountServices, Services, StorageServices
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
@@ -56,6 +57,8 @@ class _Foundation:
     credentials: CredentialBook
     signals: StateSignals
     metadata: MetadataCache
+    storage: StorageServices
+    streams: Streams
     threads: Executor
 
 
@@ -100,6 +103,8 @@ async def _foundation(
     )
     stack.push_async_callback(connectors.aclose)
     threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="encoding"))
+    streams = Streams(settings.editor.max_streams_per_user)
+    ground = StorageGround(settings, kept.database, streams, threads)
     return _Foundation(
         settings=settings,
         kept=kept,
@@ -109,6 +114,8 @@ async def _foundation(
         credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
         signals=StateSignals(),
         metadata=metadata_cache(kept.database, threads, settings.editor),
+        storage=await stack.enter_async_context(open_storage(ground)),
+        streams=streams,
         threads=threads,
     )
 
@@ -140,8 +147,7 @@ def _services(
 ) -> Services:
     settings, editor = base.settings, base.settings.editor
     access = Access(base.kept.records, base.connectors)
-    streams = Streams(editor.max_streams_per_user)
-    following = Following(base.kept.records, access, base.signals, streams)
+    following = Following(base.kept.records, access, base.signals, base.streams)
     reading = Reading(
         ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, editor.batch_max_bytes)
     )
@@ -167,7 +173,8 @@ def _services(
         history=History(base.kept.records, base.connectors),
         sessions=_sessions(base, runner, notices),
         metadata=metadata_services(_ground(base), runner, notices, submissions),
-        streams=streams,
+        storage=base.storage,
+        streams=base.streams,
         retention=base.kept.retention,
         readiness=_readiness(base),
         runner=runner,

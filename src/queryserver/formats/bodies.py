@@ -35,14 +35,19 @@ def parse_form(body: bytes) -> dict[str, str]:
 
     Raises InvalidParameter for text that is no UTF-8 or holds U+0000, and above 1000 fields.
     """
-    if body.count(b"&") >= MAX_FIELDS:
-        raise InvalidParameter(f"A form has at most {MAX_FIELDS} fields.")
-    fields: dict[str, str] = {}
+    return dict(form_fields(body))
+
+
+def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
+    """Every field of `application/x-www-form-urlencoded` in its order, repeated ones too. Raises as `parse_form`."""
+    if body.count(b"&") >= max_fields:
+        raise InvalidParameter(f"A form has at most {max_fields} fields.")
+    fields: list[tuple[str, str]] = []
     for field in body.split(b"&"):
         if field:
             name, _, value = field.partition(b"=")
             key = _text(_decoded(name), "The name of a parameter")
-            fields[key] = _text(_decoded(value), f"The parameter {key[:_SHOWN]}")
+            fields.append((key, _text(_decoded(value), f"The parameter {key[:_SHOWN]}")))
     return fields
 
 
@@ -52,12 +57,17 @@ def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
     Raises InvalidParameter (a file, a body that ends early, no boundary, above 1000 parts, text as in `parse_form`)
     and PayloadTooLarge (headers of one part above 16 KiB).
     """
+    return dict(multipart_fields(body, content_type))
+
+
+def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
+    """Every text part of `multipart/form-data` in its order, repeated ones too. Raises as `parse_multipart`."""
     if not body:
-        return {}
-    fields: dict[str, str] = {}
-    for name, value in text_parts(body, content_type, max_parts=MAX_FIELDS):
+        return []
+    fields: list[tuple[str, str]] = []
+    for name, value in text_parts(body, content_type, max_parts=max_fields):
         key = _text(name, "The name of a parameter")
-        fields[key] = _text(value, f"The parameter {key[:_SHOWN]}")
+        fields.append((key, _text(value, f"The parameter {key[:_SHOWN]}")))
     return fields
 
 

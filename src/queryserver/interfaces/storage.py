@@ -1,58 +1,249 @@
-"""What a file store is to this service. Sizes and offsets are bytes."""
+"""What a file store is to this service. Sizes and offsets are bytes.
 
-from collections.abc import AsyncIterator
+A `FileSystem` is one configured store; `as_user` gives it as one user sees it: a `Storage`. What only some stores can
+do is a Protocol of its own. Services ask `isinstance` before anything is sent to the store, so that a missing power is
+told without a call (Contract storage 11).
+
+Paths are relative to the store's root, with `/` between names, and empty for the root. In an object store the first
+name is the bucket or container, in Ozone the service. Every adapter checks each path with `names_of` of
+`domain/storage_names.py`.
+
+Every call may raise InvalidPath, PermissionDenied (the store refuses this user), PathNotFound, NotADirectory (a part of
+the path is a file), StorageUnavailable, StorageError. Each wait has a time-out that ends in StorageUnavailable.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from queryserver.domain.files import ClusterFacts, ContentSummary, FileStatus, Scheme, StorageUser
+
+PIECE_BYTES = 1024 * 1024
+"""Largest piece of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileStatus:
-    """One entry of a store. `path` is relative to the store's root, with `/` between names."""
+class StorageTraits:
+    """What callers must know about a store before they call it."""
+
+    lists_in_order: bool = False
+    """Whether listings come in code-point order of names (object stores: of keys, a folder counting as `name/`)."""
+    container_levels: int = 0
+    """How many first levels of paths are buckets, containers, or services with volumes and buckets."""
+    acts_as_user: bool = False
+    """Whether the store decides what the user may; otherwise a right of this service is needed."""
+    deletes_to_trash: bool = False
+    """Whether a delete that does not say otherwise goes to the trash."""
+    changes_modes_of_trees: bool = False
+    """Whether chmod and chown may be recursive."""
+    home_parent: str = ""
+    """Path of the directory that holds the homes, which is never deleted; empty: none."""
+    min_part_bytes: int = 1
+    """Smallest part of a part upload, except for the last."""
+    max_copy_bytes: int | None = None
+    """Larger files are left out by copies within the store (Ozone, Contract storage 7.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive entries of a directory."""
+
+    entries: tuple[FileStatus, ...]
+    cursor: str | None
+    """Where the listing goes on behind these entries; None: they are the last."""
+    remaining: int | None = None
+    """How many entries follow, where the store tells exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """A file that arrives in parts, in any order (Contract storage 9.2)."""
 
     path: str
-    is_directory: bool
+    """The final path."""
     size_bytes: int
-    modified_at: datetime
+    part_bytes: int
+    """Size of every part but the last."""
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """One part that arrived. `receipt` is what the store wants to hear again when the parts are joined."""
+
+    index: int
+    size_bytes: int
+    receipt: str
 
 
 class Storage(Protocol):
-    """A tree of files. Paths are relative to the root that the adapter is confined to.
-
-    Raises InvalidPath, PathNotFound, PathExists, DirectoryNotEmpty, StorageFull, StorageUnavailable, StorageError.
-    """
+    """A tree of files as one user sees it. Objects of it are cheap and own nothing; they end with their FileSystem."""
 
     async def stat(self, path: str) -> FileStatus:
-        """The entry at `path`."""
+        """The entry at `path`, a link itself. Raises SymlinkNotFollowed: a part of the path before it is a link."""
         ...
 
-    def list_directory(self, path: str, *, start_after: str | None = None) -> AsyncIterator[FileStatus]:
-        """Entries of a directory in order of their names, after `start_after`."""
-        ...
+    def list_directory(self, path: str, *, cursor: str | None = None, batch_size: int = 1000) -> AsyncGenerator[Batch]:
+        """The entries of a directory behind `cursor`, without reserved names; one batch for each call of the store.
 
-    def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Bytes [offset, offset + length) in pieces of at most 1 MiB; past the end: nothing."""
-        ...
-
-    async def write(self, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> int:
-        """Store a file and return its size. It appears under its name complete and durable, or not at all.
-
-        Missing parents are made. Raises PathExists: a directory of that name, or any entry without `overwrite`.
+        Holds one batch in memory at a time. An empty directory gives one empty batch. `batch_size` is a wish.
+        Raises NotADirectory, BucketListingDenied.
         """
         ...
 
-    async def mkdir(self, path: str) -> None:
-        """Make a directory and its parents; nothing happens when it is there."""
+    def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        """Bytes [offset, offset + length) in pieces of at most 1 MiB; past the end: nothing.
+
+        With `version` (an earlier `stat`) the bytes are of that version. Raises NotAFile, ChangedMeanwhile,
+        StorageError when fewer bytes come than the store announced.
+        """
         ...
 
-    async def rename(self, source: str, target: str) -> None:
-        """Give an entry another name within the store; the target's parent must be there. Raises PathExists."""
+    async def write(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
+        """Store a file: under its name it is complete and durable, or it is not there (the old one stays).
+
+        `size_bytes` is announced, not checked. Missing parents are made. The size that the store reports is compared
+        with the bytes of the body before the name is given. A body that raises leaves nothing, and so does a cancel.
+        Raises PathExists (a directory of that name; any entry without `overwrite`), VerificationFailed,
+        StoreQuotaExceeded, StorageFull, and whatever `body` raises.
+        """
         ...
 
-    async def copy(self, source: str, target: str) -> None:
-        """Copy one file. Raises PathExists."""
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        """Make a directory and its missing parents. Raises PathExists when there is anything of that name."""
+        ...
+
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
+        """Copy one file within the store; the copy appears complete. Mode, block size, replication are kept on HDFS.
+
+        Missing parents are made. Raises PathExists, NotAFile, VerificationFailed.
+        """
         ...
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete an entry. Raises PathNotFound, DirectoryNotEmpty."""
+        """Delete an entry for good, a link itself. Raises DirectoryNotEmpty (always for buckets with content)."""
+        ...
+
+    async def begin_parts(self, plan: PartPlan) -> str:
+        """Prepare for the parts of a file. The answer names the staging place in the following calls, on any instance.
+
+        Raises PathNotFound when the directory of the file is missing.
+        """
+        ...
+
+    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+        """Store one part. Another call with the same index replaces it; one that fails leaves the former part."""
+        ...
+
+    async def join_parts(
+        self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """The file, of all its parts in order of their indexes; it appears complete, as in `write`.
+
+        Raises as `write`; after VerificationFailed and PathExists the parts are still there.
+        """
+        ...
+
+    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
+        """Remove the staging place and all parts. Nothing happens when it is gone."""
+        ...
+
+    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+        """Delete what crashed processes left directly in a directory, last written before that time; how many."""
+        ...
+
+
+@runtime_checkable
+class RenamingStorage(Protocol):
+    """A store that renames files and trees in one step."""
+
+    def can_rename(self, source: str, target: str) -> bool:
+        """Whether these two are near enough to each other; asks nobody. (Ozone: only within a bucket.)"""
+        ...
+
+    async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Give an entry another name. `overwrite` replaces a file by a file: at no time are both contents gone.
+
+        The target's parent must be there: PathNotFound. Raises PathExists, NotADirectory, TargetInsideSource.
+        """
+        ...
+
+
+@runtime_checkable
+class TrashStorage(Protocol):
+    """A store whose users have a trash."""
+
+    async def trash_root(self, path: str) -> str:
+        """The user's trash for entries at `path`; it need not exist."""
+        ...
+
+
+@runtime_checkable
+class ReplicatedStorage(Protocol):
+    """A store that keeps as many copies of a file as it is told."""
+
+    async def set_replication(self, path: str, factor: int) -> None:
+        """Set the replication factor of a file. Raises NotAFile, InvalidParameter (outside the store's bounds)."""
+        ...
+
+
+@runtime_checkable
+class SummarizedStorage(Protocol):
+    """A store that sums up trees."""
+
+    async def content_summary(self, path: str) -> ContentSummary:
+        """Counts and bytes of a tree or a file. Raises TooManyEntries."""
+        ...
+
+
+@runtime_checkable
+class ModeStorage(Protocol):
+    """A store with permissions."""
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        """Set the nine permission bits and the sticky bit; links are not followed."""
+        ...
+
+
+@runtime_checkable
+class OwnedStorage(Protocol):
+    """A store with owners."""
+
+    async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
+        """Set owner, group, or both."""
+        ...
+
+
+class FileSystem(Protocol):
+    """One configured store. To be closed by its owner."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """Which one of the five it is."""
+        ...
+
+    @property
+    def traits(self) -> StorageTraits:
+        """Fixed for its life."""
+        ...
+
+    def as_user(self, user: StorageUser) -> Storage:
+        """The store as `user` sees it; asks nobody."""
+        ...
+
+    async def close(self) -> None:
+        """End connections and threads. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ClusterFileSystem(Protocol):
+    """A FileSystem with a superuser: HDFS."""
+
+    async def facts(self, user: StorageUser) -> ClusterFacts:
+        """What the cluster says, within 2 s. Raises StorageUnavailable, StorageError."""
         ...

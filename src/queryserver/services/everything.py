@@ -28,6 +28,7 @@ from queryserver.services.statements.following import Following
 from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading
 from queryserver.services.statements.submission import Submissions
+from queryserver.services.storage.stores import Stores
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
 from queryserver.settings import Settings
@@ -58,6 +59,13 @@ class MetadataServices:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageServices:
+    """What works on files."""
+
+    stores: Stores
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """Everything that routes and commands call."""
 
@@ -73,6 +81,7 @@ class Services:
     history: History
     sessions: Sessions
     metadata: MetadataServices
+    storage: StorageServices
     streams: Streams
     retention: RetentionSweep
     readiness: Readiness

@@ -2,17 +2,19 @@
 
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
-├─ PermissionDenied ── AdminRequired, DownloadDisabled
-├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters, InvalidPath,
-│                      InvalidUsername, InvalidPassword
-├─ PayloadTooLarge, UnsupportedMediaType
+├─ PermissionDenied ── AdminRequired, DownloadDisabled, StorageAccessDenied, SymlinkNotFollowed, …
+├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters,
+│                      InvalidUsername, InvalidPassword, InvalidPath, InvalidName, NotADirectory, NotAFile, …
+├─ PayloadTooLarge ─── FileTooLarge, TooManyEntries, TooManyParts, DecompressionLimit
+├─ UnsupportedMediaType, RangeNotSatisfiable, BodyTooSlow
+├─ Unprocessable ───── VerificationFailed, NotText, DecompressionFailed
 ├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup,
 │                      MetadataNotFound (DatabaseNotFound, TableNotFound, ColumnNotFound, NestedPathNotFound,
 │                      FunctionNotFound)
 ├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
 │                      UsernameTaken, LastAdministrator
 ├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
-├─ NotSupported
+├─ NotSupported ────── TrashNotSupported, CodecNotAvailable
 ├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
@@ -36,7 +38,6 @@ from queryserver.domain.errors.calls import InvalidHost as InvalidHost
 from queryserver.domain.errors.calls import InvalidJson as InvalidJson
 from queryserver.domain.errors.calls import InvalidParameter as InvalidParameter
 from queryserver.domain.errors.calls import InvalidPassword as InvalidPassword
-from queryserver.domain.errors.calls import InvalidPath as InvalidPath
 from queryserver.domain.errors.calls import InvalidRequest as InvalidRequest
 from queryserver.domain.errors.calls import InvalidUsername as InvalidUsername
 from queryserver.domain.errors.calls import LateBody as LateBody
@@ -55,6 +56,51 @@ from queryserver.domain.errors.engines import ResultStoreFailed as ResultStoreFa
 from queryserver.domain.errors.engines import SessionLost as SessionLost
 from queryserver.domain.errors.engines import StatementDenied as StatementDenied
 from queryserver.domain.errors.engines import StatementRejected as StatementRejected
+from queryserver.domain.errors.files import AlreadyInTrash as AlreadyInTrash
+from queryserver.domain.errors.files import BodyTooSlow as BodyTooSlow
+from queryserver.domain.errors.files import BucketListingDenied as BucketListingDenied
+from queryserver.domain.errors.files import ChangedMeanwhile as ChangedMeanwhile
+from queryserver.domain.errors.files import CodecNotAvailable as CodecNotAvailable
+from queryserver.domain.errors.files import ContainsTrash as ContainsTrash
+from queryserver.domain.errors.files import DecompressionFailed as DecompressionFailed
+from queryserver.domain.errors.files import DecompressionLimit as DecompressionLimit
+from queryserver.domain.errors.files import DirectoryNotEmpty as DirectoryNotEmpty
+from queryserver.domain.errors.files import ExtensionNotPermitted as ExtensionNotPermitted
+from queryserver.domain.errors.files import ExtensionRestricted as ExtensionRestricted
+from queryserver.domain.errors.files import FileTooLarge as FileTooLarge
+from queryserver.domain.errors.files import ImpersonationNotAllowed as ImpersonationNotAllowed
+from queryserver.domain.errors.files import InvalidName as InvalidName
+from queryserver.domain.errors.files import InvalidPath as InvalidPath
+from queryserver.domain.errors.files import NotADirectory as NotADirectory
+from queryserver.domain.errors.files import NotAFile as NotAFile
+from queryserver.domain.errors.files import NotInTrash as NotInTrash
+from queryserver.domain.errors.files import NotText as NotText
+from queryserver.domain.errors.files import OperationInProgress as OperationInProgress
+from queryserver.domain.errors.files import PageNotFound as PageNotFound
+from queryserver.domain.errors.files import PartConflict as PartConflict
+from queryserver.domain.errors.files import PathExists as PathExists
+from queryserver.domain.errors.files import PathNotFound as PathNotFound
+from queryserver.domain.errors.files import RangeNotSatisfiable as RangeNotSatisfiable
+from queryserver.domain.errors.files import RootNotAllowed as RootNotAllowed
+from queryserver.domain.errors.files import SamePath as SamePath
+from queryserver.domain.errors.files import StorageAccessDenied as StorageAccessDenied
+from queryserver.domain.errors.files import StorageFull as StorageFull
+from queryserver.domain.errors.files import StorageNotConfigured as StorageNotConfigured
+from queryserver.domain.errors.files import StorageUnavailable as StorageUnavailable
+from queryserver.domain.errors.files import StoreQuotaExceeded as StoreQuotaExceeded
+from queryserver.domain.errors.files import SymlinkNotFollowed as SymlinkNotFollowed
+from queryserver.domain.errors.files import TargetInsideSource as TargetInsideSource
+from queryserver.domain.errors.files import TooManyEntries as TooManyEntries
+from queryserver.domain.errors.files import TooManyParts as TooManyParts
+from queryserver.domain.errors.files import TrashNotSupported as TrashNotSupported
+from queryserver.domain.errors.files import UnknownAuthority as UnknownAuthority
+from queryserver.domain.errors.files import UnknownScheme as UnknownScheme
+from queryserver.domain.errors.files import Unprocessable as Unprocessable
+from queryserver.domain.errors.files import UploadAborted as UploadAborted
+from queryserver.domain.errors.files import UploadDisabled as UploadDisabled
+from queryserver.domain.errors.files import UploadIncomplete as UploadIncomplete
+from queryserver.domain.errors.files import UploadNotFound as UploadNotFound
+from queryserver.domain.errors.files import VerificationFailed as VerificationFailed
 from queryserver.domain.errors.limits import LoginThrottled as LoginThrottled
 from queryserver.domain.errors.limits import QuotaExceeded as QuotaExceeded
 from queryserver.domain.errors.limits import TooManyRequests as TooManyRequests
@@ -64,7 +110,6 @@ from queryserver.domain.errors.limits import TooManyStreams as TooManyStreams
 from queryserver.domain.errors.objects import ColumnNotFound as ColumnNotFound
 from queryserver.domain.errors.objects import Conflict as Conflict
 from queryserver.domain.errors.objects import DatabaseNotFound as DatabaseNotFound
-from queryserver.domain.errors.objects import DirectoryNotEmpty as DirectoryNotEmpty
 from queryserver.domain.errors.objects import DownloadRefused as DownloadRefused
 from queryserver.domain.errors.objects import FunctionNotFound as FunctionNotFound
 from queryserver.domain.errors.objects import IdempotencyConflict as IdempotencyConflict
@@ -74,8 +119,6 @@ from queryserver.domain.errors.objects import NestedPathNotFound as NestedPathNo
 from queryserver.domain.errors.objects import NoMoreStatements as NoMoreStatements
 from queryserver.domain.errors.objects import NotFound as NotFound
 from queryserver.domain.errors.objects import OperationNotFound as OperationNotFound
-from queryserver.domain.errors.objects import PathExists as PathExists
-from queryserver.domain.errors.objects import PathNotFound as PathNotFound
 from queryserver.domain.errors.objects import PreviousNotFinished as PreviousNotFinished
 from queryserver.domain.errors.objects import SessionNotFound as SessionNotFound
 from queryserver.domain.errors.objects import TableNotFound as TableNotFound
@@ -89,5 +132,3 @@ from queryserver.domain.errors.parts import LoginBackendUnavailable as LoginBack
 from queryserver.domain.errors.parts import SchemaMismatch as SchemaMismatch
 from queryserver.domain.errors.parts import ServiceUnavailable as ServiceUnavailable
 from queryserver.domain.errors.parts import StorageError as StorageError
-from queryserver.domain.errors.parts import StorageFull as StorageFull
-from queryserver.domain.errors.parts import StorageUnavailable as StorageUnavailable

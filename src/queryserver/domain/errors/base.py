@@ -1,6 +1,7 @@
 """The root of the error tree."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class QueryServerError(Exception):
@@ -8,6 +9,8 @@ class QueryServerError(Exception):
 
     code: ClassVar[str] = "internal_error"
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.details = details
+        """Facts about the failure that a client may use; None: there are none to tell."""

@@ -77,12 +77,6 @@ class InvalidPassword(InvalidRequest):
     code = "invalid_password"
 
 
-class InvalidPath(InvalidRequest):
-    """A storage path leaves its root or cannot be a path."""
-
-    code = "invalid_path"
-
-
 class PayloadTooLarge(QueryServerError):
     """The body, or the statement in it, is above its limit."""
 

@@ -56,12 +56,6 @@ class SessionNotFound(NotFound):
         super().__init__(f"Session {session_id} does not exist.")
 
 
-class PathNotFound(NotFound):
-    """No file or directory of that path."""
-
-    code = "path_not_found"
-
-
 class MetadataNotFound(NotFound):
     """A metadata object is unknown at the data source: `status` 1 (Contract editor 1.4)."""
 
@@ -172,15 +166,3 @@ class LastAdministrator(Conflict):
 
     def __init__(self) -> None:
         super().__init__("The last active administrator cannot be disabled or lose the administrator flag.")
-
-
-class PathExists(Conflict):
-    """There is something of that name already."""
-
-    code = "path_exists"
-
-
-class DirectoryNotEmpty(Conflict):
-    """A directory with entries is deleted only recursively."""
-
-    code = "directory_not_empty"

@@ -9,18 +9,6 @@ class StorageError(QueryServerError):
     code = "storage_error"
 
 
-class StorageUnavailable(StorageError):
-    """A store cannot be reached."""
-
-    code = "storage_unavailable"
-
-
-class StorageFull(StorageError):
-    """A store has no room left."""
-
-    code = "storage_full"
-
-
 class ServiceUnavailable(QueryServerError):
     """Something that the service needs is out of reach for now."""
 

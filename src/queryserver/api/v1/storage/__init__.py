@@ -1,0 +1,5 @@
+"""Files of any store (Contract storage)."""
+
+from fastapi.routing import APIRoute
+
+routes: list[APIRoute] = []

@@ -1,0 +1,113 @@
+"""What a storage route gets: who calls and as whom, and the fields of the call (Contract storage 2.1, 2.5)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar, cast
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
+
+from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
+from queryserver.domain.errors import InvalidParameter
+from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
+from queryserver.schemas.requests.given import QUERY_TOO, Given, StorageFields, parse_given
+from queryserver.services.everything import Services
+from queryserver.services.storage.stores import Caller
+
+MIB = 1024 * 1024
+_MAX_BODY_BYTES = MIB
+# A bulk call names up to 1000 items; a few more fields say what is to be done with them.
+_MAX_FIELDS = 1100
+
+Model = TypeVar("Model", bound=StorageFields)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageCall:
+    """One authenticated call."""
+
+    request: Request
+    services: Services
+    caller: Caller
+    given: Given
+
+    def read(self, model: type[Model]) -> Model:
+        """The fields as the call wants them. Raises InvalidRequest."""
+        return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
+
+
+class StorageRoute(APIRoute):
+    """A route whose endpoint takes a StorageCall and the path parameters; see CallRoute for why it is no dependency."""
+
+    max_body_bytes: ClassVar[int] = _MAX_BODY_BYTES
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
+        super().__init__(path, endpoint, **declared)
+        self.app = self._serve
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        call = await self._call(request)
+        response: Response = await self.endpoint(call, **request.path_params)
+        await response(scope, receive, send)
+
+    async def _call(self, request: Request) -> StorageCall:
+        """Who calls is asked first, then the body is read (Contract storage 2.5)."""
+        services = services_of(request)
+        user = await authenticated(request)
+        query = _grouped(form_fields(request.scope["query_string"]))
+        if request.method == "GET":
+            caller = services.storage.stores.caller(user, _last(query, "doas"))
+            return StorageCall(request, services, caller, Given(query, {}))
+        body = await self._body(request, services)
+        if "doas" in query or "doas" in body:
+            raise InvalidParameter("doas is for GET calls only.")
+        chosen = self._from_query(query)
+        return StorageCall(request, services, Caller.of(user), Given(chosen, body))
+
+    async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
+        body = await raw_body(request, max_bytes=self.max_body_bytes)
+        if body is None:
+            return {}
+        parsed = partial(_parsed, body, services.settings.limits.max_json_depth)
+        return (await parsed_aside(services, parsed, len(body.content)))[0]
+
+    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+        """What this call reads from the query string of a POST."""
+        return {name: values for name, values in query.items() if name in QUERY_TOO}
+
+
+class StreamedRoute(StorageRoute):
+    """A route that reads its body itself, in pieces; all other fields come from the query string."""
+
+    async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
+        del request, services
+        return {}
+
+    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+        return query
+
+
+def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
+    if body.kind == "application/json":
+        members = parse_json_object(body.content, max_depth=max_json_depth)
+        return {
+            name: cast("list[Any]", value) if isinstance(value, list) else [value] for name, value in members.items()
+        }
+    if body.kind == "multipart/form-data":
+        return _grouped(multipart_fields(body.content, body.content_type, max_fields=_MAX_FIELDS))
+    return _grouped(form_fields(body.content, max_fields=_MAX_FIELDS))
+
+
+def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    values: defaultdict[str, list[str]] = defaultdict(list)
+    for name, value in fields:
+        values[name].append(value)
+    return values
+
+
+def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
+    return fields[name][-1] if name in fields else None

@@ -1,0 +1,100 @@
+"""Settings to stores, and what stands on them."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from queryserver.db.database import Database
+from queryserver.domain.files import Scheme
+from queryserver.domain.storage_paths import PathReader
+from queryserver.interfaces.storage import FileSystem
+from queryserver.services.everything import StorageServices
+from queryserver.services.storage.stores import Stores
+from queryserver.services.streams import Streams
+from queryserver.settings import Settings
+
+Builder = Callable[[Settings], FileSystem | None]
+
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({})
+"""What makes the store of a scheme; None when the settings have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageGround:
+    """What the services of files stand on."""
+
+    settings: Settings
+    database: Database
+    streams: Streams
+    threads: Executor
+
+
+@asynccontextmanager
+async def open_storage(ground: StorageGround) -> AsyncGenerator[StorageServices]:
+    """All services of files, running. Raises ConfigurationError."""
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(ground.settings))
+        yield StorageServices(stores=stores)
+
+
+@asynccontextmanager
+async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Stores]:
+    """The configured stores, closed at the end. Connects to nothing. Raises ConfigurationError."""
+    async with AsyncExitStack() as stack:
+        file_systems: list[FileSystem] = []
+        for scheme in Scheme:
+            if (build := builders.get(scheme)) and (file_system := build(settings)):
+                stack.push_async_callback(file_system.close)
+                file_systems.append(file_system)
+        reader = path_reader(settings, [file_system.scheme for file_system in file_systems])
+        yield Stores(file_systems, reader, _homes(settings))
+
+
+def path_reader(settings: Settings, configured: list[Scheme]) -> PathReader:
+    """Reads paths with the authorities of the settings."""
+    return PathReader(
+        configured=configured,
+        name_nodes=frozenset(
+            name for cluster in settings.hadoop.hdfs_clusters.values() for name in _name_node(cluster.fs_defaultfs)
+        ),
+        azure_account=_azure_account(settings),
+        ozone_services=tuple(_authority(service.fs_defaultfs) for service in settings.desktop.ozone.values()),
+    )
+
+
+def _name_node(fs_defaultfs: str) -> set[str]:
+    """The name service, or the name node with and without its port."""
+    authority = _authority(fs_defaultfs)
+    return {authority, authority.rpartition(":")[0]} - {""} if authority else set()
+
+
+def _authority(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2].lower()
+
+
+def _azure_account(settings: Settings) -> str:
+    for cluster in [*settings.azure.abfs_clusters.values(), *settings.azure.adls_clusters.values()]:
+        return _authority(cluster.fs_defaultfs)
+    return ""
+
+
+def _homes(settings: Settings) -> Mapping[Scheme, str]:
+    """`remote_storage_home` where it is of that scheme, else the default home of the store."""
+    homes: dict[Scheme, str] = {}
+    for account in settings.aws.aws_accounts.values():
+        homes.setdefault(Scheme.S3A, account.default_home_path)
+    for cluster in [*settings.azure.abfs_clusters.values(), *settings.azure.adls_clusters.values()]:
+        homes.setdefault(Scheme.ABFS, cluster.default_home_path or _default_container(cluster.fs_defaultfs))
+    remote = settings.filebrowser.remote_storage_home
+    for scheme in (Scheme.S3A, Scheme.ABFS):
+        if remote.lower().startswith(f"{scheme}://"):
+            homes[scheme] = remote
+    return homes
+
+
+def _default_container(fs_defaultfs: str) -> str:
+    container = urlsplit(fs_defaultfs).netloc.rpartition("@")[0]
+    return f"abfs://{container}" if container else ""

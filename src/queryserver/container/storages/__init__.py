@@ -1,0 +1,1 @@
+"""One module for each store: `build(settings)` gives its FileSystem, or None when it is not configured."""

@@ -1,0 +1,56 @@
+"""Fields of storage calls, which go by several names and come from two places (Contract storage 2.1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from queryserver.domain.errors import ConflictingParameters
+from queryserver.schemas.requests.statements import parse
+from queryserver.schemas.snippets import Fields
+
+QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
+"""What POST calls read from the query string as well."""
+
+
+class StorageFields(Fields):
+    """Fields of a storage call. Each field is read from its own name and from its `SYNONYMS`."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {}
+    REPEATABLE: ClassVar[frozenset[str]] = frozenset()
+    """Fields of which every value counts; their type is a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Every value that came, by name, in its order: JSON values natively, form and query values as text."""
+
+    query: Mapping[str, Sequence[Any]]
+    body: Mapping[str, Sequence[Any]]
+
+
+Model = TypeVar("Model", bound=StorageFields)
+
+
+def parse_given(model: type[Model], given: Given, *, max_json_depth: int) -> Model:
+    """The fields of one call.
+
+    Raises ConflictingParameters when a field is given twice, under two names or in query and body, with different
+    content; else as `parse`. Of a name that is repeated the last value counts.
+    """
+    values = {name: value for name in model.model_fields if (value := _value(model, name, given)) is not None}
+    return parse(model, values, max_json_depth=max_json_depth)
+
+
+def _value(model: type[StorageFields], name: str, given: Given) -> Any:
+    spellings = model.SYNONYMS.get(name, (name,))
+    found = [
+        values if name in model.REPEATABLE else values[-1]
+        for place in (given.query, given.body)
+        for spelling in spellings
+        if (values := [value for value in place.get(spelling, ()) if value is not None])
+    ]
+    if not found:
+        return None
+    if any(str(value) != str(found[0]) for value in found):
+        raise ConflictingParameters(f"{' and '.join(spellings)} are given with different values.")
+    return found[-1]
