@@ -53,8 +53,8 @@ _COMPATIBLE: Mapping[type[QueryServerError], int] = {
 _RETRY_AFTER_S = 5
 
 
-def respond(request: Request, error: QueryServerError) -> Response:
-    """The answer that tells a client of `error`."""
+def respond(request: Request, error: QueryServerError, *, plain: bool = False) -> Response:
+    """The answer that tells a client of `error`; `plain`: its `status` is -1 whatever it is (Contract storage 3)."""
     if isinstance(error, errors.NotAuthenticated):
         return _json(_unauthorized(error), 401, {"WWW-Authenticate": CHALLENGE})
     if isinstance(error, errors.InvalidFields):
@@ -62,7 +62,10 @@ def respond(request: Request, error: QueryServerError) -> Response:
     status = http_status(error)
     if status == 500:
         return internal_error(request)
-    return _json(body_of(error), status, _headers(error, status))
+    body = body_of(error)
+    if plain:
+        body["status"] = -1
+    return _json(body, status, _headers(error, status))
 
 
 def http_status(error: QueryServerError) -> int:

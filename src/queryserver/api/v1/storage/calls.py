@@ -11,7 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
-from queryserver.domain.errors import InvalidParameter
+from queryserver.api.errors import respond
+from queryserver.domain.errors import InvalidParameter, QueryServerError
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
 from queryserver.schemas.requests.given import QUERY_TOO, Given, StorageFields, parse_given
 from queryserver.services.everything import Services
@@ -50,9 +51,13 @@ class StorageRoute(APIRoute):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        call = await self._call(request)
-        response: Response = await self.endpoint(call, **request.path_params)
-        await response(scope, receive, send)
+        await (await self._answer(request))(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self.endpoint(await self._call(request), **request.path_params)
+        except QueryServerError as error:
+            return respond(request, error, plain=True)
 
     async def _call(self, request: Request) -> StorageCall:
         """Who calls is asked first, then the body is read (Contract storage 2.5)."""
