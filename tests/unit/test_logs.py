@@ -10,7 +10,9 @@ import pytest
 import structlog
 from tests.timing import processor_s
 
+from queryserver.domain.audit import AuditEvent
 from queryserver.logs import configure_logging
+from queryserver.logs.audit import AUDIT_LOGGER, AuditLog
 from queryserver.logs.cleaning import MOST_CHARACTERS, Redactor
 from queryserver.logs.files import SharedLogFile
 from queryserver.logs.setup import stop_logging
@@ -44,6 +46,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
     logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
     root.setLevel(level)
+    audit = logging.getLogger(AUDIT_LOGGER)
+    audit.handlers.clear()
+    audit.propagate = True
 
 
 def test_events_of_both_libraries_carry_the_ids_of_their_call(log: Log) -> None:
@@ -167,3 +172,37 @@ def test_logging_does_not_wait_for_a_reader_that_is_stuck(log: Log) -> None:
     for _ in range(1000):
         structlog.get_logger("x").info("event", rows=1)
     assert time.perf_counter() - began < 5, "who waits for a reader that is stuck waits for ever"
+
+
+EVENT = AuditEvent("ana", "bob", "storage.delete", "/user/bob/a\nb", "ok", size_bytes=3)
+
+
+@pytest.mark.security("S15")
+def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
+    log.configure(level="ERROR")
+    AuditLog().record(EVENT)
+    [line] = log.lines
+    assert line.endswith(
+        "queryserver.audit: storage.delete user=ana effective_user=bob path=/user/bob/a\\nb outcome=ok size=3"
+    )
+
+
+@pytest.mark.security("S15")
+def test_the_audit_file_has_one_json_line_per_event_and_the_log_none(log: Log, tmp_path: Path) -> None:
+    file = tmp_path / "audit.log"
+    log.configure(audit_file=file)
+    AuditLog().record(EVENT)
+    assert log.lines == []
+    [line] = file.read_text().splitlines()
+    value = json.loads(line)
+    del value["time"]
+    assert value == {
+        "level": "info",
+        "logger": "queryserver.audit",
+        "event": "storage.delete",
+        "user": "ana",
+        "effective_user": "bob",
+        "path": "/user/bob/a\nb",
+        "outcome": "ok",
+        "size": 3,
+    }

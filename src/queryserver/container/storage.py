@@ -11,7 +11,9 @@ from queryserver.db.database import Database
 from queryserver.domain.files import Scheme
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
+from queryserver.logs.audit import AuditLog
 from queryserver.services.everything import StorageServices
+from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.stores import Stores
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
@@ -37,7 +39,7 @@ async def open_storage(ground: StorageGround) -> AsyncGenerator[StorageServices]
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(ground.settings))
-        yield StorageServices(stores=stores)
+        yield StorageServices(stores=stores, audit=StorageAudit(AuditLog()))
 
 
 @asynccontextmanager

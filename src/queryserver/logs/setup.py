@@ -6,10 +6,12 @@ import queue
 import sys
 from collections.abc import MutableMapping
 from logging.handlers import QueueHandler, QueueListener
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import structlog
 
+from queryserver.logs.audit import AUDIT_LOGGER
 from queryserver.logs.cleaning import Redactor
 from queryserver.logs.files import SharedLogFile
 from queryserver.logs.lines import FIELDS, LineFormatter
@@ -21,7 +23,7 @@ _MOST_WAITING = 10_000
 # They tell of each call and each connection; below DEBUG that is noise.
 _TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
 
-_writer: QueueListener | None = None
+_writers: list[QueueListener] = []
 
 
 def configure_logging(settings: LoggingSettings) -> None:
@@ -30,11 +32,11 @@ def configure_logging(settings: LoggingSettings) -> None:
     Lines are formed by whoever logs and written by a thread, so that no disk or terminal holds up the event loop.
     """
     stop_logging()
-    waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
-    entrance = _Entrance(waiting)
-    entrance.setFormatter(LineFormatter(settings.format, Redactor(settings.redact)))
-    _listen(waiting, settings)
+    entrance = _entrance(settings, settings.format, settings.file)
     _connect(entrance, settings.level)
+    # Events of the audit are written at every level of the log, and once.
+    audit = entrance if settings.audit_file is None else _entrance(settings, "json", settings.audit_file)
+    _replace_handlers(logging.getLogger(AUDIT_LOGGER), audit, "INFO").propagate = False
     level = logging.getLevelNamesMapping()[settings.level]
     structlog.configure(
         processors=[_to_standard_library],
@@ -46,12 +48,11 @@ def configure_logging(settings: LoggingSettings) -> None:
 
 def stop_logging() -> None:
     """Write what is waiting, and stop writing."""
-    global _writer  # noqa: PLW0603 a process has one log
-    if _writer is not None:
-        _writer.stop()
-        for sink in _writer.handlers:
+    while _writers:
+        writer = _writers.pop()
+        writer.stop()
+        for sink in writer.handlers:
             sink.close()
-        _writer = None
 
 
 class _Entrance(QueueHandler):
@@ -74,27 +75,36 @@ class _Entrance(QueueHandler):
             logging.getLogger(__name__).warning("%d lines of the log were dropped: nobody read them", dropped)
 
 
-def _listen(waiting: "queue.Queue[logging.LogRecord]", settings: LoggingSettings) -> None:
-    global _writer  # noqa: PLW0603 a process has one log
+def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
+    """Where lines of that form are handed over to a thread that writes them."""
+    waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
+    entrance = _Entrance(waiting)
+    entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))
     sink: logging.Handler
-    if settings.file is None:
+    if file is None:
         sink = logging.StreamHandler(sys.stderr)
     else:
-        sink = SharedLogFile(settings.file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
-    _writer = QueueListener(waiting, sink)
-    _writer.start()
+        sink = SharedLogFile(file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
+    writer = QueueListener(waiting, sink)
+    writer.start()
+    _writers.append(writer)
+    return entrance
 
 
 def _connect(entrance: logging.Handler, level: str) -> None:
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if isinstance(handler, _Entrance):
-            root.removeHandler(handler)
-    root.addHandler(entrance)
-    root.setLevel(level)
+    _replace_handlers(logging.getLogger(), entrance, level)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
     logging.captureWarnings(capture=True)
+
+
+def _replace_handlers(logger: logging.Logger, entrance: logging.Handler, level: str) -> logging.Logger:
+    for handler in logger.handlers[:]:
+        if isinstance(handler, _Entrance):
+            logger.removeHandler(handler)
+    logger.addHandler(entrance)
+    logger.setLevel(level)
+    return logger
 
 
 def _to_standard_library(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:

@@ -28,6 +28,7 @@ from queryserver.services.statements.following import Following
 from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading
 from queryserver.services.statements.submission import Submissions
+from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.stores import Stores
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
@@ -63,6 +64,7 @@ class StorageServices:
     """What works on files."""
 
     stores: Stores
+    audit: StorageAudit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""Who did what with which file (Contract storage S14, S15)."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from queryserver.domain.audit import AuditEvent
+from queryserver.domain.errors import QueryServerError
+from queryserver.domain.files import StoragePath
+from queryserver.interfaces.audit import Audit
+from queryserver.services.storage.stores import Caller
+
+
+class Noted:
+    """What the work adds to its event."""
+
+    def __init__(self) -> None:
+        self.size_bytes: int | None = None
+        self.outcome = "ok"
+
+
+class StorageAudit:
+    """Writes one event for each write, download and refusal."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    @contextmanager
+    def event(self, caller: Caller, operation: str, path: StoragePath | str) -> Generator[Noted]:
+        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
+        noted = Noted()
+        try:
+            yield noted
+        except QueryServerError as error:
+            noted.outcome = error.code
+            raise
+        except BaseException:
+            noted.outcome = "interrupted"
+            raise
+        finally:
+            self.record(caller, operation, path, noted.outcome, size_bytes=noted.size_bytes)
+
+    def record(
+        self,
+        caller: Caller,
+        operation: str,
+        path: StoragePath | str,
+        outcome: str = "ok",
+        *,
+        size_bytes: int | None = None,
+    ) -> None:
+        """Write one event, such as `record(caller, "storage.delete", path)`."""
+        self._audit.record(
+            AuditEvent(
+                user=caller.user.username,
+                effective_user=caller.acting.name,
+                operation=operation,
+                path=str(path),
+                outcome=outcome,
+                size_bytes=size_bytes,
+            )
+        )
