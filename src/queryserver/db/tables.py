@@ -17,6 +17,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     func,
     text,
 )
@@ -306,4 +307,55 @@ forwarded_looks = Table(
     _moment("taken_at"),
     comment="Looks at data that another process holds, while somebody waits for them",
     prefixes=["UNLOGGED"],
+)
+
+unfinished_writes = Table(
+    "unfinished_writes",
+    metadata,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("scheme", Text, nullable=False),
+    Column("directory", Text, nullable=False, comment="relative to the root of the store"),
+    Column("username", Text, nullable=False, comment="as whom the store is used"),
+    _flag("is_admin", default=False),
+    _moment("touched_at", nullable=False, now=True),
+    Index(None, "touched_at"),
+    comment="Directories that are written to: when a crash leaves its row, its temporary files are swept there",
+)
+
+part_uploads = Table(
+    "part_uploads",
+    metadata,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="SET NULL"), comment="null: the user is gone"),
+    Column("client_uuid", UUID(as_uuid=True), nullable=False, comment="qquuid on the wire"),
+    Column("username", Text, nullable=False, comment="as whom the store is used"),
+    _flag("is_admin", default=False),
+    Column("scheme", Text, nullable=False),
+    Column("path", Text, nullable=False, comment="of the file, relative to the root of the store"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("part_bytes", BigInteger, nullable=False, comment="of every part but the last"),
+    Column("parts", Integer, nullable=False),
+    _flag("overwrite", default=False),
+    Column("state", Text, nullable=False, comment="open, done, discarded"),
+    Column("staging", Text, comment="the place of the parts, in the store's own words; null: not prepared yet"),
+    Column("claimed_by", UUID(as_uuid=True), comment="who prepares, joins or discards at the moment"),
+    _moment("claimed_until"),
+    Column("result", JSONB, comment="the entry that the parts became"),
+    _moment("created_at", nullable=False, now=True),
+    _moment("expires_at", nullable=False),
+    UniqueConstraint("user_id", "client_uuid"),
+    Index(None, "expires_at"),
+)
+
+part_upload_parts = Table(
+    "part_upload_parts",
+    metadata,
+    Column("upload_id", UUID(as_uuid=True), ForeignKey("part_uploads.id", ondelete="CASCADE"), nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("sha256", LargeBinary, comment="null: still on its way"),
+    Column("receipt", Text, comment="what the store wants to hear again when the parts are joined"),
+    Column("claimed_by", UUID(as_uuid=True), comment="who writes it at the moment"),
+    _moment("claimed_until"),
+    PrimaryKeyConstraint("upload_id", "index"),
 )
