@@ -1,0 +1,100 @@
+"""Entries of stores as the wire has them (Contract storage 4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Self
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from queryserver.domain.files import FileStatus, Scheme, StoragePath
+from queryserver.formats import files
+from queryserver.schemas import generated as wire
+from queryserver.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class EntryShapes:
+    """Gives entries of one store their shapes. Cheap to make: one for each call."""
+
+    scheme: Scheme
+    zone: tzinfo
+    url_prefix: str
+    managed: Sequence[StoragePath]
+    """Directories of HDFS whose content another service manages."""
+
+    @classmethod
+    def of(cls, settings: Settings, scheme: Scheme) -> Self:
+        """As the settings want them."""
+        browser = settings.filebrowser
+        managed = [_managed(prefix) for prefix in browser.managed_prefixes] if scheme is Scheme.HDFS else []
+        return cls(scheme, ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
+
+    def url(self, path: StoragePath) -> str:
+        """The link to an entry."""
+        return self.url_prefix + files.url_part(str(path))
+
+    def is_managed(self, path: StoragePath) -> bool:
+        """Whether it lies below a managed directory."""
+        return any(map(path.is_inside, self.managed))
+
+    def stats(self, status: FileStatus, *, name: str | None = None) -> wire.FileStats:
+        """Attributes; `name` stands in for the entry's own one."""
+        return wire.FileStats.model_validate(self._stats(status, name))
+
+    def entry(self, status: FileStatus, *, name: str | None = None) -> wire.FileEntry:
+        """A listing entry, as directory views have them."""
+        return wire.FileEntry.model_validate(self.entry_fields(status, name=name))
+
+    def flat(self, status: FileStatus) -> wire.FlatFileEntry:
+        """A flat entry, as storage/list has them."""
+        return wire.FlatFileEntry.model_validate(self.flat_fields(status))
+
+    def entry_fields(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
+        """The keys of `entry`, for those who write many."""
+        path = StoragePath(self.scheme, status.path)
+        stats = self._stats(status, name)
+        return {
+            "path": stats["path"],
+            "name": stats["name"],
+            "stats": stats,
+            "mtime": files.time_text(files.epoch_seconds(status.modified_at), self.zone),
+            "humansize": files.human_size(0 if status.is_directory else status.size_bytes),
+            "type": status.kind.value,
+            "rwx": files.rwx(status.mode, has_acl=status.has_acl),
+            "mode": files.mode_text(status.mode),
+            "url": self.url(path),
+            "is_sentry_managed": self.is_managed(path),
+        }
+
+    def flat_fields(self, status: FileStatus) -> dict[str, object]:
+        """The keys of `flat`."""
+        return {
+            **self._stats(status, None),
+            "type": status.kind.value,
+            "rwx": files.rwx(status.mode, has_acl=status.has_acl),
+        }
+
+    def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
+        """The way to an entry."""
+        return [wire.Breadcrumb(url=url, label=label) for url, label in files.breadcrumbs(path)]
+
+    def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
+        return {
+            "path": str(StoragePath(self.scheme, status.path)),
+            "name": status.name if name is None else name,
+            "size": 0 if status.is_directory else status.size_bytes,
+            "atime": files.epoch_seconds(status.accessed_at),
+            "mtime": files.epoch_seconds(status.modified_at),
+            "mode": status.mode,
+            "user": status.owner,
+            "group": status.group,
+            "aclBit": status.has_acl,
+            "blockSize": status.block_size,
+            "replication": status.replication,
+        }
+
+
+def _managed(prefix: str) -> StoragePath:
+    """A configured prefix, with or without the name of the file system."""
+    return StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/"))
