@@ -106,7 +106,8 @@ class Storage(Protocol):
     ) -> FileStatus:
         """Store a file: under its name it is complete and durable, or it is not there (the old one stays).
 
-        `size_bytes` is announced, not checked. Missing parents are made. The size that the store reports is compared
+        `size_bytes` is announced, not checked. Missing parents are made. A replaced file's permissions, owner, group
+        and replication factor stay where the store allows it, and are set before the new file gets the name. The size that the store reports is compared
         with the bytes of the body before the name is given. A body that raises leaves nothing, and so does a cancel.
         Raises PathExists (a directory of that name; any entry without `overwrite`), VerificationFailed,
         StoreQuotaExceeded, StorageFull, and whatever `body` raises.
