@@ -1,0 +1,42 @@
+"""The encodings in which text of files is shown and saved (Contract storage 5.3)."""
+
+from collections.abc import Mapping
+
+from queryserver.domain.errors import InvalidParameter
+
+ENCODINGS: Mapping[str, str] = {
+    name: name
+    for name in (
+        "utf-8",
+        "utf-16",
+        "utf-16-le",
+        "utf-16-be",
+        "ascii",
+        "iso-8859-1",
+        *(f"windows-125{digit}" for digit in range(9)),
+        "shift_jis",
+        "euc-jp",
+        "euc-kr",
+        "gbk",
+        "gb18030",
+        "big5",
+        "koi8-r",
+    )
+}
+"""Name on the wire, in lower case, to Python's name."""
+
+
+def codec_of(name: str) -> str:
+    """Python's name of an encoding, whatever the case. Raises InvalidParameter."""
+    codec = ENCODINGS.get(name.strip().lower())
+    if codec is None:
+        raise InvalidParameter(f"encoding must be one of {' '.join(ENCODINGS)}.")
+    return codec
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """The text as bytes. Raises InvalidParameter: an unknown encoding, or text that it cannot write."""
+    try:
+        return text.encode(codec_of(encoding))
+    except UnicodeEncodeError:
+        raise InvalidParameter(f"contents cannot be written as {encoding}.") from None

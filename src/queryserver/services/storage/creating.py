@@ -1,0 +1,80 @@
+"""New directories and files, and text that is saved (Contract storage 6)."""
+
+from collections.abc import AsyncIterator
+
+from queryserver.domain.errors import NotADirectory, NotAFile, PathExists, PathNotFound
+from queryserver.domain.files import FileStatus, StoragePath
+from queryserver.domain.storage_names import ExtensionRules, new_name
+from queryserver.interfaces.storage import Storage
+from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.stores import Caller, Place, Stores
+
+
+class Creations:
+    """mkdir, touch and save."""
+
+    def __init__(self, stores: Stores, rules: ExtensionRules, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._rules = rules
+        self._audit = audit
+
+    async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Make a directory and its missing parents. Raises InvalidName, PathExists."""
+        path = _named(path, is_directory=True)
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.mkdir", path):
+            await place.storage.mkdir(path.path)
+        return path
+
+    async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Make an empty file; of several calls one succeeds.
+
+        Raises InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathNotFound (the parent), NotADirectory,
+        PathExists.
+        """
+        path = _named(path, is_directory=False)
+        self._rules.check(path.name)
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.touch", path) as noted:
+            await require_directory(place.storage, path.parent)
+            await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
+            noted.size_bytes = 0
+        return path
+
+    async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
+        """Replace a file's content in one step; a failure leaves the old one. Raises PathNotFound, NotAFile."""
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.save", path) as noted:
+            await require_file(place)
+            noted.size_bytes = len(content)
+            return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
+
+
+async def require_directory(storage: Storage, directory: StoragePath) -> None:
+    """Raises PathNotFound with the path in `details`, NotADirectory."""
+    try:
+        found = await storage.stat(directory.path)
+    except PathNotFound:
+        raise PathNotFound(f"{directory} does not exist.", details={"path": str(directory)}) from None
+    if not found.is_directory:
+        raise NotADirectory(f"{directory} is not a directory.")
+
+
+async def require_file(place: Place) -> FileStatus:
+    """What is known of the file. Raises PathNotFound, NotAFile."""
+    found = await place.storage.stat(place.path.path)
+    if not found.is_file:
+        raise NotAFile(f"{place.path} is not a file.")
+    return found
+
+
+def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
+    """The path with a name that new entries may have. Raises InvalidName, PathExists (the root)."""
+    if path.is_root:
+        raise PathExists(f"{path} exists.")
+    return path.parent.child(new_name(path.name, is_directory=is_directory))
+
+
+async def _body(content: bytes) -> AsyncIterator[bytes]:
+    if content:
+        yield content

@@ -1,0 +1,161 @@
+"""The trash of users (Contract storage 8): moved there, seen, brought back, emptied, all by the client of the store."""
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from queryserver.domain.errors import (
+    AlreadyInTrash,
+    ContainsTrash,
+    NotADirectory,
+    NotInTrash,
+    NotSupported,
+    PathExists,
+    PathNotFound,
+    TrashNotSupported,
+)
+from queryserver.domain.files import StoragePath
+from queryserver.interfaces.storage import RenamingStorage, Storage, TrashStorage
+from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.stores import Caller, Place, Stores
+
+_CURRENT = "Current"
+_CHECKPOINT = re.compile(r"Current|[0-9]+")
+_PRIVATE = 0o700
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The trash for one path."""
+
+    root: StoragePath
+    storage: Storage
+    renaming: RenamingStorage
+
+    @property
+    def current(self) -> StoragePath:
+        """Where deleted entries go."""
+        return self.root.child(_CURRENT)
+
+
+async def bin_of(place: Place) -> Bin:
+    """The trash of a place. Raises TrashNotSupported."""
+    storage = place.storage
+    if not isinstance(storage, TrashStorage):
+        raise TrashNotSupported(f"The store {place.path.scheme} has no trash.")
+    if not isinstance(storage, RenamingStorage):
+        raise NotSupported(f"The store {place.path.scheme} does not rename.")
+    root = StoragePath(place.path.scheme, await storage.trash_root(place.path.path))
+    return Bin(root, place.storage, storage)
+
+
+async def move_to_trash(place: Place) -> StoragePath:
+    """Where the entry lies in the trash now. Raises PathNotFound, AlreadyInTrash, ContainsTrash."""
+    found = await bin_of(place)
+    path = place.path
+    if path.is_inside(found.root):
+        raise AlreadyInTrash(f"{path} lies in the trash already; skip_trash deletes it for good.")
+    if path == found.root or found.root.is_inside(path):
+        raise ContainsTrash(f"{path} holds the trash; skip_trash deletes it for good.")
+    await place.storage.stat(path.path)
+    with suppress(PathExists):
+        await place.storage.mkdir(found.root.path, permissions=_PRIVATE)
+    parent = await _directory(found, found.current.child(path.parent.path) if path.parent.path else found.current)
+    target = parent.child(path.name)
+    for _ in range(_TRIES):
+        try:
+            await found.renaming.rename(path.path, target.path)
+        except PathExists:
+            target = parent.child(f"{path.name}{time.time_ns() // 1_000_000}")
+            continue
+        return target
+    raise PathExists(f"{target} exists.")
+
+
+async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
+    """The directory in the trash, made where it is missing; a file of that name gets a directory beside it."""
+    try:
+        await found.storage.mkdir(wanted.path, permissions=_PRIVATE)
+    except (PathExists, NotADirectory):
+        if await _is_directory(found.storage, wanted):
+            return wanted
+        return await _beside_files(found, wanted)
+    return wanted
+
+
+async def _beside_files(found: Bin, wanted: StoragePath) -> StoragePath:
+    directory = found.current
+    for name in wanted.path.removeprefix(directory.path).strip("/").split("/"):
+        inner = directory.child(name)
+        with suppress(PathExists):
+            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+        if not await _is_directory(found.storage, inner):
+            inner = directory.child(f"{name}{time.time_ns() // 1_000_000}")
+            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+        directory = inner
+    return directory
+
+
+class Trash:
+    """trash/path, trash/restore and trash/purge."""
+
+    def __init__(self, stores: Stores, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._audit = audit
+
+    async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
+        """The caller's home in the trash, else the trash, else None. Raises TrashNotSupported."""
+        found = await bin_of(self._stores.place(caller, path))
+        home = self._stores.home(caller, path.scheme)
+        for candidate in (found.current.child(home.path), found.root):
+            if await _is_directory(found.storage, candidate):
+                return candidate
+        return None
+
+    async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Bring an entry back to where it was. Raises TrashNotSupported, NotInTrash, PathNotFound, PathExists."""
+        place = self._stores.place(caller, path)
+        found = await bin_of(place)
+        original = _original(found.root, path)
+        with self._audit.event(caller, "storage.trash.restore", path):
+            await place.storage.stat(path.path)
+            with suppress(PathExists):
+                await place.storage.mkdir(original.parent.path)
+            await found.renaming.rename(path.path, original.path)
+        return original
+
+    async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
+        """Delete every entry of the caller's trash for good; the trash, and how many. Raises TrashNotSupported."""
+        found = await bin_of(self._stores.place(caller, path))
+        with self._audit.event(caller, "storage.trash.purge", found.root):
+            purged = 0
+            for entry in await _entries(found):
+                with suppress(PathNotFound):
+                    await found.storage.delete(entry, recursive=True)
+                    purged += 1
+        return found.root, purged
+
+
+async def _entries(found: Bin) -> list[str]:
+    """The checkpoints, all read before the first is deleted; none without a trash."""
+    try:
+        return [entry.path async for batch in found.storage.list_directory(found.root.path) for entry in batch.entries]
+    except PathNotFound:
+        return []
+
+
+def _original(root: StoragePath, path: StoragePath) -> StoragePath:
+    """Where an entry of the trash was. Raises NotInTrash: outside, the trash itself, or a checkpoint."""
+    below = path.names[len(root.names) :] if path.is_inside(root) else ()
+    if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
+        raise NotInTrash(f"{path} is no entry of your trash.")
+    return StoragePath(path.scheme, "/".join(below[1:]))
+
+
+async def _is_directory(storage: Storage, path: StoragePath) -> bool:
+    try:
+        return (await storage.stat(path.path)).is_directory
+    except (PathNotFound, NotADirectory):
+        return False
