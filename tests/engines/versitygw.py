@@ -1,0 +1,65 @@
+"""Versity S3 Gateway: an S3 server that checks signatures, with its objects as plain files of a directory."""
+
+import os
+import secrets
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.engines.cache import RECIPES, kept, run_tool
+from tests.engines.servers import HttpAddress, data_directory, free_port, listens, serving
+
+_NAME = "s3"
+_PROGRAM = RECIPES / "versitygw" / "program"
+_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Address:
+    """Where the test server listens, and its administrator's keys. Buckets stand in the path (path style)."""
+
+    http: HttpAddress
+    access_key_id: str
+    secret_access_key: str
+    directory: Path
+    """Where the buckets lie as directories."""
+    pid: int
+    region: str = _REGION
+
+    @property
+    def url(self) -> str:
+        """Of the endpoint, without a slash at its end."""
+        return self.http.url
+
+
+@contextmanager
+def s3_server() -> Generator[S3Address]:
+    """An empty store with keys of its own."""
+    program = _program()
+    address = HttpAddress("127.0.0.1", free_port())
+    key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
+    with data_directory() as directory:
+        buckets, attributes = directory / "buckets", directory / "attributes"
+        for part in (buckets, attributes):
+            part.mkdir()
+        login = ["--access", key_id, "--secret", secret]
+        options = ["--port", f"{address.host}:{address.port}", "--region", _REGION, "--keep-alive", "--quiet"]
+        # Attributes beside the objects: not every file system has extended ones.
+        store = ["posix", "--sidecar", str(attributes), str(buckets)]
+        command = [program, *login, *options, *store]
+        # As the caller: the program lies in the caller's cache.
+        own_group = {"start_new_session": True}
+        with serving(command, directory, lambda: listens(address.port), signal.SIGTERM, options=own_group) as process:
+            yield S3Address(address, key_id, secret, buckets, process.pid)
+
+
+def _program() -> Path:
+    """Built by the Go tools, which check sources against the public database of their hashes."""
+
+    def build(folder: Path) -> None:
+        environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
+        run_tool(_NAME, ["go", "install", "-ldflags", "-s -w", _PROGRAM.read_text().strip()], environment)
+
+    return kept("versitygw", [_PROGRAM], build) / "versitygw"
