@@ -1,35 +1,30 @@
 """The encodings in which text of files is shown and saved (Contract storage 5.3)."""
 
-from collections.abc import Mapping
-
 from queryserver.domain.errors import InvalidParameter
 
-ENCODINGS: Mapping[str, str] = {
-    name: name
-    for name in (
-        "utf-8",
-        "utf-16",
-        "utf-16-le",
-        "utf-16-be",
-        "ascii",
-        "iso-8859-1",
-        *(f"windows-125{digit}" for digit in range(9)),
-        "shift_jis",
-        "euc-jp",
-        "euc-kr",
-        "gbk",
-        "gb18030",
-        "big5",
-        "koi8-r",
-    )
-}
-"""Name on the wire, in lower case, to Python's name."""
+ENCODINGS = (
+    "utf-8",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "ascii",
+    "iso-8859-1",
+    *(f"windows-125{digit}" for digit in range(9)),
+    "shift_jis",
+    "euc-jp",
+    "euc-kr",
+    "gbk",
+    "gb18030",
+    "big5",
+    "koi8-r",
+)
+"""Names on the wire, in lower case; Python calls them the same."""
 
 
 def codec_of(name: str) -> str:
     """Python's name of an encoding, whatever the case. Raises InvalidParameter."""
-    codec = ENCODINGS.get(name.strip().lower())
-    if codec is None:
+    codec = name.strip().lower()
+    if codec not in ENCODINGS:
         raise InvalidParameter(f"encoding must be one of {' '.join(ENCODINGS)}.")
     return codec
 
