@@ -4,15 +4,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
 from queryserver.api.errors import respond
-from queryserver.domain.errors import InvalidParameter, QueryServerError
+from queryserver.domain.errors import ImpersonationNotAllowed, InvalidParameter, QueryServerError
+from queryserver.domain.files import StorageUser
+from queryserver.domain.user import User
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
 from queryserver.schemas.requests.given import QUERY_TOO, Given, StorageFields, parse_given
 from queryserver.services.everything import Services
@@ -27,7 +29,7 @@ Model = TypeVar("Model", bound=StorageFields)
 
 
 @dataclass(frozen=True, slots=True)
-class StorageCall:
+class _StorageCall:
     """One authenticated call."""
 
     request: Request
@@ -38,6 +40,14 @@ class StorageCall:
     def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
+
+
+async def _declared() -> None:
+    """StorageRoute makes the call; FastAPI only learns that it is neither a parameter nor a body."""
+
+
+StorageCall: TypeAlias = Annotated[_StorageCall, Depends(_declared)]
+"""One authenticated call; for endpoints of a StorageRoute."""
 
 
 class StorageRoute(APIRoute):
@@ -59,19 +69,18 @@ class StorageRoute(APIRoute):
         except QueryServerError as error:
             return respond(request, error, plain=True)
 
-    async def _call(self, request: Request) -> StorageCall:
+    async def _call(self, request: Request) -> _StorageCall:
         """Who calls is asked first, then the body is read (Contract storage 2.5)."""
         services = services_of(request)
         user = await authenticated(request)
         query = _grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
-            caller = services.storage.stores.caller(user, _last(query, "doas"))
-            return StorageCall(request, services, caller, Given(query, {}))
+            return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
         body = await self._body(request, services)
         if "doas" in query or "doas" in body:
             raise InvalidParameter("doas is for GET calls only.")
         chosen = self._from_query(query)
-        return StorageCall(request, services, Caller.of(user), Given(chosen, body))
+        return _StorageCall(request, services, Caller.of(user), Given(chosen, body))
 
     async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
         body = await raw_body(request, max_bytes=self.max_body_bytes)
@@ -94,6 +103,18 @@ class StreamedRoute(StorageRoute):
 
     def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
         return query
+
+
+def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) -> Caller:
+    """Who acts. Acting as another without the right to it leaves an audit event (Contract storage S14)."""
+    storage, doas = services_of(request).storage, _last(query, "doas")
+    try:
+        return storage.stores.caller(user, doas)
+    except ImpersonationNotAllowed as error:
+        word, _, path = request.scope["path"].removeprefix("/api/v1/storage/").partition("=")
+        refused = Caller(user, StorageUser(doas or ""))
+        storage.audit.record(refused, f"storage.{word}", _last(query, "path") or path, error.code)
+        raise
 
 
 def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
