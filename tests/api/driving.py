@@ -17,9 +17,11 @@ from tests.fakes.engine import FakeEngine
 from queryserver.container import open_services
 from queryserver.container.connectors import build_engine
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.storage import BUILDERS, Builder
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, PoolLimits, open_database
 from queryserver.domain.connector import Connector
+from queryserver.domain.files import Scheme
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount, StoredLogin
 from queryserver.interfaces.engine import Engine
@@ -78,12 +80,12 @@ class Api:
 
 
 @asynccontextmanager
-async def open_api(settings: Settings) -> AsyncGenerator[Api]:
-    """The application on services of its own."""
+async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
+    """The application on services of its own. `stores` makes the file system of a scheme."""
     fakes = Fakes()
     async with (
         open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
-        open_services(settings, engines=fakes.build) as services,
+        open_services(settings, engines=fakes.build, stores=stores) as services,
     ):
         app = create_app(settings, services=services)
         async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=90) as http:

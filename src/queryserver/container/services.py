@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.records import Kept, open_records
-from queryserver.container.storage import StorageGround, open_storage
+from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
 from queryserver.db.statements.leases import Leases
 from queryserver.domain.connector import Connector
+from queryserver.domain.files import Scheme
 from queryserver.interfaces.engine import Engine
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
@@ -69,15 +70,16 @@ async def open_services(
     registry: CollectorRegistry | None = None,
     alone: bool = False,
     engines: Callable[[Connector, BuildContext], Engine] = build_engine,
+    stores: Mapping[Scheme, Builder] = BUILDERS,
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
 
     `alone`: no other process can be using this database, so nothing waits for dead ones' leases.
-    `engines` makes the engine of a connector.
+    `engines` makes the engine of a connector, `stores` the file system of a scheme.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
-        base = await _foundation(settings, engines, stack)
+        base = await _foundation(settings, engines, stores, stack)
         runner = Runner(_owner(), _runner_parts(base))
         notices = PostgresNotices(base.kept.database)
         queue = InlineQueue(runner, notices)
@@ -91,7 +93,10 @@ async def open_services(
 
 
 async def _foundation(
-    settings: Settings, engines: Callable[[Connector, BuildContext], Engine], stack: AsyncExitStack
+    settings: Settings,
+    engines: Callable[[Connector, BuildContext], Engine],
+    stores: Mapping[Scheme, Builder],
+    stack: AsyncExitStack,
 ) -> _Foundation:
     kept = await stack.enter_async_context(open_records(settings))
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database))
@@ -114,7 +119,7 @@ async def _foundation(
         credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
         signals=StateSignals(),
         metadata=metadata_cache(kept.database, threads, settings.editor),
-        storage=await stack.enter_async_context(open_storage(ground)),
+        storage=await stack.enter_async_context(open_storage(ground, stores)),
         streams=streams,
         threads=threads,
     )

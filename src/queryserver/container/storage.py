@@ -35,10 +35,12 @@ class StorageGround:
 
 
 @asynccontextmanager
-async def open_storage(ground: StorageGround) -> AsyncGenerator[StorageServices]:
+async def open_storage(
+    ground: StorageGround, builders: Mapping[Scheme, Builder] = BUILDERS
+) -> AsyncGenerator[StorageServices]:
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(ground.settings))
+        stores = await stack.enter_async_context(open_stores(ground.settings, builders))
         yield StorageServices(stores=stores, audit=StorageAudit(AuditLog()))
 
 
