@@ -16,7 +16,7 @@ def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
     parts = _Parts(max_parts)
     try:
         parser = MultipartParser(
-            _boundary(content_type),
+            boundary_of(content_type),
             {
                 "on_part_begin": parts.begin,
                 "on_header_begin": parts.begin_header,
@@ -40,7 +40,8 @@ def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
     return parts.found
 
 
-def _boundary(content_type: str) -> bytes:
+def boundary_of(content_type: str) -> bytes:
+    """What stands between the parts. Raises InvalidParameter when the content type does not say."""
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     except UnicodeEncodeError:
