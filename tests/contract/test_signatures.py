@@ -21,7 +21,14 @@ from tests.contract.engine_contract import EngineContract
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
 from queryserver.interfaces.results import ResultStore
-from queryserver.interfaces.storage import Storage
+from queryserver.interfaces.storage import (
+    FileSystem,
+    ModeStorage,
+    RenamingStorage,
+    Storage,
+    SummarizedStorage,
+    TrashStorage,
+)
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -76,6 +83,11 @@ ADAPTERS = (
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
+    Adapter(RenamingStorage, "queryserver.storages.local.storage", "LocalStorage"),
+    Adapter(SummarizedStorage, "queryserver.storages.local.storage", "LocalStorage"),
+    Adapter(ModeStorage, "queryserver.storages.local.storage", "LocalStorage"),
+    Adapter(TrashStorage, "queryserver.storages.local.file_system", "UserStorage"),
+    Adapter(FileSystem, "queryserver.storages.local.file_system", "LocalFileSystem"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
 )
 

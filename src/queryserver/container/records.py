@@ -16,7 +16,7 @@ from queryserver.results.segments import SegmentStore
 from queryserver.services.retention import RetentionSettings, RetentionSweep
 from queryserver.settings import Settings
 from queryserver.settings.task_server import LocalResults
-from queryserver.storages.local.storage import LocalStorage
+from queryserver.storages.local.private import PrivateStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ async def open_records(settings: Settings) -> AsyncGenerator[Kept]:
         database = await stack.enter_async_context(open_database(dsn, pool_limits(settings)))
         records = Records(database)
         stack.push_async_callback(records.aclose)
-        storage = await stack.enter_async_context(LocalStorage(results_location(settings)))
+        storage = await stack.enter_async_context(PrivateStorage(results_location(settings)))
         results = await stack.enter_async_context(SegmentStore(storage))
         sessions = Sessions(database)
         sweep = RetentionSweep(
@@ -49,7 +49,7 @@ async def open_records(settings: Settings) -> AsyncGenerator[Kept]:
             sessions,
             results,
             _retention(settings),
-            sweep_leftovers=storage.sweep_leftovers,
+            sweep_leftovers=storage.sweep_everywhere,
         )
         yield Kept(dsn, database, records, sessions, results, sweep)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from queryserver.container.storages import file
 from queryserver.db.database import Database
 from queryserver.domain.files import Scheme
 from queryserver.domain.storage_paths import PathReader
@@ -20,7 +21,7 @@ from queryserver.settings import Settings
 
 Builder = Callable[[Settings], FileSystem | None]
 
-BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({})
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({Scheme.FILE: file.build})
 """What makes the store of a scheme; None when the settings have none."""
 
 

@@ -53,8 +53,8 @@ class SegmentStore:
         """See the Protocol. Repeating a call replaces the segment, so a lost answer can be asked for again."""
         stored = await self._in_thread(partial(coding.encode, table))
         path = _path(SegmentKey(statement_id, fence, number))
-        size_bytes = await self._storage.write(path, _body(stored), overwrite=True)
-        return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=size_bytes)
+        written = await self._storage.write(path, _body(stored), overwrite=True, size_bytes=len(stored))
+        return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
         """See the Protocol. Of results deleted by another process, segments may still be read from the cache."""

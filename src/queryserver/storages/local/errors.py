@@ -7,25 +7,30 @@ from contextlib import contextmanager
 from queryserver.domain.errors import (
     DirectoryNotEmpty,
     InvalidPath,
+    NotADirectory,
     PathExists,
     PathNotFound,
+    PermissionDenied,
     QueryServerError,
     StorageError,
     StorageFull,
     StorageUnavailable,
+    StoreQuotaExceeded,
+    SymlinkNotFollowed,
 )
 
 _KINDS: dict[int, tuple[type[QueryServerError], str]] = {
     errno.ENOENT: (PathNotFound, "{path} does not exist."),
-    errno.ENOTDIR: (PathNotFound, "{path} does not exist."),
+    errno.ENOTDIR: (NotADirectory, "{path} is not a directory, or leads through a file."),
     errno.EEXIST: (PathExists, "{path} exists."),
     errno.EISDIR: (PathExists, "{path} is a directory."),
     errno.ENOTEMPTY: (DirectoryNotEmpty, "{path} is not empty."),
-    errno.ELOOP: (InvalidPath, "{path} is a link; links are not followed."),
+    errno.ELOOP: (SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
     errno.EINVAL: (InvalidPath, "{path} cannot be used for this."),
     errno.ENAMETOOLONG: (InvalidPath, "{path} is too long."),
+    errno.EILSEQ: (InvalidPath, "The store cannot hold a name like {path}."),
     errno.ENOSPC: (StorageFull, "The store has no room left."),
-    errno.EDQUOT: (StorageFull, "The quota of the store is used up."),
+    errno.EDQUOT: (StoreQuotaExceeded, "The quota of the store is used up."),
     errno.EFBIG: (StorageFull, "The file is larger than the store allows."),
     errno.EIO: (StorageUnavailable, "The device of the store fails."),
     errno.ENODEV: (StorageUnavailable, "The device of the store is gone."),
@@ -34,9 +39,10 @@ _KINDS: dict[int, tuple[type[QueryServerError], str]] = {
     errno.ETIMEDOUT: (StorageUnavailable, "The file server does not answer."),
     errno.EMFILE: (StorageUnavailable, "Too many files are open."),
     errno.ENFILE: (StorageUnavailable, "Too many files are open."),
-    errno.EROFS: (StorageError, "The store is read-only."),
-    errno.EACCES: (StorageError, "The store refuses access to {path}."),
-    errno.EPERM: (StorageError, "The store refuses access to {path}."),
+    errno.EROFS: (StorageUnavailable, "The store is read-only."),
+    errno.EACCES: (PermissionDenied, "The store refuses access to {path}."),
+    errno.EPERM: (PermissionDenied, "The store refuses access to {path}."),
+    errno.EXDEV: (StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
 }
 
 

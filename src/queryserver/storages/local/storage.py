@@ -1,122 +1,190 @@
-"""The Storage over one directory of this machine (Contract platform 10.3: `local`)."""
+"""The Storage over one directory of this machine."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Self, TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar
 
-from queryserver.domain.errors import PathNotFound, StorageError, StorageUnavailable
-from queryserver.interfaces.storage import FileStatus
+from queryserver.domain.errors import QueryServerError
+from queryserver.domain.files import ContentSummary, FileStatus
+from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StoredPart
+from queryserver.storages.local import parts, sweeping
+from queryserver.storages.local.access import AccessMap
+from queryserver.storages.local.deleting import Deletion
+from queryserver.storages.local.listing import Listing
+from queryserver.storages.local.summing import Summation
+from queryserver.storages.local.threads import FileThreads
 from queryserver.storages.local.transfers import Download, Upload
 from queryserver.storages.local.tree import Tree
 
-_PIECE_BYTES = 1024 * 1024
+Ended = TypeVar("Ended")
+Ended_co = TypeVar("Ended_co", covariant=True)
 
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
+
+class Incoming(Protocol[Ended_co]):
+    """Bytes on their way in."""
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes at the end."""
+        ...
+
+    def commit(self) -> Ended_co:
+        """Keep them."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing behind. After `commit` nothing happens."""
+        ...
 
 
 class LocalStorage:
-    """Files below `root`, which is made when missing. Files get mode 0600, directories 0700.
+    """The files of `tree` that `access` lets one user see and change. Owns nothing."""
 
-    All work on files is done by `max_threads` threads of its own; a call that the file system does not answer within
-    `timeout_s` raises StorageUnavailable. To be closed by its owner.
-    """
-
-    def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60) -> None:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._tree = Tree(root)
-        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
-        self._timeout_s = timeout_s
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent. Raises StorageUnavailable if one hangs."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await asyncio.to_thread(self._threads.shutdown)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+    def __init__(self, tree: Tree, threads: FileThreads, access: AccessMap) -> None:
+        self._tree = tree
+        self._threads = threads
+        self._access = access
 
     async def stat(self, path: str) -> FileStatus:
         """See the Protocol."""
-        return await self._run(self._tree.stat, path)
+        await self._enter(path)
+        return await self._threads.run(self._tree.stat, path)
 
-    async def list_directory(self, path: str, *, start_after: str | None = None) -> AsyncIterator[FileStatus]:
-        """See the Protocol. Names that no path can hold are left out, as are links, pipes and devices."""
-        for entry in await self._run(self._tree.entries, path, start_after):
-            yield entry
-
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """See the Protocol. Raises InvalidPath for anything but a plain file."""
-        download = Download(self._tree, path)
-        left = _PIECE_BYTES if length is None else length
+    async def list_directory(
+        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
+    ) -> AsyncGenerator[Batch]:
+        """See the Protocol. The order is the file system's own."""
+        await self._enter(path)
+        listing = Listing(self._tree, path, cursor, self._access.shows)
         try:
-            while left > 0 and (piece := await self._run(download.read, offset, min(left, _PIECE_BYTES))):
+            while True:
+                batch = await self._threads.run(listing.batch, batch_size)
+                yield batch
+                if batch.cursor is None:
+                    return
+        finally:
+            # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
+            self._threads.start(listing.close)
+
+    async def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        """See the Protocol."""
+        await self._enter(path)
+        download = Download(self._tree, path, version)
+        left = PIECE_BYTES if length is None else length
+        try:
+            # Asked for even if nothing is wanted: a missing file is told.
+            while piece := await self._threads.run(download.read, offset, min(left, PIECE_BYTES)):
                 offset += len(piece)
                 if length is not None:
                     left -= len(piece)
                 yield piece
+                if not left:
+                    return
         finally:
-            # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
-            self._threads.submit(download.close)
+            self._threads.start(download.close)
 
-    async def write(self, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> int:
-        """See the Protocol. Missing parents are made. A failed or cancelled write leaves nothing behind."""
+    async def write(
+        self,
+        path: str,
+        body: AsyncIterator[bytes],
+        *,
+        overwrite: bool,
+        size_bytes: int | None = None,  # noqa: ARG002 the Protocol's; room is taken as bytes come
+    ) -> FileStatus:
+        """See the Protocol."""
+        self._access.check_change(path)
         upload = Upload(self._tree, path, overwrite=overwrite)
-        try:
-            async for piece in body:
-                await self._run(upload.write, piece)
-            return await self._run(upload.commit)
-        except BaseException:
-            with suppress(StorageError):
-                await asyncio.shield(self._run(upload.abandon))
-            raise
+        await self._threads.run(upload.open)
+        return await self._take(upload, body)
 
-    async def mkdir(self, path: str) -> None:
-        """See the Protocol. Raises PathExists when a file is in the way."""
-        await self._run(self._tree.make_directories, path)
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        """See the Protocol. Of several that make one directory at a time, one succeeds."""
+        self._access.check_change(path)
+        await self._threads.run(self._tree.make_directory, path, permissions)
 
-    async def rename(self, source: str, target: str) -> None:
-        """See the Protocol. The directory of `target` must be there."""
-        await self._run(self._tree.rename, source, target)
-
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """See the Protocol."""
         async with aclosing(self.read(source)) as body:
-            await self.write(target, body, overwrite=False)
+            return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. A link is deleted itself."""
-        await self._run(self._tree.delete, path, recursive)
+        """See the Protocol. A deletion that breaks off leaves a part of the tree."""
+        self._access.check_change(path)
+        await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
 
-    async def sweep_leftovers(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """Delete, or count only, what uploads of crashed processes left behind, last written before that time.
+    def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 one tree
+        """See the Protocol."""
+        return True
 
-        `older_than` must exceed the longest pause of a living upload, of other processes too.
-        """
-        before = datetime.now(UTC) - older_than
-        directories, removed = [""], 0
-        while directories:
-            # One short call per directory: a store of 100,000 directories holds up no other caller.
-            with suppress(PathNotFound):
-                inner, count = await self._run(self._tree.sweep, directories.pop(), before, dry_run)
-                directories += inner
-                removed += count
-        return removed
+    async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """See the Protocol. A link is renamed itself."""
+        self._access.check_change(source)
+        self._access.check_change(target)
+        await self._enter(target)
+        await self._threads.run(self._rename, source, target, overwrite)
 
-    async def _run(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        loop = asyncio.get_running_loop()
+    async def content_summary(self, path: str) -> ContentSummary:
+        """See the Protocol. Counts what the caller may see."""
+        await self._enter(path)
+        summation = Summation(self._tree, path, self._access.shows)
+        await self._threads.until_done(summation.step)
+        return summation.summary
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        """See the Protocol. Devices, pipes and sockets keep theirs: NotAFile."""
+        self._access.check_change(path)
+        await self._threads.run(self._tree.set_permissions, path, permissions)
+
+    async def begin_parts(self, plan: PartPlan) -> str:
+        """See the Protocol. The room for the whole file is taken at once."""
+        self._access.check_change(plan.path)
+        await self._enter(plan.path)
+        return await self._threads.run(parts.begin, self._tree, plan)
+
+    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+        """See the Protocol."""
+        self._access.check_change(plan.path)
+        return await self._take(parts.PartUpload(self._tree, plan, staging, index), body)
+
+    async def join_parts(
+        self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """See the Protocol."""
+        self._access.check_change(plan.path)
+        return await self._threads.run(self._join, plan, staging, parts, overwrite)
+
+    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
+        """See the Protocol."""
+        self._access.check_change(plan.path)
+        await self._threads.run(parts.discard, self._tree, plan, staging)
+
+    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+        """See the Protocol. `older_than_s` must exceed the longest pause of a living write, of other processes too."""
+        self._access.check_read(path)
+        return await self._threads.run(sweeping.sweep, self._tree, path, older_than_s)
+
+    async def _enter(self, path: str) -> None:
+        """Before a path is looked at. Raises PermissionDenied."""
+        self._access.check_read(path)
+
+    def _rename(self, source: str, target: str, overwrite: bool) -> None:
+        self._tree.rename(source, target, overwrite=overwrite)
+
+    def _join(self, plan: PartPlan, staging: str, stored: Sequence[StoredPart], overwrite: bool) -> FileStatus:
+        return parts.join(self._tree, plan, staging, stored, overwrite=overwrite)
+
+    async def _take(self, incoming: Incoming[Ended], body: AsyncIterator[bytes]) -> Ended:
+        """Give bytes to what takes them. A failure or a cancel leaves nothing behind."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await loop.run_in_executor(self._threads, call, *arguments)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+            async for piece in body:
+                await self._threads.run(incoming.write, piece)
+            return await self._threads.run(incoming.commit)
+        except BaseException:
+            await self._shielded(incoming.abandon)
+            raise
+
+    async def _shielded(self, call: Callable[[], None]) -> None:
+        with suppress(QueryServerError):
+            await asyncio.shield(self._threads.run(call))

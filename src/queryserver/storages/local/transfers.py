@@ -9,13 +9,16 @@ import secrets
 from contextlib import suppress
 from threading import Lock
 
-from queryserver.domain.errors import PathExists, StorageError
+from queryserver.domain.errors import ChangedMeanwhile, PathExists, StorageError, VerificationFailed
+from queryserver.domain.files import FileStatus
+from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.storages.local.errors import file_errors
-from queryserver.storages.local.paths import RESERVED_PREFIX
-from queryserver.storages.local.tree import Tree
+from queryserver.storages.local.renaming import is_there, rename_exclusively
+from queryserver.storages.local.status import status_of
+from queryserver.storages.local.tree import Tree, refuse_all_but_file
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-_FILE_MODE = 0o600
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+PRIVATE_FILE = 0o600
 
 
 class Upload:
@@ -33,29 +36,26 @@ class Upload:
         self._leftover = f"{RESERVED_PREFIX}upload_{secrets.token_hex(16)}"
         self._size_bytes = 0
 
+    def open(self) -> None:
+        """Refuse what cannot end well before the first byte is taken; `commit` has the last word."""
+        with self._lock, file_errors(self._path):
+            self._open()
+
     def write(self, piece: bytes) -> None:
         """Add bytes at the end."""
         with self._lock, file_errors(self._path):
             self._open()
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(self._file, left) :]
+            write_all(self._file, piece)
             self._size_bytes += len(piece)
 
-    def commit(self) -> int:
-        """Give the file its name once its bytes are durable; its size."""
+    def commit(self) -> FileStatus:
+        """Give the file its name once its bytes are durable."""
         with self._lock, file_errors(self._path):
             self._open()
-            os.fsync(self._file)
-            if self._overwrite:
-                os.rename(self._leftover, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-            else:
-                # Unlike rename(2), link(2) never replaces a file that appeared meanwhile.
-                os.link(self._leftover, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-                os.unlink(self._leftover, dir_fd=self._directory)
-            os.fsync(self._directory)
+            status = finished(self._tree, self._path, self._file, self._size_bytes)
+            take_name(self._path, self._directory, self._leftover, self._name, overwrite=self._overwrite)
             self._close()
-            return self._size_bytes
+            return status
 
     def abandon(self) -> None:
         """Leave nothing behind. After `commit` nothing happens."""
@@ -71,15 +71,8 @@ class Upload:
         if self._file >= 0:
             return
         self._directory, self._name = self._tree.open_parent(self._path)
-        if not self._overwrite:
-            self._refuse_existing()
-        self._file = os.open(self._leftover, _NEW_FILE, _FILE_MODE, dir_fd=self._directory)
-
-    def _refuse_existing(self) -> None:
-        """Before the bytes are taken; `commit` has the last word."""
-        with suppress(FileNotFoundError):
-            os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
-            raise PathExists(f"{self._path} exists.")
+        refuse_taken(self._path, self._directory, self._name, overwrite=self._overwrite)
+        self._file = os.open(self._leftover, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
 
     def _close(self) -> None:
         self._ended = True
@@ -90,11 +83,12 @@ class Upload:
 
 
 class Download:
-    """A plain file that is opened by the first read."""
+    """A plain file that is opened by the first read. With `version`, of exactly that content."""
 
-    def __init__(self, tree: Tree, path: str) -> None:
+    def __init__(self, tree: Tree, path: str, version: FileStatus | None = None) -> None:
         self._tree = tree
         self._path = path
+        self._version = version
         self._lock = Lock()
         self._ended = False
         self._file = -1
@@ -106,7 +100,11 @@ class Download:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
                 self._file = self._tree.open_file(self._path)
-            return os.pread(self._file, length, offset)
+            piece = os.pread(self._file, length, offset)
+            if self._version is not None:
+                # After the bytes: what changed while they were read shows, too.
+                self._compare(self._version)
+            return piece
 
     def close(self) -> None:
         """Idempotent."""
@@ -115,3 +113,42 @@ class Download:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
+
+    def _compare(self, version: FileStatus) -> None:
+        if not status_of(self._path, os.fstat(self._file)).is_same_content(version):
+            raise ChangedMeanwhile(f"{self._path} was changed meanwhile.")
+
+
+def write_all(file: int, piece: bytes) -> None:
+    """Write at the end, whatever write(2) takes at a time."""
+    left = memoryview(piece)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def finished(tree: Tree, path: str, file: int, size_bytes: int) -> FileStatus:
+    """An open file with its mode, durable. Raises VerificationFailed when it has another size."""
+    if (stored := os.fstat(file).st_size) != size_bytes:
+        raise VerificationFailed(f"{path}: {size_bytes} bytes were sent, {stored} are stored.")
+    if tree.file_mode != PRIVATE_FILE:
+        os.fchmod(file, tree.file_mode)
+    os.fsync(file)
+    return status_of(path, os.fstat(file))
+
+
+def take_name(path: str, directory: int, leftover: str, name: str, *, overwrite: bool) -> None:
+    """Give a finished file its name, durably and in one step."""
+    if overwrite:
+        refuse_all_but_file(path, directory, name)
+        os.rename(leftover, name, src_dir_fd=directory, dst_dir_fd=directory)
+    else:
+        rename_exclusively(directory, leftover, directory, name)
+    os.fsync(directory)
+
+
+def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
+    """Raises PathExists, SymlinkNotFollowed."""
+    if overwrite:
+        refuse_all_but_file(path, directory, name)
+    elif is_there(directory, name):
+        raise PathExists(f"{path} exists.")

@@ -1,117 +1,111 @@
 """A directory tree that no path and no link leads out of. Everything here blocks: it is called in threads."""
 
 import os
-import shutil
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from queryserver.domain.errors import InvalidPath, PathExists, StorageUnavailable
-from queryserver.interfaces.storage import FileStatus
+from queryserver.domain.errors import (
+    InvalidPath,
+    NotAFile,
+    PathExists,
+    StorageUnavailable,
+    SymlinkNotFollowed,
+    TargetInsideSource,
+)
+from queryserver.domain.files import EntryKind, FileStatus
+from queryserver.domain.storage_names import names_of
 from queryserver.storages.local.errors import file_errors
-from queryserver.storages.local.paths import RESERVED_PREFIX, is_name, names_of
+from queryserver.storages.local.renaming import rename_exclusively
+from queryserver.storages.local.status import kind_of, status_of
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# Without O_NONBLOCK opening a named pipe would hang the thread until somebody writes to it.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-_DIRECTORY_MODE = 0o700
+# Where the system has it, a handle that touches nothing: opening a device can have effects, opening a pipe can hang.
+_HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
+_HAS_HANDLES = hasattr(os, "O_PATH")
+_PRIVATE = 0o700
+
+
+def private(_names: tuple[str, ...]) -> int:
+    """The mode of directories that only this service enters."""
+    return _PRIVATE
 
 
 class Tree:
-    """The tree below `root`.
+    """The tree below `root`. `directory_mode` gives the mode of a new directory.
 
     A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
-    that turns into a link between the check and the use leads nowhere (Contract security T1).
+    that turns into a link between the check and the use leads nowhere (Contract security T1, storage 10.5).
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, *, file_mode: int = 0o600, directory_mode: Callable[[tuple[str, ...]], int] = private
+    ) -> None:
         self._root = root
+        self._directory_mode = directory_mode
+        self.file_mode = file_mode
 
     def stat(self, path: str) -> FileStatus:
-        """The entry at `path`."""
+        """The entry at `path`, a link itself."""
         with file_errors(path):
-            names = names_of(path)
-            if not names:
-                with self._directory(()) as root:
-                    return _status(path, os.fstat(root))
-            with self._directory(names[:-1]) as parent:
-                found = os.stat(names[-1], dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
-            raise InvalidPath(f"{path} is a link; links are not followed.")
-        return _status(path, found)
-
-    def entries(self, path: str, start_after: str | None) -> list[FileStatus]:
-        """Files and directories in a directory, in order of their names. Links, pipes and devices are left out."""
-        prefix = f"{path}/" if path else ""
-        with file_errors(path), self._directory(names_of(path)) as directory, os.scandir(directory) as found:
-            names = sorted(e.name for e in found if is_name(e.name) and (start_after is None or e.name > start_after))
-            return [status for name in names if (status := _entry(directory, name, prefix + name))]
+            if not names_of(path):
+                with self.directory(path) as root:
+                    return status_of(path, os.fstat(root))
+            with self.parent(path) as (parent, name):
+                return status_of(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
 
     def open_file(self, path: str) -> int:
-        """A descriptor for reading a plain file."""
-        with file_errors(path), self.parent(path) as (parent, name):
-            descriptor = os.open(name, _FILE, dir_fd=parent)
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return descriptor
-            os.close(descriptor)
-        raise InvalidPath(f"{path} is not a file.")
+        """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
+        with file_errors(path), self._handle(path) as (handle, kind):
+            _must_be_file(path, kind)
+            return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
-    def open_parent(self, path: str) -> tuple[int, str]:
+    def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
         """A descriptor of the directory of `path`, which is made when missing, and the last name."""
-        with self.parent(path, make=True) as (parent, name):
+        with self.parent(path, make=make) as (parent, name):
             return os.dup(parent), name
 
-    def make_directories(self, path: str) -> None:
-        """Make a directory and its parents, durably."""
-        with file_errors(path), self._directory(names_of(path), make=True):
+    def make_directory(self, path: str, permissions: int | None) -> None:
+        """Make one directory that was not there, and its missing parents, durably."""
+        names = names_of(path)
+        if not names:
+            raise PathExists("The root of the store exists.")
+        with file_errors(path), self.parent(path, make=True) as (parent, name):
+            _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
+
+    def ensure_directory(self, path: str) -> None:
+        """Make a directory and its parents unless they are there."""
+        with file_errors(path), self.directory(path, make=True):
             pass
 
-    def rename(self, source: str, target: str) -> None:
-        """Rename durably without ever replacing a file."""
-        with (
-            file_errors(source),
-            self.parent(source) as (old_parent, old_name),
-            file_errors(target),
-            self.parent(target) as (new_parent, new_name),
-        ):
-            self._rename(old_parent, old_name, new_parent, new_name, source, target)
-            os.fsync(new_parent)
-            os.fsync(old_parent)
+    def set_permissions(self, path: str, permissions: int) -> None:
+        """Set the mode of a file or directory. Raises NotAFile, SymlinkNotFollowed."""
+        with file_errors(path):
+            if not names_of(path):
+                with self.directory(path) as root:
+                    os.fchmod(root, permissions)
+                return
+            with self._handle(path) as (handle, kind):
+                if kind is not EntryKind.DIRECTORY:
+                    _must_be_file(path, kind)
+                # fchmod(2) refuses such handles, and fchmodat(2) follows links.
+                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
-    def _rename(self, old_parent: int, old: str, new_parent: int, new: str, source: str, target: str) -> None:
-        with file_errors(source):
+    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
+        if target.startswith(f"{source}/"):
+            raise TargetInsideSource(f"{target} lies inside {source}.")
+        with file_errors(source), self.parent(source) as (old_parent, old):
             mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
-        if not stat.S_ISDIR(mode):
-            # rename(2) would replace a file that appears meanwhile; link(2) cannot.
-            os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
-            os.unlink(old, dir_fd=old_parent)
-            return
-        if _exists(new_parent, new):
-            raise PathExists(f"{target} exists.")
-        # Somebody may make the target meanwhile: an empty directory is then replaced, anything else refused.
-        os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
-
-    def delete(self, path: str, recursive: bool) -> None:
-        """Delete an entry durably; a link is deleted itself."""
-        with file_errors(path), self.parent(path) as (parent, name):
-            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                os.unlink(name, dir_fd=parent)
-            elif recursive:
-                shutil.rmtree(name, dir_fd=parent, onerror=_already_gone)
-            else:
-                os.rmdir(name, dir_fd=parent)
-            os.fsync(parent)
-
-    def sweep(self, path: str, before: datetime, dry_run: bool) -> tuple[list[str], int]:
-        """The directories in a directory, and how many leftovers last changed before `before` go, or would go."""
-        removed = 0
-        with file_errors(path), self._directory(names_of(path)) as directory, os.scandir(directory) as found:
-            for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:
-                removed += _delete_older(directory, name, before, dry_run=dry_run)
-        return [entry.path for entry in self.entries(path, None) if entry.is_directory], removed
+            with file_errors(target), self.parent(target) as (new_parent, new):
+                if overwrite and stat.S_ISREG(mode):
+                    refuse_all_but_file(target, new_parent, new)
+                    os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+                else:
+                    rename_exclusively(old_parent, old, new_parent, new)
+                os.fsync(new_parent)
+                os.fsync(old_parent)
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
@@ -119,79 +113,96 @@ class Tree:
         names = names_of(path)
         if not names:
             raise InvalidPath("The root of the store cannot be used for this.")
-        with self._directory(names[:-1], make=make) as directory:
+        with self._walk(names[:-1], make=make) as directory:
             yield directory, names[-1]
 
     @contextmanager
-    def _directory(self, names: tuple[str, ...], *, make: bool = False) -> Generator[int]:
+    def directory(self, path: str, *, make: bool = False) -> Generator[int]:
+        """The open directory at `path`."""
+        with self._walk(names_of(path), make=make) as directory:
+            yield directory
+
+    @contextmanager
+    def _walk(self, names: tuple[str, ...], *, make: bool) -> Generator[int]:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StorageUnavailable("The root of the store is gone.") from error
         try:
-            for name in names:
-                inner = _enter_or_make(directory, name) if make else _enter(directory, name)
+            for depth, name in enumerate(names, start=1):
+                inner = self._enter_or_make(directory, names[:depth]) if make else enter(directory, name)
                 os.close(directory)
                 directory = inner
             yield directory
         finally:
             os.close(directory)
 
+    def _enter_or_make(self, parent: int, names: tuple[str, ...]) -> int:
+        try:
+            return enter(parent, names[-1])
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                _make(parent, names[-1], self._directory_mode(names))
+            return enter(parent, names[-1])
 
-def _enter(parent: int, name: str) -> int:
+    @contextmanager
+    def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
+        """Something that stays the same entry, whatever becomes of its name, and what it is."""
+        with self.parent(path) as (parent, name):
+            if not _HAS_HANDLES:
+                _refuse_unopenable(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+            handle = os.open(name, _HANDLE, dir_fd=parent)
+        try:
+            yield handle, kind_of(os.fstat(handle))
+        finally:
+            os.close(handle)
+
+
+def enter(parent: int, name: str) -> int:
+    """A descriptor of a directory in an open one. Raises SymlinkNotFollowed."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
-    except NotADirectoryError as error:
-        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise InvalidPath(f"{name} is a link; links are not followed.") from error
+    except OSError as error:
+        with suppress(OSError):
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
         raise
 
 
-def _enter_or_make(parent: int, name: str) -> int:
-    try:
-        return _enter(parent, name)
-    except FileNotFoundError:
-        with suppress(FileExistsError):
-            os.mkdir(name, _DIRECTORY_MODE, dir_fd=parent)
-        os.fsync(parent)
-        return _enter(parent, name)
-    except NotADirectoryError as error:
-        raise PathExists(f"{name} is a file.") from error
-
-
-def _exists(parent: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _entry(directory: int, name: str, path: str) -> FileStatus | None:
-    """None when it is gone meanwhile, or neither a file nor a directory."""
-    try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return _status(path, found) if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) else None
-
-
-def _status(path: str, found: os.stat_result) -> FileStatus:
-    is_directory = stat.S_ISDIR(found.st_mode)
-    modified_at = datetime.fromtimestamp(found.st_mtime, UTC)
-    return FileStatus(path, is_directory, 0 if is_directory else found.st_size, modified_at)
-
-
-def _delete_older(directory: int, name: str, before: datetime, *, dry_run: bool) -> bool:
+def refuse_all_but_file(path: str, parent: int, name: str) -> None:
+    """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link; nothing there is fine."""
     with suppress(FileNotFoundError):
-        if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < before.timestamp():
-            if not dry_run:
-                os.unlink(name, dir_fd=directory)
-            return True
-    return False
+        kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        if kind is EntryKind.LINK:
+            raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        if kind is not EntryKind.FILE:
+            raise PathExists(f"{path} exists and is not a file.")
 
 
-def _already_gone(_function: Any, _path: str, error: tuple[type[BaseException], BaseException, Any]) -> None:
-    # Two deletes of one tree at a time help each other.
-    if not isinstance(error[1], FileNotFoundError):
-        raise error[1]
+def _make(parent: int, name: str, mode: int) -> None:
+    os.mkdir(name, _PRIVATE, dir_fd=parent)
+    if mode != _PRIVATE:
+        # mkdir(2) would take the umask of the process from it.
+        made = enter(parent, name)
+        try:
+            os.fchmod(made, mode)
+        finally:
+            os.close(made)
+    os.fsync(parent)
+
+
+def _must_be_file(path: str, kind: EntryKind) -> None:
+    if kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+    if kind is not EntryKind.FILE:
+        raise NotAFile(f"{path} is not a file.")
+
+
+def _refuse_unopenable(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        _must_be_file(path, kind_of(found))
+
+
+def _behind(handle: int) -> str:
+    """A path to exactly the entry that a handle stands for."""
+    return f"/proc/self/fd/{handle}"

@@ -1,0 +1,77 @@
+"""The local root as a store of the users (Contract storage 10.5)."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from queryserver.domain.errors import QueryServerError, TrashNotSupported
+from queryserver.domain.files import Scheme, StorageUser
+from queryserver.interfaces.storage import StorageTraits
+from queryserver.storages.local.access import HOMES, SHARED, AccessMap, is_private
+from queryserver.storages.local.storage import LocalStorage
+from queryserver.storages.local.threads import FileThreads
+from queryserver.storages.local.tree import Tree
+
+_TRAITS = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
+_FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
+
+
+class LocalFileSystem:
+    """Files below `root`, for users who share one account of the machine. To be closed by its owner.
+
+    New files and directories have the modes that `umask` leaves, homes and trashes 0700. `root` need not be there:
+    then every call is StorageUnavailable.
+    """
+
+    def __init__(self, root: Path, *, umask: int = 0o022, max_threads: int = 8, timeout_s: float = 60) -> None:
+        self._root = root
+        self._umask = umask
+        self._tree = Tree(root, file_mode=_FILE_MODE & ~umask, directory_mode=self._directory_mode)
+        self._threads = FileThreads(max_threads=max_threads, timeout_s=timeout_s)
+
+    @property
+    def scheme(self) -> Scheme:
+        """`file`."""
+        return Scheme.FILE
+
+    @property
+    def traits(self) -> StorageTraits:
+        """Trash by default; modes of trees; homes in `/user`."""
+        return _TRAITS
+
+    def as_user(self, user: StorageUser) -> "UserStorage":
+        """The store as the map lets `user` see it."""
+        return UserStorage(self._tree, self._threads, AccessMap(user))
+
+    async def close(self) -> None:
+        """Let calls under way end, and the threads with them. Idempotent."""
+        await self._threads.close()
+
+    def _directory_mode(self, names: tuple[str, ...]) -> int:
+        return _PRIVATE_MODE if is_private(names) else _DIRECTORY_MODE & ~self._umask
+
+
+class UserStorage(LocalStorage):
+    """The local root as one user sees it; with a trash."""
+
+    def __init__(self, tree: Tree, threads: FileThreads, access: AccessMap) -> None:
+        super().__init__(tree, threads, access)
+        self._is_at_home = False
+
+    async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
+        """See the Protocol. Raises TrashNotSupported for a user who cannot have a home here."""
+        if not self._access.trash:
+            raise TrashNotSupported("Users of that name have no home in this store.")
+        return self._access.trash
+
+    async def _enter(self, path: str) -> None:
+        """The home of the caller, and `/shared`, are there from the first look at where they are."""
+        await super()._enter(path)
+        if not self._is_at_home and path.partition("/")[0] in {"", HOMES, SHARED}:
+            await self._threads.run(self._settle)
+            self._is_at_home = True
+
+    def _settle(self) -> None:
+        for directory in (SHARED, self._access.home):
+            # On a read-only store there is none, which is told by the call that needs it.
+            with suppress(QueryServerError):
+                self._tree.ensure_directory(directory)
