@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
-from tests.bench import engine_parts, parts
+from tests.bench import engine_parts, parts, storage_parts
 from tests.bench.setting import Measured, bench_server
 
 # With a server of their own, or none.
@@ -18,6 +18,9 @@ _ALONE = {
     "hiveserver2": lambda _: engine_parts.hiveserver2(),
     "trino": lambda _: engine_parts.trino_rows(),
     "together": engine_parts.three_engines,
+    "transfers": storage_parts.transfers,
+    "listings": storage_parts.listings,
+    "downloads": storage_parts.downloads,
 }
 
 _PARTS = {

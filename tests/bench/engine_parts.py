@@ -12,7 +12,7 @@ from typing import Any
 
 import trino
 from tests.bench.client import Client
-from tests.bench.setting import Bench, Measured, bench_server
+from tests.bench.setting import Bench, Measured, bench_server, peak_mib
 from tests.engines.servers import ServerAddress
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
@@ -86,13 +86,11 @@ async def three_engines(folder: Path) -> list[Measured]:
     """200 statements at once over Spark, Trino and PostgreSQL, through one server process."""
     async with _three_engines(folder) as bench:
         idle = bench.resident_mib
-        peak = _Peak(bench)
-        watcher = asyncio.create_task(peak.watch())
-        started = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            ends = [group.create_task(_one_of_many(bench, number)) for number in range(_STATEMENTS)]
-        took_s = time.perf_counter() - started
-        watcher.cancel()
+        async with peak_mib(bench) as peak:
+            started = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                ends = [group.create_task(_one_of_many(bench, number)) for number in range(_STATEMENTS)]
+            took_s = time.perf_counter() - started
         good = sum(end.result() == "available" for end in ends)
     return [
         Measured("200 statements on 3 engines at once: ended well", str(good), "200"),
@@ -223,19 +221,6 @@ def _official_rows(host: str, port: int) -> None:
             pass
     finally:
         connection.close()
-
-
-class _Peak:
-    """The largest memory of the server that was seen."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.mib = 0.0
-
-    async def watch(self) -> None:
-        while True:
-            self.mib = max(self.mib, self._bench.resident_mib)
-            await asyncio.sleep(0.05)
 
 
 _MANY = {

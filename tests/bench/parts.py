@@ -11,7 +11,7 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.csv
 from tests.bench.client import Client
-from tests.bench.setting import Bench, Measured
+from tests.bench.setting import Bench, Measured, peak_mib
 
 _CLIENTS = 64
 _MIXED = """select g::int as id, g::bigint * 3 as big, g / 7.0::float8 as ratio, (g % 1000)::numeric(10, 2) as price,
@@ -69,13 +69,12 @@ async def spool(bench: Bench) -> list[Measured]:
         await client.call("execute/postgresql", statement=_MIXED.format(rows=50_000), wait=60)
         raw_s = await _raw_read(bench, rows)
         before = bench.resident_mib
-        watcher = asyncio.create_task(_peak(bench))
-        started = time.perf_counter()
-        ended = await client.call("execute/postgresql", statement=_MIXED.format(rows=rows), limit=rows, wait=60)
-        spool_s = time.perf_counter() - started
+        async with peak_mib(bench) as peak:
+            started = time.perf_counter()
+            ended = await client.call("execute/postgresql", statement=_MIXED.format(rows=rows), limit=rows, wait=60)
+            spool_s = time.perf_counter() - started
         assert ended["query_status"]["rows"] == rows, ended
-        watcher.cancel()
-        grown = max(_peaks) - before
+        grown = peak.mib - before
         operation_id = ended["history_uuid"]
         page_s = await _page_all(client, operation_id, rows)
         started = time.perf_counter()
@@ -216,16 +215,6 @@ async def _cycle(client: Client, _number: int) -> None:
     page = await client.call("fetch_result_data", operationId=ended["history_uuid"])
     assert page["result"]["data"] == [[1]], page
     await client.call("close_statement", operationId=ended["history_uuid"])
-
-
-_peaks: list[float] = []
-
-
-async def _peak(bench: Bench) -> None:
-    _peaks.clear()
-    while True:
-        _peaks.append(bench.resident_mib)
-        await asyncio.sleep(0.05)
 
 
 async def _raw_read(bench: Bench, rows: int) -> float:

@@ -53,25 +53,54 @@ class Bench:
         return psutil.Process(self.server.pid).memory_info().rss / 2**20
 
 
+class Peak:
+    """The largest memory of the server that was seen, in MiB."""
+
+    mib = 0.0
+
+
 @asynccontextmanager
-async def bench_server(folder: Path, more: Mapping[str, Mapping[str, object]] | None = None) -> AsyncIterator[Bench]:
+async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
+    """Watches the memory of the server while something goes on inside."""
+    peak = Peak()
+
+    async def watch() -> None:
+        while True:
+            peak.mib = max(peak.mib, bench.resident_mib)
+            await asyncio.sleep(0.05)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield peak
+    finally:
+        watcher.cancel()
+
+
+@asynccontextmanager
+async def bench_server(
+    folder: Path,
+    more: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[Bench]:
     """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in.
 
-    `more` are further interpreters.
+    `more` are further interpreters, `settings` further variables of the environment.
     """
     async with prepare(folder / "state") as defaults:
         interpreters = {
             name: table.model_dump(include={"interface", "options"})
             for name, table in sample_interpreters(defaults).items()
         } | dict(more or {})
-        settings = {
+        environment = {
             **_SETTINGS,
+            **(settings or {}),
             "QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true",
             "QUERYSERVER__DESKTOP__CONNECTOR_POLICY__LOCAL_DATABASE_DIR": str(defaults.databases_dir),
             "QUERYSERVER__NOTEBOOK__INTERPRETERS": json.dumps(interpreters),
         }
         data_dir = folder / "data"
-        async with running_server(data_dir, database_dsn=defaults.service_dsn, settings=settings) as server:
+        async with running_server(data_dir, database_dsn=defaults.service_dsn, settings=environment) as server:
             database = {"QUERYSERVER__DESKTOP__DATABASE__URL": defaults.service_dsn}
             for number in range(USERS):
                 await _create_user(f"user{number}", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
