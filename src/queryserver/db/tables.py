@@ -20,8 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from queryserver.db import storage_tables
-from queryserver.db.columns import flag, moment
-from queryserver.db.columns import metadata as metadata
+from queryserver.db.columns import flag, metadata, moment
 
 facts = Table(
     "facts",

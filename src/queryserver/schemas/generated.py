@@ -1505,6 +1505,12 @@ class TransferResponse(WireModel):
     path: Annotated[str, Field(description="Target.")]
     source: str
     message: str
+    details: Annotated[Omittable[dict[str, Any]], Field(description="`skipped_links` where links were left out.")] = (
+        None
+    )
+    skipped_files: Annotated[
+        Omittable[str], Field(description="Files above the chunk size, in bulk copies on Ozone.")
+    ] = None
 
 
 class SkippedFiles(RootModel[str]):
@@ -1554,7 +1560,7 @@ class OperationProgress(WireModel):
     state: Annotated[str, Field(description="`running`, `done` or `failed`.")]
     done: int
     total: int | None
-    result: Annotated[dict[str, Any] | None, Field(description="The final body.")]
+    result: Annotated[dict[str, Any] | str | None, Field(description="The final body.")]
 
 
 class TrashPathResponse(WireModel):

@@ -1,0 +1,42 @@
+"""Fields of rename, move and copy, and of the calls about long operations (Contract storage 7)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from queryserver.schemas.fields import Few, Flag, Text, Whole
+from queryserver.schemas.requests.given import StorageFields
+from queryserver.schemas.requests.storage_changing import MAX_WAIT_S
+
+_TO = ("dest_path", "destination_path", "dest")
+_FROM = ("src_path", "source_path")
+
+
+class RenameRequest(StorageFields):
+    """Fields of rename. `wait`: seconds until the work goes on without the caller; absent: it is waited for."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
+
+    src_path: Text
+    dest_path: Text
+    overwrite: Flag = False
+    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+
+
+class MoveRequest(StorageFields):
+    """Fields of move and copy; several sources need a directory."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
+    REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
+
+    src_path: Annotated[Few[tuple[Text, ...]], Field(min_length=1)]
+    dest_path: Text
+    overwrite: Flag = False
+    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+
+
+class OperationStatusParameters(StorageFields):
+    """Which operation is asked for."""
+
+    id: Text
