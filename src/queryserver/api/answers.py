@@ -35,12 +35,16 @@ _MEANING = {
     404: "What was named does not exist, or the caller may not see it.",
     405: "The path has no such method.",
     409: "The state of the object forbids the call.",
+    408: "The body arrives too slowly.",
     410: "The result is gone.",
-    413: "The body is too large.",
+    413: "The body, or what it asks for, is too large.",
     415: "This content type is not read.",
+    416: "The range is outside the file.",
+    422: "The bytes are not what they should be.",
     429: "A limit on this caller is reached.",
     500: "Something went wrong inside.",
     501: "This server or engine cannot do it.",
+    502: "The store failed.",
     503: "Something that the service needs is out of reach.",
 }
 

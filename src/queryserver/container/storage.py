@@ -9,13 +9,20 @@ from urllib.parse import urlsplit
 
 from queryserver.container.storages import file
 from queryserver.db.database import Database
+from queryserver.db.storage_operations import StorageOperations
 from queryserver.domain.files import Scheme
+from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
 from queryserver.logs.audit import AuditLog
 from queryserver.services.everything import StorageServices
+from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.creating import Creations
+from queryserver.services.storage.deleting import Deletions
+from queryserver.services.storage.operations import Operations, OperationTimes
 from queryserver.services.storage.stores import Stores
+from queryserver.services.storage.trash import Trash
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
 
@@ -42,7 +49,26 @@ async def open_storage(
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(ground.settings, builders))
-        yield StorageServices(stores=stores, audit=StorageAudit(AuditLog()))
+        times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)
+        operations = Operations(StorageOperations(ground.database), times)
+        await stack.enter_async_context(operations.running())
+        audit = StorageAudit(AuditLog())
+        rules = extension_rules(ground.settings)
+        yield StorageServices(
+            stores=stores,
+            audit=audit,
+            operations=operations,
+            creations=Creations(stores, rules, audit),
+            attributes=Attributes(stores, audit),
+            deletions=Deletions(stores, audit),
+            trash=Trash(stores, audit),
+        )
+
+
+def extension_rules(settings: Settings) -> ExtensionRules:
+    """Which extensions new files may have."""
+    filebrowser = settings.filebrowser
+    return ExtensionRules(allowed=filebrowser.allow_file_extensions, restricted=filebrowser.restrict_file_extensions)
 
 
 @asynccontextmanager

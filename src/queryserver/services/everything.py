@@ -28,8 +28,13 @@ from queryserver.services.statements.following import Following
 from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading
 from queryserver.services.statements.submission import Submissions
+from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.creating import Creations
+from queryserver.services.storage.deleting import Deletions
+from queryserver.services.storage.operations import Operations
 from queryserver.services.storage.stores import Stores
+from queryserver.services.storage.trash import Trash
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
 from queryserver.settings import Settings
@@ -65,6 +70,11 @@ class StorageServices:
 
     stores: Stores
     audit: StorageAudit
+    creations: Creations
+    attributes: Attributes
+    deletions: Deletions
+    trash: Trash
+    operations: Operations
 
 
 @dataclass(frozen=True, slots=True)

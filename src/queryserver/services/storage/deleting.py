@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from queryserver.domain.errors import NotSupported, RootNotAllowed, TrashNotSupported
+from queryserver.domain.errors import RootNotAllowed, TrashNotSupported
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.interfaces.storage import TrashStorage
 from queryserver.services.storage.auditing import StorageAudit
@@ -51,8 +51,3 @@ class Deletions:
             is_container = len(path.names) <= traits.container_levels
             await place.storage.delete(path.path, recursive=not is_container)
             return Deleted(path, None)
-
-
-def refuse_archives() -> None:
-    """Archives are neither made nor unpacked (Contract storage 1)."""
-    raise NotSupported("Archives are neither made nor unpacked by this server.")

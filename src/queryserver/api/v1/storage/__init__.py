@@ -1,5 +1,11 @@
 """Files of any store (Contract storage)."""
 
-from fastapi.routing import APIRoute
+from queryserver.api.v1.storage import attributes_changing, creating, deleting, trash
 
-routes: list[APIRoute] = []
+routes = [
+    *creating.router.routes,
+    *creating.saving.routes,
+    *attributes_changing.router.routes,
+    *deleting.router.routes,
+    *trash.router.routes,
+]
