@@ -1,0 +1,98 @@
+"""Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from queryserver.domain.errors import DecompressionFailed
+from queryserver.domain.result import Column, ResultType
+from queryserver.formats.download import kernels
+from queryserver.formats.download.json_lines import JsonLinesEncoder
+from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
+
+_BATCH_BYTES = 1024 * 1024
+_MAX_BATCH_ROWS = 1024
+_READ_BYTES = 64 * 1024
+_MAX_METADATA_ITEMS = 1_000_000
+_MAX_METADATA_BYTES = 16 * 1024 * 1024
+
+
+def parquet_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The rows as JSON Lines in pieces of some 64 KiB, keys in column order, values in their raw forms.
+
+    `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
+    """
+    try:
+        yield from _lines(file)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        raise DecompressionFailed(f"The parquet data cannot be read: {_first_line(error)}") from None
+    except (OSError, OverflowError, ValueError):
+        raise DecompressionFailed("The parquet data are broken.") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    metadata = pq.ParquetFile(file).metadata
+    parquet = pq.ParquetFile(
+        file,
+        metadata=metadata,
+        # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
+        read_dictionary=_plain_texts(metadata.schema),
+        buffer_size=_READ_BYTES,
+        pre_buffer=False,
+        coerce_int96_timestamp_unit="us",
+        thrift_container_size_limit=_MAX_METADATA_ITEMS,
+        thrift_string_size_limit=_MAX_METADATA_BYTES,
+    )
+    encoder = JsonLinesEncoder(tuple(Column(name, ResultType.STRING, "") for name in parquet.schema_arrow.names))
+    for number in range(metadata.num_row_groups):
+        for batch in parquet.iter_batches(_rows(metadata.row_group(number)), [number], use_threads=False):
+            for part in _small(batch):
+                made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
+                for start in range(0, len(made), OUTPUT_BYTES):
+                    yield made[start : start + OUTPUT_BYTES]
+
+
+def _plain_texts(schema: pq.ParquetSchema) -> list[str]:
+    """Columns of texts and bytes that are not part of something else: others cannot be read as dictionaries."""
+    columns = [schema.column(number) for number in range(len(schema))]
+    return [
+        column.path
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.converted_type in {"UTF8", "NONE"} and not _is_part(column)
+    ]
+
+
+def _is_part(column: pq.ColumnSchema) -> bool:
+    return "." in column.path or column.max_repetition_level > 0
+
+
+def _rows(group: pq.RowGroupMetaData) -> int:
+    """Rows of a batch of some 1 MiB."""
+    return min(max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), 1), _MAX_BATCH_ROWS)
+
+
+def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in parts that take some 1 MiB without dictionaries."""
+    if batch.num_rows > 1 and _whole_bytes(batch) > 2 * _BATCH_BYTES:
+        half = batch.num_rows // 2
+        yield from _small(batch.slice(0, half))
+        yield from _small(batch.slice(half))
+        return
+    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in batch.columns]
+    yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _whole_bytes(batch: pa.RecordBatch) -> int:
+    """What the rows take when each value of a dictionary stands where it is used."""
+    return sum(
+        kernels.total(kernels.byte_lengths(array.dictionary).take(array.indices)) or 0
+        if pa.types.is_dictionary(array.type)
+        else array.nbytes
+        for array in batch.columns
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
