@@ -1,7 +1,7 @@
 """The ResultStore contract over memory and over segments, and what only a store of segments can do wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from tests.contract.results_contract import ResultStoreContract, mixed_table, numbered
 from tests.fakes.results import MemoryResults
-from tests.fakes.storage import FaultyStorage, MemoryStorage
+from tests.fakes.storage import MemoryStorage
+from tests.fakes.storage_faults import FaultyStorage
 
 from queryserver.domain.errors import PathNotFound, StorageError, StorageFull, StorageUnavailable
+from queryserver.domain.files import FileStatus
 from queryserver.results.segments import SegmentStore
-from queryserver.storages.local import LocalStorage
+from queryserver.storages.local import PrivateStorage
 
 
 class TestMemoryResults(ResultStoreContract):
@@ -33,14 +35,14 @@ class TestSegmentsInMemory(ResultStoreContract):
 class TestSegmentsInFiles(ResultStoreContract):
     @pytest.fixture
     async def results(self, tmp_path: Path):
-        async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+        async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
             yield store
 
 
 class TestSegmentsWithoutCache(ResultStoreContract):
     @pytest.fixture
     async def results(self, tmp_path: Path):
-        async with LocalStorage(tmp_path) as storage, SegmentStore(storage, cache_bytes=0) as store:
+        async with PrivateStorage(tmp_path) as storage, SegmentStore(storage, cache_bytes=0) as store:
             yield store
 
 
@@ -62,21 +64,21 @@ def files(root: Path) -> list[Path]:
 @pytest.mark.item(24)
 async def test_a_new_process_reads_the_same_rows(tmp_path):
     statement_id, table = uuid4(), mixed_table(500)
-    async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
-    async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
         assert (await store.read(statement_id, fence=1, number=0)).to_pylist() == table.to_pylist()
 
 
 async def test_the_size_told_is_the_size_in_the_store(tmp_path):
-    async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
         segment = await store.append(uuid4(), fence=1, number=0, start_row=0, table=mixed_table(300))
     assert [path.stat().st_size for path in files(tmp_path)] == [segment.size_bytes]
 
 
 async def test_nothing_of_a_deleted_statement_and_of_a_ping_stays(tmp_path):
     statement_id = uuid4()
-    async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
         for number in range(3):
             await store.append(statement_id, fence=1, number=number, start_row=0, table=numbered(0, 1))
         await store.ping()
@@ -140,8 +142,10 @@ class SlowReads(FaultyStorage):
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        pieces = [piece async for piece in super().read(path, offset=offset, length=length)]
+    async def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        pieces = [piece async for piece in super().read(path, offset=offset, length=length, version=version)]
         self.begun.set()
         await self.go.wait()
         for piece in pieces:
@@ -202,7 +206,7 @@ async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results)
 @pytest.mark.parametrize("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
 async def test_damaged_bytes_are_told_and_never_read_as_fewer_rows(tmp_path, damage):
     statement_id = uuid4()
-    async with LocalStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
         table = pa.Table.from_batches(numbered(0, 1000).to_batches(max_chunksize=100))
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
         (path,) = files(tmp_path)

@@ -1,161 +1,291 @@
-"""A Storage in memory, and one that fails when told to."""
+"""Stores in memory. `MemoryFileSystem` plays any of them: scheme, traits and powers are what the test says."""
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from enum import Enum
+from functools import cache
 
-from queryserver.domain.errors import DirectoryNotEmpty, InvalidPath, PathExists, PathNotFound, QueryServerError
-from queryserver.interfaces.storage import FileStatus, Storage
-from queryserver.storages.local.paths import names_of
+from tests.fakes.storage_tree import Entry, MemoryTree
 
-_EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
-_PIECE_BYTES = 1024 * 1024
+from queryserver.domain.errors import (
+    ChangedMeanwhile,
+    InvalidParameter,
+    PathExists,
+    PathNotFound,
+    PermissionDenied,
+    StorageError,
+    VerificationFailed,
+)
+from queryserver.domain.files import ClusterFacts, ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
+from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart
+
+NOBODY = StorageUser("nobody")
 
 
 class MemoryStorage:
-    """Files in a dictionary: path to bytes, None for a directory."""
+    """A tree in memory as one user sees it, without optional powers."""
 
-    def __init__(self) -> None:
-        self._entries: dict[str, bytes | None] = {"": None}
+    def __init__(
+        self, tree: MemoryTree | None = None, user: StorageUser = NOBODY, traits: StorageTraits | None = None
+    ) -> None:
+        self.tree = tree or MemoryTree()
+        self.user = user
+        self.traits = traits or StorageTraits(lists_in_order=True)
 
     async def stat(self, path: str) -> FileStatus:
-        return self._status(self._existing(path))
+        self._check(path)
+        self.tree.existing(path)
+        return self.tree.status(path)
 
-    async def list_directory(self, path: str, *, start_after: str | None = None) -> AsyncIterator[FileStatus]:
-        self._directory(path)
-        prefix = f"{path}/" if path else ""
-        for entry in sorted(self._entries):
-            name = entry.removeprefix(prefix)
-            if entry.startswith(prefix) and name and "/" not in name and (start_after is None or name > start_after):
-                yield self._status(entry)
+    async def list_directory(
+        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
+    ) -> AsyncGenerator[Batch]:
+        self._check(path)
+        self.tree.directory(path)
+        ordered = sorted((self._order(child), child) for child in self.tree.children(path))
+        if not self.traits.lists_in_order:
+            ordered.reverse()
+        # What was passed need not be there any more: its place in the order is.
+        left = [(key, child) for key, child in ordered if cursor is None or self._follows(key, cursor)]
+        while True:
+            now, left = left[:batch_size], left[batch_size:]
+            entries = tuple(self.tree.status(child) for _, child in now if child in self.tree.entries)
+            # Hadoop's stores tell how many follow.
+            yield Batch(entries, now[-1][0] if left else None, len(left) if self.traits.acts_as_user else None)
+            if not left:
+                return
 
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        content = self._entries[self._existing(path)]
-        if content is None:
-            raise InvalidPath(f"{path} is not a file.")
+    async def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        self._check(path)
+        content = self.tree.file(path).content
+        if version is not None and not self.tree.status(path).is_same_content(version):
+            raise ChangedMeanwhile(f"{path} was changed meanwhile.")
         wanted = content[offset:] if length is None else content[offset : offset + length]
-        for start in range(0, len(wanted), _PIECE_BYTES):
-            yield wanted[start : start + _PIECE_BYTES]
+        for start in range(0, len(wanted), PIECE_BYTES):
+            yield wanted[start : start + PIECE_BYTES]
 
-    async def write(self, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> int:
-        self._free_for_file(path, overwrite=overwrite)
+    async def write(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
+        del size_bytes  # announced, not checked
+        self._check(path)
+        self.tree.free_for_file(path, overwrite=overwrite)
         content = b"".join([piece async for piece in body])
-        self._free_for_file(path, overwrite=overwrite)
-        self._make_directories(names_of(path)[:-1])
-        self._entries[path] = content
-        return len(content)
+        self.tree.free_for_file(path, overwrite=overwrite)
+        return self.tree.put(path, content)
 
-    async def mkdir(self, path: str) -> None:
-        self._make_directories(names_of(path))
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        self._check(path)
+        if path in self.tree.entries:
+            raise PathExists(f"{path} exists.")
+        if len(names_of(path)) <= self.traits.container_levels:
+            raise PermissionDenied(f"{path} cannot be made.")
+        self.tree.make_parents(path)
+        mode = 0o755 if permissions is None else permissions
+        self.tree.entries[path] = Entry(EntryKind.DIRECTORY, permissions=mode)
 
-    async def rename(self, source: str, target: str) -> None:
-        self._below_root(source)
-        self._below_root(target)
-        self._existing(source)
-        self._directory("/".join(names_of(target)[:-1]))
-        if target.startswith(f"{source}/"):
-            raise InvalidPath(f"{target} is inside {source}.")
-        if target in self._entries:
-            raise PathExists(f"{target} exists.")
-        for entry in [entry for entry in self._entries if entry == source or entry.startswith(f"{source}/")]:
-            self._entries[target + entry.removeprefix(source)] = self._entries.pop(entry)
-
-    async def copy(self, source: str, target: str) -> None:
-        await self.write(target, self.read(source), overwrite=False)
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
+        self._check(source)
+        self._check(target)
+        entry = self.tree.file(source)
+        self.tree.free_for_file(target, overwrite=overwrite)
+        return self.tree.put(target, entry.content, entry)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        self._below_root(path)
-        self._existing(path)
-        inner = [entry for entry in self._entries if entry.startswith(f"{path}/")]
-        if inner and not recursive:
-            raise DirectoryNotEmpty(f"{path} is not empty.")
-        for entry in [path, *inner]:
-            del self._entries[entry]
+        self._check(path)
+        self.tree.remove(path, recursive=recursive)
 
-    def _existing(self, path: str) -> str:
-        names_of(path)
-        if path not in self._entries:
-            raise PathNotFound(f"{path} does not exist.")
-        return path
+    async def begin_parts(self, plan: PartPlan) -> str:
+        self._check(plan.path)
+        self.tree.directory(plan.path.rpartition("/")[0])
+        staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
+        self.tree.staged[staging] = {}
+        return staging
 
-    def _directory(self, path: str) -> None:
-        if self._entries[self._existing(path)] is not None:
-            raise PathNotFound(f"{path} is not a directory.")
+    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+        self._check(plan.path)
+        if staging not in self.tree.staged:
+            raise PathNotFound("The parts are gone.")
+        content = b"".join([piece async for piece in body])
+        expected = min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
+        if len(content) != expected:
+            raise VerificationFailed(f"Part {index} has {len(content)} bytes instead of {expected}.")
+        self.tree.staged[staging][index] = content
+        return StoredPart(index, len(content), f"receipt-{index}")
 
-    def _below_root(self, path: str) -> None:
-        if not names_of(path):
-            raise InvalidPath("The root of the store cannot be used for this.")
+    async def join_parts(
+        self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        self._check(plan.path)
+        if staging not in self.tree.staged:
+            raise PathNotFound("The parts are gone.")
+        if [part.receipt for part in parts] != [f"receipt-{part.index}" for part in parts]:
+            raise StorageError("These receipts are not those that were given.")
+        content = self.tree.joined(staging, list(parts))
+        if len(content) != plan.size_bytes:
+            raise VerificationFailed(f"{len(content)} bytes are stored instead of {plan.size_bytes}.")
+        self.tree.free_for_file(plan.path, overwrite=overwrite)
+        del self.tree.staged[staging]
+        return self.tree.put(plan.path, content)
 
-    def _free_for_file(self, path: str, *, overwrite: bool) -> None:
-        self._below_root(path)
-        if path in self._entries and (not overwrite or self._entries[path] is None):
-            raise PathExists(f"{path} exists.")
+    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
+        self._check(plan.path)
+        self.tree.staged.pop(staging, None)
 
-    def _make_directories(self, names: tuple[str, ...]) -> None:
-        for end in range(1, len(names) + 1):
-            if self._entries.setdefault("/".join(names[:end]), None) is not None:
-                raise PathExists(f"{names[end - 1]} is a file.")
+    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+        """A tree in memory has no leftovers of crashes."""
+        del older_than_s
+        self._check(path)
+        self.tree.directory(path)
+        return 0
 
-    def _status(self, path: str) -> FileStatus:
-        content = self._entries[path]
-        return FileStatus(path, content is None, len(content or b""), _EPOCH)
+    def _check(self, path: str) -> None:
+        self.tree.check(self.user.name, path)
+
+    def _order(self, child: str) -> str:
+        """Object stores list keys: a folder counts as `name/`."""
+        name = child.rpartition("/")[2]
+        is_prefix = self.traits.container_levels and self.tree.entries[child].kind is EntryKind.DIRECTORY
+        return f"{name}/" if is_prefix else name
+
+    def _follows(self, key: str, cursor: str) -> bool:
+        return key > cursor if self.traits.lists_in_order else key < cursor
 
 
-@dataclass
-class FaultyStorage:
-    """Another store, whose calls raise what `failures` holds for their name; `calls` counts them.
+class Renames(MemoryStorage):
+    """RenamingStorage: everywhere, or within a container where there are any."""
 
-    A failing `write` takes `after_pieces` pieces of its body first, as a disk that fills up does.
+    def can_rename(self, source: str, target: str) -> bool:
+        levels = self.traits.container_levels
+        return names_of(source)[:levels] == names_of(target)[:levels]
+
+    async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        self._check(source)
+        self._check(target)
+        self.tree.move(source, target, overwrite=overwrite)
+
+
+class Trashes(MemoryStorage):
+    """TrashStorage: in the home."""
+
+    async def trash_root(self, path: str) -> str:
+        self._check(path)
+        return f"user/{self.user.name}/.Trash"
+
+
+class Replicates(MemoryStorage):
+    """ReplicatedStorage."""
+
+    async def set_replication(self, path: str, factor: int) -> None:
+        self._check(path)
+        if not 1 <= factor <= 512:
+            raise InvalidParameter("The factor is from 1 to 512.")
+        self.tree.file(path).replication = factor
+
+
+class SumsUp(MemoryStorage):
+    """SummarizedStorage."""
+
+    async def content_summary(self, path: str) -> ContentSummary:
+        self._check(path)
+        self.tree.existing(path)
+        entries = [self.tree.entries[entry] for entry in {path, *self.tree.inner(path)}]
+        length = sum(len(entry.content) for entry in entries)
+        kinds = [entry.kind for entry in entries]
+        return ContentSummary(kinds.count(EntryKind.DIRECTORY), kinds.count(EntryKind.FILE), length, length)
+
+
+class HasModes(MemoryStorage):
+    """ModeStorage."""
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        self._check(path)
+        self.tree.existing(path).permissions = permissions
+
+
+class HasOwners(MemoryStorage):
+    """OwnedStorage."""
+
+    async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
+        self._check(path)
+        entry = self.tree.existing(path)
+        entry.owner = entry.owner if owner is None else owner
+        entry.group = entry.group if group is None else group
+
+
+class Power(Enum):
+    """What only some stores can do."""
+
+    RENAME = Renames
+    TRASH = Trashes
+    REPLICATION = Replicates
+    SUMMARY = SumsUp
+    MODES = HasModes
+    OWNERS = HasOwners
+
+
+LIKE_LOCAL = frozenset({Power.RENAME, Power.TRASH, Power.SUMMARY, Power.MODES})
+LIKE_HDFS = frozenset(Power)
+LIKE_S3 = frozenset[Power]()
+LIKE_ABFS = frozenset({Power.RENAME, Power.MODES, Power.OWNERS})
+LIKE_OZONE = frozenset(Power) - {Power.TRASH}
+
+
+class MemoryFileSystem:
+    """A store in memory. `traits` and `powers` decide what services think of it; `is_closed` tells of its end.
+
+    With `container_levels` in its traits, buckets come from `containers` only.
     """
 
-    inner: Storage
-    failures: dict[str, QueryServerError] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
-    after_pieces: int = 1
+    def __init__(
+        self,
+        scheme: Scheme = Scheme.FILE,
+        traits: StorageTraits | None = None,
+        powers: Collection[Power] = LIKE_LOCAL,
+        *,
+        containers: Sequence[str] = (),
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        self._scheme = scheme
+        self._traits = traits or StorageTraits()
+        self._powers = frozenset(powers)
+        self.tree = MemoryTree(self._traits.container_levels, private or {})
+        self.is_closed = False
+        for container in containers:
+            self.tree.make_container(container)
 
-    async def stat(self, path: str) -> FileStatus:
-        self._enter("stat")
-        return await self.inner.stat(path)
+    @property
+    def scheme(self) -> Scheme:
+        return self._scheme
 
-    async def list_directory(self, path: str, *, start_after: str | None = None) -> AsyncIterator[FileStatus]:
-        self._enter("list_directory")
-        async for entry in self.inner.list_directory(path, start_after=start_after):
-            yield entry
+    @property
+    def traits(self) -> StorageTraits:
+        return self._traits
 
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        self._enter("read")
-        async for piece in self.inner.read(path, offset=offset, length=length):
-            yield piece
+    def as_user(self, user: StorageUser) -> MemoryStorage:
+        return _with(self._powers)(self.tree, user, self._traits)
 
-    async def write(self, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> int:
-        self.calls["write"] = self.calls.get("write", 0) + 1
-        return await self.inner.write(path, self._until_failure(body), overwrite=overwrite)
+    async def close(self) -> None:
+        self.is_closed = True
 
-    async def mkdir(self, path: str) -> None:
-        self._enter("mkdir")
-        await self.inner.mkdir(path)
 
-    async def rename(self, source: str, target: str) -> None:
-        self._enter("rename")
-        await self.inner.rename(source, target)
+class MemoryCluster(MemoryFileSystem):
+    """A store with a superuser."""
 
-    async def copy(self, source: str, target: str) -> None:
-        self._enter("copy")
-        await self.inner.copy(source, target)
+    def __init__(self, facts: ClusterFacts, traits: StorageTraits | None = None) -> None:
+        super().__init__(Scheme.HDFS, traits, LIKE_HDFS)
+        self._facts = facts
 
-    async def delete(self, path: str, *, recursive: bool) -> None:
-        self._enter("delete")
-        await self.inner.delete(path, recursive=recursive)
+    async def facts(self, user: StorageUser) -> ClusterFacts:
+        del user
+        return self._facts
 
-    def _enter(self, name: str) -> None:
-        self.calls[name] = self.calls.get(name, 0) + 1
-        if name in self.failures:
-            raise self.failures[name]
 
-    async def _until_failure(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        pieces = 0
-        async for piece in body:
-            yield piece
-            pieces += 1
-            if "write" in self.failures and pieces >= self.after_pieces:
-                raise self.failures["write"]
+@cache
+def _with(powers: frozenset[Power]) -> type[MemoryStorage]:
+    """A Storage that has these powers and no other: callers ask `isinstance`."""
+    classes = tuple(power.value for power in Power if power in powers)
+    return type("MemoryStorageWithPowers", (*classes, MemoryStorage), {})
