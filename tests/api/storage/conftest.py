@@ -1,0 +1,55 @@
+"""One application with a local root for the tests of files. Stores of memory join it with `open_api(..., stores=)`."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.driving import Api, open_api
+
+from queryserver.settings import Settings
+
+_SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+_numbers = count(1)
+
+
+def storage_settings(directory: Path, database_dsn: str, *, root: Path | None = None, **filebrowser: Any) -> Settings:
+    """Settings with a local root, made when it is missing, and no interpreter."""
+    root = root or directory / "files"
+    (root / "shared").mkdir(parents=True, exist_ok=True)
+    return Settings.model_validate(
+        {
+            "desktop": {
+                "data_dir": directory / "data",
+                "secret_key": _SECRET_KEY,
+                "shutdown_grace_s": 0,
+                "database": {"url": database_dsn, "pool_max": 5},
+            },
+            "filebrowser": {"local_root": root, **filebrowser},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The application, and the directory of this machine that its local root is."""
+
+    api: Api
+    root: Path
+
+    def place(self) -> str:
+        """A new directory that everybody may use, as a path of the API without `file:///` before it."""
+        name = f"shared/place{next(_numbers)}"
+        (self.root / name).mkdir(parents=True)
+        return name
+
+
+@pytest.fixture(scope="session")
+async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
+    """One application for all tests of a process."""
+    directory = tmp_path_factory.mktemp("storage")
+    settings = storage_settings(directory, shared_database_dsn)
+    async with open_api(settings) as api:
+        yield Files(api, directory / "files")
