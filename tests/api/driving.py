@@ -120,19 +120,19 @@ class Caller:
         require_contract(response)
         return response
 
-    async def post(self, path: str, **fields: Any) -> httpx.Response:
+    async def post(self, path: str, /, **fields: Any) -> httpx.Response:
         """A POST with form fields."""
         return await self.send("POST", path, data=fields)
 
-    async def post_json(self, path: str, **fields: Any) -> httpx.Response:
+    async def post_json(self, path: str, /, **fields: Any) -> httpx.Response:
         """A POST with a JSON body."""
         return await self.send("POST", path, json=fields)
 
-    async def get(self, path: str, **query: Any) -> httpx.Response:
+    async def get(self, path: str, /, **query: Any) -> httpx.Response:
         """A GET."""
         return await self.send("GET", path, params=query)
 
-    async def told(self, path: str, **fields: Any) -> dict[str, Any]:
+    async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
         """The body of a call that was carried out, whatever it says about the statement."""
         response = await self.post(path, **fields)
         assert response.status_code == 200, response.text
