@@ -1173,17 +1173,23 @@ class InstallAppExamplesResponse(WireModel):
     status: int
 
 
-class FilesystemConfig(WireModel):
+class HdfsConfig(WireModel):
     """
-    Facts about a file system and the caller; no keys at all except for hdfs.
+    Facts about a cluster and the caller; false, empty and null while it does not answer.
     """
 
-    is_trash_enabled: Omittable[bool] = None
-    is_hdfs_superuser: Omittable[bool] = None
-    groups: Omittable[list[str]] = None
-    users: Omittable[list[str]] = None
-    superuser: Omittable[str] = None
-    supergroup: Omittable[str] = None
+    is_trash_enabled: bool
+    is_hdfs_superuser: bool
+    groups: Annotated[list[str], Field(description="All groups of the service, for superusers of HDFS.")]
+    users: Annotated[list[str], Field(description="All users of the service, for superusers of HDFS.")]
+    superuser: str | None
+    supergroup: str | None
+
+
+class NoConfig(WireModel):
+    """
+    Nothing is told about other file systems than hdfs.
+    """
 
 
 class Filesystem(WireModel):
@@ -1194,7 +1200,7 @@ class Filesystem(WireModel):
     file_system: Annotated[str, Field(description="`hdfs`, `s3a`, `abfs`, `ofs` or `file`.")]
     name: Annotated[str, Field(description="Equals `file_system`.")]
     user_home_directory: str
-    config: FilesystemConfig
+    config: HdfsConfig | NoConfig
 
 
 class FilesystemList(RootModel[list[Filesystem]]):
@@ -1417,6 +1423,7 @@ class ContentSummaryCounts(WireModel):
     What is below a path; -1 means no quota.
     """
 
+    model_config = ConfigDict(extra="allow")
     directoryCount: int
     fileCount: int
     length: Annotated[int, Field(description="Bytes.")]
@@ -1432,6 +1439,7 @@ class ContentSummaryResponse(WireModel):
     Answer of storage/content_summary; further keys of the store are passed on.
     """
 
+    model_config = ConfigDict(extra="allow")
     status: int
     message: str
     path: str

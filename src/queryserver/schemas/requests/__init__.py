@@ -24,3 +24,13 @@ from queryserver.schemas.requests.statements import OperationRequest as Operatio
 from queryserver.schemas.requests.statements import SessionRequest as SessionRequest
 from queryserver.schemas.requests.statements import parse as parse
 from queryserver.schemas.requests.statements import query_parameters as query_parameters
+from queryserver.schemas.requests.storage_changing import ChmodRequest as ChmodRequest
+from queryserver.schemas.requests.storage_changing import ChownRequest as ChownRequest
+from queryserver.schemas.requests.storage_changing import DeleteRequest as DeleteRequest
+from queryserver.schemas.requests.storage_changing import NamedEntryRequest as NamedEntryRequest
+from queryserver.schemas.requests.storage_changing import NewEntryRequest as NewEntryRequest
+from queryserver.schemas.requests.storage_changing import OptionalPathRequest as OptionalPathRequest
+from queryserver.schemas.requests.storage_changing import PathRequest as PathRequest
+from queryserver.schemas.requests.storage_changing import PathsRequest as PathsRequest
+from queryserver.schemas.requests.storage_changing import ReplicationRequest as ReplicationRequest
+from queryserver.schemas.requests.storage_changing import SaveRequest as SaveRequest
