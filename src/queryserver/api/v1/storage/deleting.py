@@ -35,8 +35,8 @@ async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
 
 @router.post(
     "/rmtree",
-    response_model=wire.DeleteResponse | wire.BulkResponse,
-    responses=_FAILURES | {202: {"model": wire.RunningOperation}},
+    response_model=wire.DeleteResponse | wire.BulkResponse | wire.RunningOperation,
+    responses=_FAILURES,
     openapi_extra=accepts(DeleteRequest),
     summary="Delete an entry with its content",
 )
@@ -47,8 +47,8 @@ async def rmtree(call: StorageCall) -> Response:
 
 @router.post(
     "/delete",
-    response_model=wire.DeleteResponse | wire.BulkResponse,
-    responses=_FAILURES | {202: {"model": wire.RunningOperation}},
+    response_model=wire.DeleteResponse | wire.BulkResponse | wire.RunningOperation,
+    responses=_FAILURES,
     openapi_extra=accepts(DeleteRequest),
     summary="Delete an entry with its content",
 )
@@ -59,8 +59,8 @@ async def delete(call: StorageCall) -> Response:
 
 @router.post(
     "/delete/bulk",
-    response_model=wire.BulkResponse,
-    responses=_FAILURES | {202: {"model": wire.RunningOperation}},
+    response_model=wire.BulkResponse | wire.RunningOperation,
+    responses=_FAILURES,
     openapi_extra=accepts(DeleteRequest),
     summary="Delete many entries",
 )
@@ -69,14 +69,14 @@ async def delete_bulk(call: StorageCall) -> Response:
     return await _delete(call, always_bulk=True)
 
 
-@router.post("/extract_archive", responses=failures(501), summary="Not supported")
+@router.post("/extract_archive", response_class=Response, responses=failures(501), summary="Not supported")
 async def extract_archive(call: StorageCall) -> Response:
     """Always 501. Contract storage 1."""
     del call
     raise NotSupported("Archives are not unpacked by this server.")
 
 
-@router.post("/compress", responses=failures(501), summary="Not supported")
+@router.post("/compress", response_class=Response, responses=failures(501), summary="Not supported")
 async def compress(call: StorageCall) -> Response:
     """Always 501. Contract storage 1."""
     del call
