@@ -23,11 +23,12 @@ _PARAMETERS = {"{nested}": r".+"}
 
 
 def _pattern(operation: Operation) -> re.Pattern[str]:
+    path, _, argument = operation.path.partition("={")
     parts = [
         _PARAMETERS.get(part, r"[^/]*") if part.startswith("{") else re.escape(part)
-        for part in operation.path.rstrip("/").split("/")
+        for part in path.rstrip("/").split("/")
     ]
-    return re.compile("/".join(parts))
+    return re.compile("/".join(parts) + ("=.*" if argument else ""))
 
 
 # Fixed words win over parameters.

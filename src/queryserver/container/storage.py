@@ -1,13 +1,14 @@
 """Settings to stores, and what stands on them."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from queryserver.container.storages import file
+from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
 from queryserver.db.storage_operations import StorageOperations
 from queryserver.domain.files import Scheme
@@ -20,11 +21,18 @@ from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.creating import Creations
 from queryserver.services.storage.deleting import Deletions
+from queryserver.services.storage.downloading import FileDownloads
+from queryserver.services.storage.filesystems import FileSystems
+from queryserver.services.storage.listing import ListingLimits, Listings
 from queryserver.services.storage.operations import Operations, OperationTimes
 from queryserver.services.storage.stores import Stores
 from queryserver.services.storage.trash import Trash
+from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
+
+# Parquet keeps two of them while it waits for a store, so two are left for all else.
+_UNPACKING_THREADS = 4
 
 Builder = Callable[[Settings], FileSystem | None]
 
@@ -54,15 +62,37 @@ async def open_storage(
         await stack.enter_async_context(operations.running())
         audit = StorageAudit(AuditLog())
         rules = extension_rules(ground.settings)
+        unpacking = stack.enter_context(ThreadPoolExecutor(_UNPACKING_THREADS, thread_name_prefix="unpacking"))
         yield StorageServices(
             stores=stores,
             audit=audit,
+            viewing=_viewing(ground.settings, unpacking),
+            downloads=FileDownloads(stores, ground.streams, audit, enabled=ground.settings.desktop.enable_download),
+            file_systems=FileSystems(stores, AccountRepository(ground.database)),
+            listings=Listings(_listing_limits(ground.settings)),
             operations=operations,
             creations=Creations(stores, rules, audit),
             attributes=Attributes(stores, audit),
             deletions=Deletions(stores, audit),
             trash=Trash(stores, audit),
         )
+
+
+def _listing_limits(settings: Settings) -> ListingLimits:
+    filebrowser = settings.filebrowser
+    return ListingLimits(
+        count=filebrowser.listing_count_limit,
+        sort=filebrowser.listing_sort_limit,
+        scan=filebrowser.listing_scan_limit,
+    )
+
+
+def _viewing(settings: Settings, threads: Executor) -> Viewing:
+    return Viewing(
+        threads,
+        max_unpacked_bytes=settings.filebrowser.max_decompress_bytes,
+        max_snappy_bytes=settings.filebrowser.max_snappy_decompression_size,
+    )
 
 
 def extension_rules(settings: Settings) -> ExtensionRules:

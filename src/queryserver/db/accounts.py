@@ -47,6 +47,11 @@ _ALL = """
     from users u order by u.username_key
 """
 
+_NAMES = """
+    select array(select username from users order by username_key) as users,
+        array(select name from groups order by name) as groups
+"""
+
 _PROMOTE_FIRST = f"""
     update users set is_admin = true
     where id = $1 and not exists (select from users u where u.is_active and {_IS_ADMIN})
@@ -59,7 +64,7 @@ _NEW_GROUP = """
 
 
 class AccountRepository:
-    """Users and groups in the service database; see `interfaces.accounts.AccountRecords`."""
+    """Users and groups in the service database; see `interfaces.accounts.AccountRecords` and `AccountNames`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -106,6 +111,11 @@ class AccountRepository:
     async def all(self) -> Sequence[Account]:
         """Every user, by name."""
         return [_account(row) for row in await self._database.fetch(_ALL)]
+
+    async def names(self) -> tuple[Sequence[str], Sequence[str]]:
+        """All users and all groups, each in order."""
+        row = await self._database.row(_NAMES)
+        return (row["users"], row["groups"]) if row else ((), ())
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
         """Enable, or disable and end all tokens. Raises LastAdministrator."""

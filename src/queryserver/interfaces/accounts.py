@@ -107,6 +107,14 @@ class AccountRecords(Protocol):
         ...
 
 
+class AccountNames(Protocol):
+    """Names of users and groups."""
+
+    async def names(self) -> tuple[Sequence[str], Sequence[str]]:
+        """All users and all groups, each in order. Raises DatabaseUnavailable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TokenKey:
     """What the state of a token depends on."""

@@ -32,9 +32,13 @@ from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.creating import Creations
 from queryserver.services.storage.deleting import Deletions
+from queryserver.services.storage.downloading import FileDownloads
+from queryserver.services.storage.filesystems import FileSystems
+from queryserver.services.storage.listing import Listings
 from queryserver.services.storage.operations import Operations
 from queryserver.services.storage.stores import Stores
 from queryserver.services.storage.trash import Trash
+from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
 from queryserver.settings import Settings
@@ -70,6 +74,10 @@ class StorageServices:
 
     stores: Stores
     audit: StorageAudit
+    viewing: Viewing
+    downloads: FileDownloads
+    file_systems: FileSystems
+    listings: Listings
     creations: Creations
     attributes: Attributes
     deletions: Deletions

@@ -1,0 +1,220 @@
+"""Pages of directories (Contract storage 5.2).
+
+In the store's own order a listing holds one page and one batch of the store; in any other order, the entries up to the
+end of the page.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import structlog
+
+from queryserver.domain.errors import StorageError, StorageUnavailable, TooManyEntries
+from queryserver.domain.files import FileStatus
+from queryserver.interfaces.storage import Batch
+from queryserver.services.storage.cursors import BEGINNING, Cursors, Mark, PageStart
+from queryserver.services.storage.sorting import FirstEntries, SortKey
+from queryserver.services.storage.stores import Caller, Place
+
+_COUNT_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PageWanted:
+    """Which entries of a directory are asked for. Pages begin at 1."""
+
+    number: int = 1
+    size: int = 30
+    filter: str = ""
+    """A part of the name, case counts."""
+    sort_by: SortKey = SortKey.NAME
+    descending: bool = False
+
+    @property
+    def start(self) -> int:
+        """How many entries come before the page."""
+        return (self.number - 1) * self.size
+
+    @property
+    def end(self) -> int:
+        """How many entries come before the next page."""
+        return self.number * self.size
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether it is the order in which stores list."""
+        return self.sort_by is SortKey.NAME and not self.descending
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a directory, and how much of it there is."""
+
+    wanted: PageWanted
+    entries: Sequence[FileStatus]
+    total: int
+    """Matching entries; at least so many when they were not counted to the end."""
+    total_is_exact: bool
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are, at least one."""
+        return max(-(-self.total // self.wanted.size), 1)
+
+    @property
+    def previous_number(self) -> int:
+        """The page before; behind the end, the last one there is; 0: none."""
+        return min(self.wanted.number - 1, self.pages)
+
+    @property
+    def next_number(self) -> int:
+        """The next page; 0: none."""
+        has_next = bool(self.entries) and (self.total > self.wanted.end or not self.total_is_exact)
+        return self.wanted.number + 1 if has_next else 0
+
+    @property
+    def is_past_the_end(self) -> bool:
+        """Whether there is no such page; the first one always is."""
+        return self.wanted.number > 1 and not self.entries
+
+
+@dataclass(frozen=True, slots=True)
+class ListingLimits:
+    """Numbers of entries: how many are counted for a total, sorted, and looked at in order to sort them."""
+
+    count: int = 100_000
+    sort: int = 100_000
+    scan: int = 1_000_000
+
+
+class Listings:
+    """Gives pages of directories. `count_s`: how long entries behind a page are counted."""
+
+    def __init__(self, limits: ListingLimits, cursors: Cursors | None = None, *, count_s: float = _COUNT_S) -> None:
+        self._limits = limits
+        self._cursors = cursors or Cursors()
+        self._count_s = count_s
+
+    async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
+        """One page of a directory.
+
+        Raises TooManyEntries, NotADirectory, PathNotFound, PermissionDenied, BucketListingDenied, StorageError.
+        """
+        if wanted.is_by_name and place.file_system.traits.lists_in_order:
+            return await self._in_store_order(caller, place, wanted)
+        return await self._sorted(place, wanted)
+
+    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
+        start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)
+        window = _Window(wanted, self._cursors.mark(start))
+        try:
+            await self._fill(place, window)
+        except StorageUnavailable:
+            raise
+        except StorageError:
+            if window.mark == BEGINNING:
+                raise
+            # The store no longer knows the cursor.
+            window = _Window(wanted, BEGINNING)
+            await self._fill(place, window)
+        self._cursors.keep(replace(start, entries_before=wanted.end), window.next_mark)
+        return window.page()
+
+    async def _fill(self, place: Place, window: "_Window") -> None:
+        batches = place.storage.list_directory(place.path.path, cursor=window.mark.cursor)
+        async with aclosing(batches):
+            async for batch in batches:
+                window.add(batch)
+                if window.is_filled:
+                    break
+            if not window.total_is_exact:
+                await self._count(batches, window)
+
+    async def _count(self, batches: AsyncGenerator[Batch], window: "_Window") -> None:
+        """Count on behind the page. The page is there already, so neither time nor a failure ends the call."""
+        try:
+            async with asyncio.timeout(self._count_s):
+                while window.counts_on(self._limits.count) and (batch := await anext(batches, None)):
+                    window.add(batch)
+        except (TimeoutError, StorageError):
+            log.debug("entries not counted to the end", exc_info=True)
+        window.cap(self._limits.count)
+
+    async def _sorted(self, place: Place, wanted: PageWanted) -> Page:
+        limits = self._limits
+        first = FirstEntries(
+            place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
+        )
+        looked_at = 0
+        async with aclosing(place.storage.list_directory(place.path.path)) as batches:
+            async for batch in batches:
+                looked_at += len(batch.entries)
+                if looked_at > limits.scan:
+                    raise _too_many(f"{limits.scan} entries (listing_scan_limit)")
+                first.add(_matching(batch, wanted.filter))
+                # A batch may be at hand at once; others get their turn all the same.
+                await asyncio.sleep(0)
+        if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
+            raise _too_many(f"{limits.sort} sorted entries (listing_sort_limit)")
+        return Page(wanted, first.window(wanted.start, wanted.end), first.seen, total_is_exact=True)
+
+
+class _Window:
+    """Takes the batches of a listing in their order, keeps the entries of one page and counts."""
+
+    def __init__(self, wanted: PageWanted, mark: Mark) -> None:
+        self.mark = mark
+        self.next_mark = mark
+        """The last border between batches that lies before the next page."""
+        self.total_is_exact = False
+        self._wanted = wanted
+        self._entries: list[FileStatus] = []
+        self._seen = mark.entries_before
+        self._total = 0
+        self._is_last = False
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the page needs no further batch."""
+        is_past = self.total_is_exact and self._total <= self._wanted.start
+        return self._is_last or is_past or self._seen >= self._wanted.end
+
+    def add(self, batch: Batch) -> None:
+        """Take the next batch."""
+        wanted = self._wanted
+        matching = _matching(batch, wanted.filter)
+        if self._seen < wanted.end:
+            self._entries += matching[max(wanted.start - self._seen, 0) : wanted.end - self._seen]
+        self._seen += len(matching)
+        self._is_last = batch.cursor is None
+        if batch.cursor is not None and self._seen <= wanted.end:
+            self.next_mark = Mark(self._seen, batch.cursor)
+        self.total_is_exact = self._is_last or (batch.remaining is not None and not wanted.filter)
+        self._total = self._seen + (0 if self._is_last or wanted.filter else batch.remaining or 0)
+
+    def counts_on(self, limit: int) -> bool:
+        """Whether another batch would tell more about the total."""
+        return not self.total_is_exact and self._seen < max(limit, self._wanted.end + 1)
+
+    def cap(self, limit: int) -> None:
+        """No more is counted: the total is what was, up to `limit`, and at least what the page shows."""
+        if self.total_is_exact and self._seen <= limit:
+            return
+        self.total_is_exact = False
+        self._total = max(min(self._seen, limit), min(self._seen, self._wanted.end + 1))
+
+    def page(self) -> Page:
+        """What was gathered."""
+        return Page(self._wanted, self._entries, self._total, self.total_is_exact)
+
+
+def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
+    return [entry for entry in batch.entries if part in entry.name] if part else batch.entries
+
+
+def _too_many(limit: str) -> TooManyEntries:
+    return TooManyEntries(f"The directory has more than {limit}. Use a filter, or sortby=name in ascending order.")
