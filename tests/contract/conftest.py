@@ -19,6 +19,12 @@ pytest.register_assert_rewrite(
     "tests.contract.engine_stopping",
     "tests.contract.mariadb_basis",
     "tests.contract.postgresql_basis",
+    "tests.contract.storage_basis",
+    "tests.contract.storage_contract",
+    "tests.contract.storage_listing",
+    "tests.contract.storage_parts",
+    "tests.contract.storage_powers",
+    "tests.contract.storage_writing",
 )
 
 _EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
@@ -39,7 +45,7 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per declared type."""
     facts = getattr(metafunc.cls, "facts", None)
-    if "fact" in metafunc.fixturenames and facts is not None:
+    if "fact" in metafunc.fixturenames and hasattr(facts, "types"):
         metafunc.parametrize("fact", facts.types, ids=[fact.name for fact in facts.types])
 
 

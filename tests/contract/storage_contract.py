@@ -1,24 +1,32 @@
-"""What every Storage does, whatever it stands on. A test class per adapter inherits `StorageContract`."""
+"""The rules that every store keeps (interfaces/storage.py), as one suite.
 
-import asyncio
-from collections.abc import AsyncIterator
+A test class per adapter inherits `StorageContract` and the suites of its powers (storage_powers.py), declares its
+`facts` and gives the fixture `file_system`. What an adapter cannot do is said in `known_failures`, test name to mark:
+`notimpl`, `notyet` or `never`, each with its reason; a mark that is no longer true fails (conftest.py).
+"""
+
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.fakes.storage import FaultyStorage
+from tests.contract.storage_basis import body, content, entries, is_there, names, put
+from tests.contract.storage_listing import ListingContract
+from tests.contract.storage_parts import PartsContract
+from tests.contract.storage_powers import SUITES
+from tests.contract.storage_writing import WritingContract
 
 from queryserver.domain.errors import (
     DirectoryNotEmpty,
     InvalidPath,
+    NotADirectory,
+    NotAFile,
     PathExists,
     PathNotFound,
     QueryServerError,
-    StorageFull,
 )
-from queryserver.interfaces.storage import Storage
+from queryserver.domain.files import EntryKind
+from queryserver.interfaces.storage import PartPlan, RenamingStorage, Storage
 
-MIB = 1024 * 1024
-
-INVALID_PATHS = [
+INVALID_PATHS = (
     "..",
     "../x",
     "a/../x",
@@ -30,291 +38,208 @@ INVALID_PATHS = [
     "//a",
     "a//b",
     "a/",
-    "a\\b",
-    "..\\x",
     "a\0b",
-    "s3a://bucket/x",
     "file:///etc/passwd",
-    "\u2024\u2024/x",
-    "\uff0e\uff0e",
-    "\u2025",
     "lone\ud800surrogate",
     "x" * 256,
     "é" * 128,
     "a/" * 3000 + "a",
     "._qs_upload_0",
-]
+    "a/._qs_upload_0",
+)
 
 
-async def body(*pieces: bytes) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
+@pytest.mark.storage(93)
+class StorageContract(WritingContract, ListingContract, PartsContract):
+    """Inherited by one test class per adapter."""
 
+    @pytest.mark.power("Attributes")
+    async def test_stat_tells_files_and_directories_apart(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/d/file", b"four")
+        directory, file = await storage.stat(f"{base}/d"), await storage.stat(f"{base}/d/file")
+        assert (directory.kind, directory.size_bytes, directory.path) == (EntryKind.DIRECTORY, 0, f"{base}/d")
+        assert (file.kind, file.size_bytes, file.path) == (EntryKind.FILE, 4, f"{base}/d/file")
 
-async def content(storage: Storage, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-    return b"".join([piece async for piece in storage.read(path, offset=offset, length=length)])
+    @pytest.mark.power("Attributes")
+    async def test_a_new_file_tells_when_it_was_written(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file")
+        modified_at = (await storage.stat(f"{base}/file")).modified_at
+        assert modified_at is not None
+        assert abs(datetime.now(UTC) - modified_at) < timedelta(minutes=10)
 
+    @pytest.mark.power("Attributes")
+    async def test_the_same_content_is_told_from_another(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file", b"old")
+        first, again = await storage.stat(f"{base}/file"), await storage.stat(f"{base}/file")
+        assert first.is_same_content(again)
+        await put(storage, f"{base}/file", b"newer", overwrite=True)
+        assert not first.is_same_content(await storage.stat(f"{base}/file"))
 
-async def listing(storage: Storage, path: str = "", *, start_after: str | None = None) -> list[str]:
-    return [entry.path async for entry in storage.list_directory(path, start_after=start_after)]
+    @pytest.mark.power("Attributes")
+    async def test_listing_and_stat_say_the_same(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file", b"four")
+        (listed,) = await entries(storage, base)
+        found = await storage.stat(f"{base}/file")
+        assert (listed.path, listed.kind, listed.size_bytes) == (found.path, found.kind, found.size_bytes)
+        assert (listed.modified_at, listed.permissions) == (found.modified_at, found.permissions)
+        assert (listed.owner, listed.group) == (found.owner, found.group)
 
+    @pytest.mark.power("Attributes")
+    async def test_new_entries_have_the_modes_of_the_settings(self, storage: Storage, base: str) -> None:
+        await storage.mkdir(f"{base}/d")
+        await put(storage, f"{base}/file")
+        found = [(await storage.stat(f"{base}/{name}")).permissions for name in ("d", "file")]
+        assert tuple(found) == self.facts.default_permissions
 
-class StorageContract:
-    @pytest.fixture
-    async def storage(self) -> Storage:
-        """An empty store; the adapter's class gives it."""
-        raise NotImplementedError
-
-    async def test_what_was_written_is_read(self, storage):
-        assert await storage.write("a/b/file", body(b"one", b"", b"two"), overwrite=False) == 6
-        assert await content(storage, "a/b/file") == b"onetwo"
-
-    async def test_a_file_may_be_empty(self, storage):
-        assert await storage.write("empty", body(), overwrite=False) == 0
-        assert await content(storage, "empty") == b""
-        assert (await storage.stat("empty")).size_bytes == 0
-
-    async def test_names_are_kept_as_they_are(self, storage):
-        names = sorted(["blue pen", "%2e%2e", "é😀", "e\u0301", "a#b?c&d", "-rf", ".hidden", "quote'\"", "trailing."])
-        for name in names:
-            await storage.write(f"names/{name}", body(name.encode()), overwrite=False)
-        assert await listing(storage, "names") == [f"names/{name}" for name in names]
-        assert [await content(storage, f"names/{name}") for name in names] == [name.encode() for name in names]
-
-    async def test_reading_gives_the_bytes_from_offset_for_length(self, storage):
-        await storage.write("file", body(b"0123456789"), overwrite=False)
-        assert await content(storage, "file", offset=3, length=4) == b"3456"
-        assert await content(storage, "file", offset=8, length=9) == b"89"
-        assert await content(storage, "file", offset=7) == b"789"
-        assert await content(storage, "file", length=0) == b""
-        assert await content(storage, "file", offset=10) == b""
-        assert await content(storage, "file", offset=99, length=1) == b""
-
-    async def test_pieces_are_at_most_one_mib(self, storage):
-        written = bytes(range(256)) * (10 * 1024) + b"end"
-        await storage.write("big", body(written), overwrite=False)
-        pieces = [piece async for piece in storage.read("big")]
-        assert max(map(len, pieces)) <= MIB
-        assert b"".join(pieces) == written
-
-    async def test_reading_may_be_stopped(self, storage):
-        await storage.write("big", body(b"x" * (3 * MIB)), overwrite=False)
-        pieces = storage.read("big")
-        assert await anext(pieces)
-        await pieces.aclose()
-        await storage.delete("big", recursive=False)
-
-    async def test_a_file_that_is_replaced_is_read_whole_as_one_of_both(self, storage):
-        await storage.write("file", body(b"old"), overwrite=False)
-        await storage.write("file", body(b"newer"), overwrite=True)
-        assert await content(storage, "file") == b"newer"
-
-    async def test_nothing_is_replaced_without_overwrite(self, storage):
-        await storage.write("file", body(b"old"), overwrite=False)
-        with pytest.raises(PathExists):
-            await storage.write("file", body(b"new"), overwrite=False)
-        assert await content(storage, "file") == b"old"
-        assert await listing(storage) == ["file"]
-
-    async def test_of_many_writers_without_overwrite_one_wins(self, storage):
-        writes = [storage.write("file", body(b"%d" % n), overwrite=False) for n in range(10)]
-        outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        assert outcomes.count(1) == 1
-        assert sum(isinstance(outcome, PathExists) for outcome in outcomes) == 9
-        assert await content(storage, "file") == b"%d" % outcomes.index(1)
-
-    @pytest.mark.parametrize("overwrite", [True, False])
-    async def test_a_directory_is_never_replaced_by_a_file(self, storage, overwrite):
-        await storage.write("directory/file", body(b"x"), overwrite=False)
-        with pytest.raises(PathExists):
-            await storage.write("directory", body(b"y"), overwrite=overwrite)
-        assert await content(storage, "directory/file") == b"x"
-
-    async def test_a_file_is_no_directory(self, storage):
-        await storage.write("file", body(b"x"), overwrite=False)
-        with pytest.raises(PathNotFound):
-            await content(storage, "file/inner")
-        with pytest.raises(PathNotFound):
-            await listing(storage, "file")
-        with pytest.raises(PathExists):
-            await storage.write("file/inner", body(b"y"), overwrite=False)
-        with pytest.raises(PathExists):
-            await storage.mkdir("file")
-
-    async def test_a_directory_is_no_file(self, storage):
-        await storage.mkdir("directory")
-        with pytest.raises(InvalidPath):
-            await content(storage, "directory")
-
-    async def test_a_file_appears_only_when_it_is_complete(self, storage):
-        seen = []
-
-        async def watching() -> AsyncIterator[bytes]:
-            yield b"one"
-            seen.extend(await listing(storage))
-            with pytest.raises(PathNotFound):
-                await storage.stat("file")
-            yield b"two"
-
-        await storage.write("file", watching(), overwrite=False)
-        assert seen == []
-        assert await listing(storage) == ["file"]
-
-    async def test_a_body_that_fails_leaves_nothing(self, storage):
-        full = FaultyStorage(storage, failures={"write": StorageFull("no room")}, after_pieces=2)
-        with pytest.raises(StorageFull):
-            await full.write("file", body(b"one", b"two", b"three"), overwrite=True)
-        assert await listing(storage) == []
-
-    async def test_a_body_that_fails_leaves_the_old_file(self, storage):
-        await storage.write("file", body(b"old"), overwrite=False)
-        full = FaultyStorage(storage, failures={"write": StorageFull("no room")})
-        with pytest.raises(StorageFull):
-            await full.write("file", body(b"new"), overwrite=True)
-        assert await content(storage, "file") == b"old"
-
-    async def test_a_cancelled_write_leaves_nothing(self, storage):
-        begun = asyncio.Event()
-
-        async def endless() -> AsyncIterator[bytes]:
-            while True:
-                yield b"x" * 65536
-                begun.set()
-                await asyncio.sleep(0.001)
-
-        writing = asyncio.create_task(storage.write("file", endless(), overwrite=False))
-        await begun.wait()
-        writing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-        assert await listing(storage) == []
-
-    async def test_listing_is_in_order_of_names_and_goes_on_after_one(self, storage):
-        for name in ["b", "a", "B", "é", "a.b", "10", "9"]:
-            await storage.write(f"d/{name}", body(b"x"), overwrite=False)
-        assert await listing(storage, "d") == [f"d/{name}" for name in ["10", "9", "B", "a", "a.b", "b", "é"]]
-        assert await listing(storage, "d", start_after="a") == ["d/a.b", "d/b", "d/é"]
-        assert await listing(storage, "d", start_after="é") == []
-
-    async def test_listing_shows_one_level_with_sizes(self, storage):
-        await storage.write("d/inner/file", body(b"x"), overwrite=False)
-        await storage.write("d/top", body(b"four"), overwrite=False)
-        entries = [entry async for entry in storage.list_directory("d")]
-        assert [(e.path, e.is_directory, e.size_bytes) for e in entries] == [("d/inner", True, 0), ("d/top", False, 4)]
-        assert all(entry.modified_at.utcoffset() is not None for entry in entries)
-
-    async def test_the_root_is_an_empty_path(self, storage):
-        assert await listing(storage) == []
+    @pytest.mark.power("Directories")
+    async def test_the_root_and_the_place_of_work_are_directories(self, storage: Storage, base: str) -> None:
         assert (await storage.stat("")).is_directory
-        await storage.mkdir("")
-        with pytest.raises(InvalidPath):
-            await storage.delete("", recursive=True)
-        with pytest.raises(InvalidPath):
-            await storage.write("", body(b"x"), overwrite=True)
-        with pytest.raises(InvalidPath):
-            await storage.rename("", "x")
+        assert (await storage.stat(base)).is_directory
+        assert base in [entry.path for entry in await entries(storage, self.facts.place)]
 
-    async def test_mkdir_twice_is_harmless(self, storage):
-        await storage.mkdir("a/b/c")
-        await storage.mkdir("a/b/c")
-        assert (await storage.stat("a/b/c")).is_directory
+    @pytest.mark.power("Directories")
+    async def test_mkdir_makes_missing_parents(self, storage: Storage, base: str) -> None:
+        await storage.mkdir(f"{base}/a/b/c")
+        assert (await storage.stat(f"{base}/a/b/c")).is_directory
+        assert (await storage.stat(f"{base}/a")).is_directory
+        assert await names(storage, f"{base}/a") == ["b"]
 
-    async def test_what_is_missing_is_not_found(self, storage):
-        for call in (
-            storage.stat("x/y"),
-            content(storage, "x"),
-            listing(storage, "x"),
-            storage.delete("x", recursive=True),
-            storage.rename("x", "y"),
-            storage.copy("x", "y"),
-        ):
-            with pytest.raises(PathNotFound):
-                await call
-
-    async def test_rename_moves_files_and_trees(self, storage):
-        await storage.write("a/inner/file", body(b"x"), overwrite=False)
-        await storage.mkdir("b")
-        await storage.rename("a", "b/c")
-        await storage.rename("b/c/inner/file", "b/file")
-        assert await content(storage, "b/file") == b"x"
-        assert await listing(storage) == ["b"]
-        assert await listing(storage, "b") == ["b/c", "b/file"]
-
-    async def test_rename_never_replaces(self, storage):
-        for path in ("file", "other", "directory/file"):
-            await storage.write(path, body(path.encode()), overwrite=False)
-        for source, target in (
-            ("file", "other"),
-            ("file", "directory"),
-            ("directory", "file"),
-            ("file", "file"),
-            ("directory", "directory"),
-        ):
+    @pytest.mark.power("Directories")
+    async def test_mkdir_of_what_is_there_is_refused(self, storage: Storage, base: str) -> None:
+        await storage.mkdir(f"{base}/d")
+        await put(storage, f"{base}/file")
+        await put(storage, f"{base}/parent/file")
+        for name in ("d", "file", "parent"):
             with pytest.raises(PathExists):
-                await storage.rename(source, target)
-        assert [await content(storage, path) for path in ("file", "other", "directory/file")] == [
-            b"file",
-            b"other",
-            b"directory/file",
-        ]
+                await storage.mkdir(f"{base}/{name}")
+        assert await content(storage, f"{base}/file") == b"x"
 
-    async def test_rename_needs_the_targets_parent(self, storage):
-        await storage.write("file", body(b"x"), overwrite=False)
-        with pytest.raises(PathNotFound):
-            await storage.rename("file", "missing/file")
-        assert await content(storage, "file") == b"x"
+    @pytest.mark.power("Directories")
+    async def test_a_file_is_no_directory(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file")
+        with pytest.raises(NotADirectory):
+            await names(storage, f"{base}/file")
+        for read in (storage.stat(f"{base}/file/inner"), content(storage, f"{base}/file/inner")):
+            with pytest.raises((NotADirectory, PathNotFound)):
+                await read
+        if not self.facts.has_directories:
+            return
+        for change in (storage.mkdir(f"{base}/file/inner"), put(storage, f"{base}/file/inner")):
+            with pytest.raises((NotADirectory, PathExists)):
+                await change
+        assert await content(storage, f"{base}/file") == b"x"
 
-    async def test_a_directory_is_not_moved_into_itself(self, storage):
-        await storage.mkdir("a/b")
-        with pytest.raises(InvalidPath):
-            await storage.rename("a", "a/b/c")
-
-    async def test_copy_copies_one_file_and_never_replaces(self, storage):
-        await storage.write("file", body(b"x" * (2 * MIB + 1)), overwrite=False)
-        await storage.copy("file", "d/copy")
-        assert await content(storage, "d/copy") == await content(storage, "file")
+    @pytest.mark.power("Copy")
+    async def test_copy_copies_one_file_and_never_replaces(self, storage: Storage, base: str) -> None:
+        written = bytes(range(256)) * 5000
+        await put(storage, f"{base}/file", written)
+        copied = await storage.copy(f"{base}/file", f"{base}/d/copy")
+        assert (copied.path, copied.size_bytes) == (f"{base}/d/copy", len(written))
+        assert await content(storage, f"{base}/d/copy") == written
+        await put(storage, f"{base}/other", b"other")
         with pytest.raises(PathExists):
-            await storage.copy("file", "d/copy")
-        with pytest.raises(InvalidPath):
-            await storage.copy("d", "e")
+            await storage.copy(f"{base}/file", f"{base}/other")
+        assert await content(storage, f"{base}/other") == b"other"
+        await storage.copy(f"{base}/file", f"{base}/other", overwrite=True)
+        assert await content(storage, f"{base}/other") == written
+        assert await content(storage, f"{base}/file") == written
 
-    async def test_delete_of_a_full_directory_must_be_meant(self, storage):
-        await storage.write("a/b/file", body(b"x"), overwrite=False)
+    @pytest.mark.power("Copy")
+    async def test_a_directory_is_not_copied_as_a_file(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/d/file")
+        await put(storage, f"{base}/file", b"kept")
+        with pytest.raises(NotAFile):
+            await storage.copy(f"{base}/d", f"{base}/e")
+        with pytest.raises(PathExists):
+            await storage.copy(f"{base}/file", f"{base}/d", overwrite=True)
+        assert not await is_there(storage, f"{base}/e")
+
+    @pytest.mark.power("Delete")
+    async def test_delete_of_a_full_directory_must_be_meant(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/a/b/file")
         with pytest.raises(DirectoryNotEmpty):
-            await storage.delete("a", recursive=False)
-        assert await content(storage, "a/b/file") == b"x"
-        await storage.delete("a", recursive=True)
-        assert await listing(storage) == []
+            await storage.delete(f"{base}/a", recursive=False)
+        assert await content(storage, f"{base}/a/b/file") == b"x"
+        await storage.delete(f"{base}/a", recursive=True)
+        assert await names(storage, base) == []
+        assert not await is_there(storage, f"{base}/a/b/file")
 
-    async def test_delete_of_files_and_empty_directories(self, storage):
-        await storage.write("a/file", body(b"x"), overwrite=False)
-        await storage.delete("a/file", recursive=False)
-        await storage.delete("a", recursive=False)
-        assert await listing(storage) == []
+    @pytest.mark.power("Delete")
+    async def test_the_directory_stays_when_its_last_entry_is_deleted(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/a/file")
+        await storage.delete(f"{base}/a/file", recursive=False)
+        assert (await storage.stat(f"{base}/a")).is_directory
+        assert await names(storage, f"{base}/a") == []
+        await storage.delete(f"{base}/a", recursive=False)
+        assert await names(storage, base) == []
+        assert (await storage.stat(base)).is_directory
+
+    @pytest.mark.power("Delete")
+    async def test_delete_takes_no_neighbour_of_a_like_name(self, storage: Storage, base: str) -> None:
+        for path in ("a/file", "ab/file", "a.txt", "a b"):
+            await put(storage, f"{base}/{path}")
+        await storage.delete(f"{base}/a", recursive=True)
+        assert await names(storage, base) == ["a b", "a.txt", "ab"]
+        assert await names(storage, f"{base}/ab") == ["file"]
+
+    @pytest.mark.power("Failures")
+    async def test_what_is_missing_is_not_found(self, storage: Storage, base: str) -> None:
+        for call in (
+            storage.stat(f"{base}/x"),
+            storage.stat(f"{base}/x/y"),
+            content(storage, f"{base}/x"),
+            content(storage, f"{base}/x", offset=7, length=1),
+            names(storage, f"{base}/x"),
+            storage.delete(f"{base}/x", recursive=True),
+            storage.copy(f"{base}/x", f"{base}/y"),
+        ):
+            with pytest.raises(PathNotFound) as told:
+                await call
+            self.assert_tidy(told.value)
+        assert await names(storage, base) == []
 
     @pytest.mark.security("T1")
-    @pytest.mark.parametrize("path", INVALID_PATHS)
-    async def test_no_call_takes_a_path_that_leaves_the_root_or_is_none(self, storage, path):
-        await storage.write("file", body(b"x"), overwrite=False)
-        for call in (
-            storage.stat(path),
-            content(storage, path),
-            listing(storage, path),
-            storage.write(path, body(b"x"), overwrite=True),
-            storage.mkdir(path),
-            storage.rename("file", path),
-            storage.rename(path, "y"),
-            storage.copy("file", path),
-            storage.copy(path, "y"),
-            storage.delete(path, recursive=True),
-        ):
-            with pytest.raises(InvalidPath):
-                await call
-        assert await listing(storage) == ["file"]
+    @pytest.mark.storage(16, 18)
+    @pytest.mark.power("Failures")
+    async def test_no_call_takes_a_path_that_leaves_the_root_or_is_none(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file")
+        for path in INVALID_PATHS:
+            for call in (
+                storage.stat(path),
+                content(storage, path),
+                names(storage, path),
+                storage.write(path, body(b"x"), overwrite=True),
+                storage.mkdir(path),
+                storage.copy(f"{base}/file", path),
+                storage.copy(path, f"{base}/y"),
+                storage.delete(path, recursive=True),
+                storage.begin_parts(PartPlan(path, 1, 1, 1)),
+                storage.sweep_leftovers(path, 0),
+            ):
+                with pytest.raises(InvalidPath) as told:
+                    await call
+                self.assert_tidy(told.value)
+            if isinstance(storage, RenamingStorage):
+                for source, target in ((f"{base}/file", path), (path, f"{base}/y")):
+                    with pytest.raises(InvalidPath):
+                        await storage.rename(source, target)
+        assert await names(storage, base) == ["file"]
 
-    async def test_messages_name_no_place_on_the_machine(self, storage):
-        for call in (storage.stat("x"), storage.mkdir("a\0"), storage.delete("x", recursive=False)):
-            with pytest.raises(QueryServerError) as failure:
+    @pytest.mark.power("Failures")
+    async def test_messages_are_for_people(self, storage: Storage, base: str) -> None:
+        await put(storage, f"{base}/file")
+        for call in (
+            storage.stat(f"{base}/missing"),
+            storage.mkdir(f"{base}/file"),
+            put(storage, f"{base}/file"),
+            names(storage, f"{base}/file"),
+            content(storage, base),
+        ):
+            with pytest.raises(QueryServerError) as told:
                 await call
-            assert "/" not in failure.value.message
-            assert "Errno" not in failure.value.message
+            self.assert_tidy(told.value)
+
+    async def test_exactly_the_powers_are_declared_whose_rules_are_tested(self, storage: Storage) -> None:
+        """Callers refuse what is not declared, before any call to the store (Contract storage 11)."""
+        declared = {suite for protocol, suite in SUITES if isinstance(storage, protocol)}
+        assert declared == {suite for _, suite in SUITES if isinstance(self, suite)}

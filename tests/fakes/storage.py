@@ -83,8 +83,8 @@ class MemoryStorage:
             raise PathExists(f"{path} exists.")
         if len(names_of(path)) <= self.traits.container_levels:
             raise PermissionDenied(f"{path} cannot be made.")
-        self.tree.make_parents(path)
         mode = 0o755 if permissions is None else permissions
+        self.tree.make_parents(path, mode)
         self.tree.entries[path] = Entry(EntryKind.DIRECTORY, permissions=mode)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:

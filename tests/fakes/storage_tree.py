@@ -107,12 +107,12 @@ class MemoryTree:
         self.entries[path] = replace(made, content=content, modified_at=datetime.now(UTC), file_id=next(self._ids))
         return self.status(path)
 
-    def make_parents(self, path: str) -> None:
+    def make_parents(self, path: str, permissions: int = 0o755) -> None:
         """All missing parents but containers."""
         self._check_parents(path)
         names = names_of(path)
         for end in range(1, len(names)):
-            self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY))
+            self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY, permissions=permissions))
 
     def children(self, path: str) -> list[str]:
         """Paths directly below, without reserved names."""

@@ -1,0 +1,100 @@
+"""What all parts of the storage contract stand on: the facts of the adapter, and the fixtures made from them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+from tests.contract.storage_facts import StorageFacts
+
+from queryserver.domain.errors import PathNotFound, QueryServerError
+from queryserver.domain.files import FileStatus, StorageUser
+from queryserver.interfaces.storage import Batch, FileSystem, Storage, StorageTraits
+
+MIB = 1024 * 1024
+USER = StorageUser("alice")
+
+
+class StorageBasis:
+    """Declared by each adapter's test class: `facts`, `known_failures`, and the fixture `file_system`.
+
+    A Storage without a FileSystem gives the fixtures `storage`, `same_storage` and `traits` instead.
+    """
+
+    facts: ClassVar[StorageFacts]
+    tested_with: ClassVar[str] = ""
+    """The peer of these tests, for the support table: `Hadoop 3.4`."""
+    known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
+
+    @pytest.fixture
+    async def storage(self, file_system: FileSystem) -> Storage:
+        """The store as the user of these tests sees it."""
+        return file_system.as_user(USER)
+
+    @pytest.fixture
+    async def same_storage(self, file_system: FileSystem) -> Storage:
+        """The same once more, as another request of the same user gets it."""
+        return file_system.as_user(USER)
+
+    @pytest.fixture
+    def traits(self, file_system: FileSystem) -> StorageTraits:
+        return file_system.traits
+
+    @pytest.fixture
+    async def base(self, storage: Storage) -> AsyncGenerator[str]:
+        """An empty directory of this test alone."""
+        name = f"t {uuid4().hex[:12]}"
+        path = f"{self.facts.place}/{name}" if self.facts.place else name
+        await storage.mkdir(path)
+        yield path
+        with suppress(PathNotFound):
+            await storage.delete(path, recursive=True)
+
+    def assert_tidy(self, error: QueryServerError) -> None:
+        """The message is for a person (Contract storage 3.2)."""
+        assert error.message.strip() == error.message != ""
+        for word in ("Traceback", "Errno", "Exception", "http://", "https://", "0x", *self.facts.server_words):
+            assert word not in error.message
+
+
+async def body(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def failing_body(*pieces: bytes, error: BaseException) -> AsyncIterator[bytes]:
+    """Pieces, then an error instead of the next."""
+    for piece in pieces:
+        yield piece
+    raise error
+
+
+async def put(storage: Storage, path: str, content: bytes = b"x", *, overwrite: bool = False) -> FileStatus:
+    return await storage.write(path, body(content), overwrite=overwrite, size_bytes=len(content))
+
+
+async def content(storage: Storage, path: str, **window: Any) -> bytes:
+    return b"".join([piece async for piece in storage.read(path, **window)])
+
+
+async def batches(storage: Storage, path: str, **options: Any) -> list[Batch]:
+    return [batch async for batch in storage.list_directory(path, **options)]
+
+
+async def entries(storage: Storage, path: str) -> list[FileStatus]:
+    """All entries, in order of names."""
+    found = [entry for batch in await batches(storage, path) for entry in batch.entries]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+async def names(storage: Storage, path: str) -> list[str]:
+    return [entry.name for entry in await entries(storage, path)]
+
+
+async def is_there(storage: Storage, path: str) -> bool:
+    try:
+        await storage.stat(path)
+    except PathNotFound:
+        return False
+    return True

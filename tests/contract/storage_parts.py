@@ -1,0 +1,125 @@
+"""The part of the storage contract about files that arrive in parts (Contract storage 9.2)."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.contract.storage_basis import StorageBasis, body, content, failing_body, names, put
+
+from queryserver.domain.errors import PathExists, PathNotFound, UploadAborted, VerificationFailed
+from queryserver.interfaces.storage import PartPlan, Storage, StorageTraits, StoredPart
+
+
+class PartsContract(StorageBasis):
+    """Part of StorageContract. Files of two parts and a half, of the smallest size that the store takes."""
+
+    @pytest.fixture
+    def whole(self, traits: StorageTraits) -> bytes:
+        part_bytes = max(traits.min_part_bytes, 4000)
+        return b"".join(bytes([97 + number]) * part_bytes for number in range(3))[: part_bytes * 5 // 2]
+
+    @pytest.fixture
+    def plan(self, base: str, whole: bytes, traits: StorageTraits) -> PartPlan:
+        return PartPlan(f"{base}/file", len(whole), max(traits.min_part_bytes, 4000), 3)
+
+    @pytest.mark.storage(89)
+    @pytest.mark.power("Uploads in parts")
+    async def test_parts_in_any_order_and_repeated_make_the_file(
+        self, storage: Storage, same_storage: Storage, base: str, plan: PartPlan, whole: bytes
+    ) -> None:
+        staging = await storage.begin_parts(plan)
+        parts = {}
+        for index in (2, 0, 1, 0):
+            parts[index] = await same_storage.write_part(plan, staging, index, body(part_of(plan, whole, index)))
+            assert (parts[index].index, parts[index].size_bytes) == (index, len(part_of(plan, whole, index)))
+            assert await names(storage, base) == []
+        status = await same_storage.join_parts(plan, staging, in_order(parts), overwrite=False)
+        assert (status.path, status.size_bytes) == (plan.path, len(whole))
+        assert await content(storage, plan.path) == whole
+        assert await names(storage, base) == ["file"]
+
+    @pytest.mark.storage(89)
+    @pytest.mark.power("Uploads in parts")
+    async def test_parts_may_come_side_by_side(self, storage: Storage, base: str, plan: PartPlan, whole: bytes) -> None:
+        staging = await storage.begin_parts(plan)
+        parts = await asyncio.gather(
+            *(storage.write_part(plan, staging, index, body(part_of(plan, whole, index))) for index in range(3))
+        )
+        await storage.join_parts(plan, staging, parts, overwrite=False)
+        assert await content(storage, plan.path) == whole
+        assert await names(storage, base) == ["file"]
+
+    @pytest.mark.power("Uploads in parts")
+    async def test_a_part_that_fails_leaves_the_former_one(
+        self, storage: Storage, plan: PartPlan, whole: bytes
+    ) -> None:
+        staging = await storage.begin_parts(plan)
+        parts = await all_parts(storage, plan, staging, whole)
+        with pytest.raises(UploadAborted):
+            await storage.write_part(plan, staging, 1, failing_body(b"zzz", error=UploadAborted("gone")))
+        with pytest.raises(VerificationFailed):
+            await storage.write_part(plan, staging, 1, body(b"too short"))
+        with pytest.raises(VerificationFailed):
+            await storage.write_part(plan, staging, 2, body(part_of(plan, whole, 0), b"too long"))
+        await storage.join_parts(plan, staging, parts, overwrite=False)
+        assert await content(storage, plan.path) == whole
+
+    @pytest.mark.storage(85)
+    @pytest.mark.power("Uploads in parts")
+    async def test_a_taken_name_keeps_file_and_parts(
+        self, storage: Storage, base: str, plan: PartPlan, whole: bytes
+    ) -> None:
+        staging = await storage.begin_parts(plan)
+        parts = await all_parts(storage, plan, staging, whole)
+        await put(storage, plan.path, b"first")
+        with pytest.raises(PathExists):
+            await storage.join_parts(plan, staging, parts, overwrite=False)
+        assert await content(storage, plan.path) == b"first"
+        await storage.join_parts(plan, staging, parts, overwrite=True)
+        assert await content(storage, plan.path) == whole
+        assert await names(storage, base) == ["file"]
+
+    @pytest.mark.power("Uploads in parts")
+    async def test_a_missing_part_makes_no_file(
+        self, storage: Storage, base: str, plan: PartPlan, whole: bytes
+    ) -> None:
+        staging = await storage.begin_parts(plan)
+        parts = await all_parts(storage, plan, staging, whole)
+        with pytest.raises(VerificationFailed):
+            await storage.join_parts(plan, staging, parts[:2], overwrite=False)
+        assert await names(storage, base) == []
+        await storage.join_parts(plan, staging, parts, overwrite=False)
+        assert await content(storage, plan.path) == whole
+
+    @pytest.mark.power("Uploads in parts")
+    async def test_discarded_parts_leave_nothing(
+        self, storage: Storage, base: str, plan: PartPlan, whole: bytes
+    ) -> None:
+        staging = await storage.begin_parts(plan)
+        await storage.write_part(plan, staging, 0, body(part_of(plan, whole, 0)))
+        await storage.discard_parts(plan, staging)
+        await storage.discard_parts(plan, staging)
+        with pytest.raises(PathNotFound):
+            await storage.write_part(plan, staging, 1, body(part_of(plan, whole, 1)))
+        await storage.delete(base, recursive=False)
+
+    @pytest.mark.storage(92)
+    @pytest.mark.power("Uploads in parts")
+    async def test_the_directory_must_be_there(self, storage: Storage, base: str) -> None:
+        with pytest.raises(PathNotFound):
+            await storage.begin_parts(PartPlan(f"{base}/missing/file", 1, 1, 1))
+
+
+def part_of(plan: PartPlan, whole: bytes, index: int) -> bytes:
+    start = index * plan.part_bytes
+    return whole[start : start + plan.part_bytes]
+
+
+def in_order(parts: dict[int, StoredPart]) -> list[StoredPart]:
+    return [parts[index] for index in sorted(parts)]
+
+
+async def all_parts(storage: Storage, plan: PartPlan, staging: str, whole: bytes) -> Sequence[StoredPart]:
+    return [
+        await storage.write_part(plan, staging, index, body(part_of(plan, whole, index))) for index in range(plan.parts)
+    ]
