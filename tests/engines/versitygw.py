@@ -2,13 +2,14 @@
 
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.engines.cache import RECIPES, kept, run_tool
+from tests.engines.cache import RECIPES, kept, python_packages, run_tool
 from tests.engines.servers import HttpAddress, data_directory, free_port, listens, serving
 
 _NAME = "s3"
@@ -59,7 +60,12 @@ def _program() -> Path:
     """Built by the Go tools, which check sources against the public database of their hashes."""
 
     def build(folder: Path) -> None:
-        environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
-        run_tool(_NAME, ["go", "install", "-ldflags", "-s -w", _PROGRAM.read_text().strip()], environment)
+        environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-trimpath", "CGO_ENABLED": "0"}
+        run_tool(_NAME, [_go(), "install", "-ldflags", "-s -w", _PROGRAM.read_text().strip()], environment)
 
     return kept("versitygw", [_PROGRAM], build) / "versitygw"
+
+
+def _go() -> str:
+    """The machine's Go tools, or those of a package: Debian's are too old for the program."""
+    return shutil.which("go") or str(python_packages("go", "go") / "go" / "bin" / "go")
