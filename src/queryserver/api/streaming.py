@@ -13,9 +13,14 @@ class OwnedStream(StreamingResponse):
     """A streamed answer that closes its source at the end, also when the client leaves."""
 
     def __init__(
-        self, source: AsyncGenerator[bytes], first: bytes, media_type: str, headers: Mapping[str, str]
+        self,
+        source: AsyncGenerator[bytes],
+        first: bytes,
+        media_type: str | None,
+        headers: Mapping[str, str],
+        status: int = 200,
     ) -> None:
-        super().__init__(_prepended(first, source), media_type=media_type, headers=dict(headers))
+        super().__init__(_prepended(first, source), status, media_type=media_type, headers=dict(headers))
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,14 +36,22 @@ class OwnedStream(StreamingResponse):
 
 
 async def stream(
-    source: AsyncGenerator[bytes], *, media_type: str, headers: Mapping[str, str] | None = None
+    source: AsyncGenerator[bytes],
+    *,
+    media_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
 ) -> OwnedStream:
-    """A streamed answer. Raises what `source` raises on its way to the first piece."""
+    """A streamed answer. Raises what `source` raises on its way to the first piece.
+
+    With a `Content-Length` of its own a body that ends early breaks the connection.
+    """
     first = await anext(source, b"")
-    return OwnedStream(source, first, media_type, headers or {})
+    return OwnedStream(source, first, media_type, headers or {}, status)
 
 
 async def _prepended(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    yield first
+    if first:
+        yield first
     async for piece in rest:
         yield piece

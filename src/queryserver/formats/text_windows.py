@@ -33,7 +33,9 @@ def text_window(excerpt: Excerpt, encoding: str) -> TextWindow:
     if not excerpt.length:
         return TextWindow("", excerpt.offset, is_valid=True)
     codec = _UTF16_MARKS.get(excerpt.start[:2], "utf-16-le") if encoding == "utf-16" else encoding
-    skipped = _mark(excerpt, encoding) if excerpt.offset == 0 else _cut_at_start(excerpt, codec)
+    skipped = (
+        _mark(excerpt, encoding) if excerpt.offset == 0 else min(_cut_at_start(excerpt, codec), len(excerpt.content))
+    )
     try:
         text, used = _decoded(excerpt, codec, skipped, "strict")
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ from queryserver.formats.unpacking.avro_values import Texts, text_of
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
 from queryserver.formats.unpacking.snappy import raw_block
 
-MAX_BLOCK_BYTES = 16 * 1024 * 1024
+MAX_BLOCK_BYTES = 8 * 1024 * 1024
 """Largest block, packed and unpacked. Writers make blocks of 16 KiB to 2 MiB."""
 
 _MAGIC = b"Obj\x01"

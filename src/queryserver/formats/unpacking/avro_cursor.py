@@ -2,7 +2,7 @@
 
 from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
 
-_MAX_VALUES = 1_000_000
+_MAX_RECORD_COST = 32 * 1024 * 1024
 _MAX_VARINT_BYTES = 10
 
 
@@ -16,11 +16,11 @@ class OutOfBytes(DecompressionFailed):
 class Cursor:
     """Reads `content` from left to right."""
 
-    __slots__ = ("_content", "_values_left", "place")
+    __slots__ = ("_content", "_cost_left", "place")
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._values_left = _MAX_VALUES
+        self._cost_left = _MAX_RECORD_COST
         self.place = 0
 
     @property
@@ -29,14 +29,17 @@ class Cursor:
         return self.place == len(self._content)
 
     def begin_record(self) -> None:
-        """A record begins: it may have as many values as any."""
-        self._values_left = _MAX_VALUES
+        """A record begins, with a budget of its own."""
+        self._cost_left = _MAX_RECORD_COST
 
-    def count_value(self) -> None:
-        """An item comes. It may take no byte at all, so bytes are no bound. Raises DecompressionLimit."""
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise DecompressionLimit(f"A record of the file has more than {_MAX_VALUES} values.")
+    def spend(self, cost: int) -> None:
+        """Something of some `cost` bytes is made that may take no byte of the file: items of nulls, names of fields.
+
+        Raises DecompressionLimit.
+        """
+        self._cost_left -= cost
+        if self._cost_left < 0:
+            raise DecompressionLimit("A record of the file is too large to be shown.")
 
     def whole(self) -> int:
         """An int or a long: seven bits in a byte, the sign in the lowest bit."""

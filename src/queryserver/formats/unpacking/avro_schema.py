@@ -12,6 +12,8 @@ from queryserver.formats.unpacking.avro_values import LOGICAL, PRIMITIVES, Texts
 
 _MAX_FIXED_BYTES = 16 * 1024 * 1024
 _MAX_SCALE = 1000
+# A short text takes some 50 bytes.
+_ITEM_COST = 32
 
 
 def reader_of(schema: str) -> Texts:
@@ -58,13 +60,17 @@ class _Compiler:
     def _record(self, declared: Mapping[str, Any], namespace: str) -> Texts:
         parts: list[tuple[str, Texts]] = []
 
+        cost = 0
+
         def read(cursor: Cursor) -> str:
+            cursor.spend(cost)
             return "{" + "".join(f"{key}{texts(cursor)}" for key, texts in parts) + "}"
 
         self._name(declared, namespace, read)
         within = _full_name(declared, namespace).rpartition(".")[0]
         for field in declared["fields"]:
             key = f"{',' if parts else ''}{orjson.dumps(field['name']).decode()}:"
+            cost += len(key) + _ITEM_COST
             parts.append((key, self.reader(field["type"], within)))
         return read
 
@@ -102,6 +108,7 @@ def _enum(symbols: Sequence[str]) -> Texts:
         chosen = cursor.whole()
         if not 0 <= chosen < len(texts):
             raise DecompressionFailed("The avro data choose a symbol that the enum lacks.")
+        cursor.spend(len(texts[chosen]))
         return texts[chosen]
 
     return read
@@ -127,7 +134,7 @@ def _array(items: Texts) -> Texts:
         texts: list[str] = []
         while count := cursor.block_count():
             for _ in range(count):
-                cursor.count_value()
+                cursor.spend(_ITEM_COST)
                 texts.append(items(cursor))
         return f"[{','.join(texts)}]"
 
@@ -139,7 +146,7 @@ def _map(values: Texts) -> Texts:
         texts: list[str] = []
         while count := cursor.block_count():
             for _ in range(count):
-                cursor.count_value()
+                cursor.spend(_ITEM_COST)
                 key = orjson.dumps(text_of(cursor)).decode()
                 texts.append(f"{key}:{values(cursor)}")
         return f"{{{','.join(texts)}}}"

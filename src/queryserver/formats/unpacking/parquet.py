@@ -1,7 +1,7 @@
 """Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
 
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import IOBase
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +14,14 @@ from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
-_READ_BYTES = 64 * 1024
+# A buffer for each column that is read.
+_BUFFERS_BYTES = 32 * 1024 * 1024
+_MIN_BUFFER_BYTES = 16 * 1024
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
 
-def parquet_lines(file: BinaryIO) -> Iterator[bytes]:
+def parquet_lines(file: IOBase) -> Iterator[bytes]:
     """The rows as JSON Lines in pieces of some 64 KiB, keys in column order, values in their raw forms.
 
     `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
@@ -32,14 +34,14 @@ def parquet_lines(file: BinaryIO) -> Iterator[bytes]:
         raise DecompressionFailed("The parquet data are broken.") from None
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _lines(file: IOBase) -> Iterator[bytes]:
     metadata = pq.ParquetFile(file).metadata
     parquet = pq.ParquetFile(
         file,
         metadata=metadata,
         # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
         read_dictionary=_plain_texts(metadata.schema),
-        buffer_size=_READ_BYTES,
+        buffer_size=min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES),
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
         thrift_container_size_limit=_MAX_METADATA_ITEMS,

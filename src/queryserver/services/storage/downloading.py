@@ -1,0 +1,102 @@
+"""Files on their way to a client (Contract storage 5.5)."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError
+from queryserver.domain.files import EntryKind, FileStatus, StoragePath
+from queryserver.domain.user import DOWNLOAD
+from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.ranges import Conditions, Part, asked_part, is_unchanged
+from queryserver.services.storage.stores import Caller, Place, Stores
+from queryserver.services.streams import Streams
+
+_OPERATION = "storage.download"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that may be sent. `part` None: the caller has it already."""
+
+    place: Place
+    status: FileStatus
+    part: Part | None
+
+
+class FileDownloads:
+    """Finds files and sends them. Every body, and every refusal of one, leaves an audit event."""
+
+    def __init__(self, stores: Stores, streams: Streams, audit: StorageAudit, *, enabled: bool) -> None:
+        self._stores = stores
+        self._streams = streams
+        self._audit = audit
+        self._enabled = enabled
+
+    async def find(
+        self, caller: Caller, path: StoragePath, conditions: Conditions, *, headers_only: bool = False
+    ) -> FoundFile:
+        """The file and what of it is to be sent; its bytes are not touched.
+
+        Raises DownloadDisabled, NotAFile, PathNotFound, RangeNotSatisfiable.
+        """
+        try:
+            return await self._find(caller, path, conditions)
+        except QueryServerError as error:
+            if not headers_only:
+                self._audit.record(caller, _OPERATION, path, error.code)
+            raise
+
+    async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FoundFile:
+        if not self._enabled or not caller.user.may(DOWNLOAD):
+            raise DownloadDisabled("Downloads are switched off for you.")
+        place = self._stores.place(caller, path)
+        status = await place.storage.stat(path.path)
+        if status.kind in {EntryKind.DIRECTORY, EntryKind.UNKNOWN}:
+            raise NotAFile(f"{path} is not a file.")
+        part = None if is_unchanged(conditions, status) else asked_part(conditions, status)
+        return FoundFile(place, status, part)
+
+    async def body(self, caller: Caller, found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
+        """The bytes of a part, to the last one: a clean end means that the store gave all and confirmed them.
+
+        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError.
+        """
+        outcome, sent = "interrupted", 0
+        try:
+            with self._streams.place(caller.user):
+                async with aclosing(_bytes(found, part)) as pieces:
+                    async for piece in _exactly(pieces, part.length):
+                        sent += len(piece)
+                        if sent == part.length:
+                            outcome = "ok"
+                        yield piece
+            outcome = "ok"
+        except QueryServerError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._audit.record(caller, _OPERATION, found.place.path, outcome, size_bytes=sent)
+
+
+def _bytes(found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
+    length = None if part.is_whole else part.length
+    return found.place.storage.read(found.place.path.path, offset=part.start, length=length, version=found.status)
+
+
+async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
+    """`length` bytes. The last piece waits until the store has said that it is the last. Raises StorageError."""
+    left = length
+    last = b""
+    async for piece in pieces:
+        if len(piece) > left:
+            raise StorageError("The store gave more bytes than the file has.")
+        left -= len(piece)
+        if left:
+            yield piece
+        elif piece:
+            last = piece
+    if left:
+        raise StorageError("The store gave fewer bytes than the file has.")
+    if last:
+        yield last

@@ -1,0 +1,150 @@
+"""Parts of files to be shown: plain, or unpacked as streams in bounded memory (Contract storage 5.3)."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from queryserver.domain.errors import DecompressionLimit
+from queryserver.domain.files import FileStatus
+from queryserver.formats.unpacking.codecs import HEAD_BYTES, OUTPUT_BYTES, Codec, Unpacker, detect
+from queryserver.formats.unpacking.parquet import parquet_lines
+from queryserver.formats.unpacking.unpackers import unpacker
+from queryserver.formats.unpacking.window import (
+    LOOK_AHEAD_BYTES,
+    LOOK_BACK_BYTES,
+    START_BYTES,
+    Excerpt,
+    Window,
+)
+from queryserver.services.storage.random_access import RandomAccess
+from queryserver.services.storage.stores import Place
+
+# One call of the store gives the head and the asked part.
+_NEAR_BYTES = 64 * 1024
+_ASIDE_BYTES = 32 * 1024
+_STREAMS_AT_ONCE = 4
+_PARQUETS_AT_ONCE = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A part of a file, and what the file is packed with."""
+
+    codec: Codec
+    excerpt: Excerpt
+
+
+class Viewing:
+    """Cuts parts out of files. `threads` do what takes time; parquet keeps two of them at most."""
+
+    def __init__(self, threads: Executor, *, max_unpacked_bytes: int, max_snappy_bytes: int) -> None:
+        self._threads = threads
+        self._max_unpacked = max_unpacked_bytes
+        self._max_snappy = max_snappy_bytes
+        self._streams = asyncio.Semaphore(_STREAMS_AT_ONCE)
+        self._parquets = asyncio.Semaphore(_PARQUETS_AT_ONCE)
+
+    async def show(self, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None) -> Shown:
+        """Bytes [offset, offset + length) of the shown stream; `codec` None: what the file seems to be.
+
+        Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable.
+        """
+        window = Window(offset, length, self._max_unpacked)
+        if codec in {None, Codec.NONE}:
+            is_near = offset <= _NEAR_BYTES
+            head = await _bytes(place, 0, offset + length + LOOK_AHEAD_BYTES if is_near else HEAD_BYTES)
+            codec = codec or await self._detected(place, status, head)
+            if codec is Codec.NONE:
+                return Shown(codec, _near(head, offset, length) if is_near else await _far(place, head, offset, length))
+        if codec is Codec.PARQUET:
+            await self._parquet(place, status, window)
+        elif codec is not None:
+            await self._unpacked(place, status, codec, window)
+        return Shown(codec or Codec.NONE, window.excerpt())
+
+    async def aside(self, work: Callable[[], T], size_bytes: int) -> T:
+        """What `work` gives, made in a thread when it is about many bytes."""
+        if size_bytes <= _ASIDE_BYTES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def _detected(self, place: Place, status: FileStatus, head: bytes) -> Codec:
+        if len(head) < min(HEAD_BYTES, status.size_bytes):
+            head = await _bytes(place, 0, HEAD_BYTES)
+        return detect(status.name, head[:HEAD_BYTES], status.size_bytes)
+
+    async def _unpacked(self, place: Place, status: FileStatus, codec: Codec, window: Window) -> None:
+        if codec is Codec.SNAPPY and status.size_bytes > self._max_snappy:
+            raise DecompressionLimit(f"Snappy files of more than {self._max_snappy} bytes are not shown.")
+        packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
+        if packed is None:
+            return
+        loop = asyncio.get_running_loop()
+        async with self._streams, aclosing(place.storage.read(place.path.path)) as pieces:
+            async for piece in pieces:
+                if await loop.run_in_executor(self._threads, _feed, packed, window, piece):
+                    return
+            await loop.run_in_executor(self._threads, _end, packed, window)
+
+    async def _parquet(self, place: Place, status: FileStatus, window: Window) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._parquets:
+            file = RandomAccess(partial(_bytes, place), status.size_bytes, loop)
+            work = loop.run_in_executor(self._threads, _fill, file, window)
+            work.add_done_callback(_forget)
+            try:
+                await asyncio.shield(work)
+            finally:
+                # The thread must not wait for a loop that no longer waits for it.
+                file.stop()
+
+
+def _feed(packed: Unpacker, window: Window, piece: bytes) -> bool:
+    """Whether the window is full."""
+    for start in range(0, len(piece), OUTPUT_BYTES):
+        for made in packed.feed(piece[start : start + OUTPUT_BYTES]):
+            window.take(made)
+            if window.is_full:
+                return True
+    return False
+
+
+def _end(packed: Unpacker, window: Window) -> None:
+    for made in packed.end():
+        window.take(made)
+        if window.is_full:
+            return
+
+
+def _fill(file: RandomAccess, window: Window) -> None:
+    for made in parquet_lines(file):
+        window.take(made)
+        if window.is_full:
+            return
+
+
+def _forget(work: "asyncio.Future[None]") -> None:
+    """An error that nobody waits for any more is no news."""
+    if not work.cancelled():
+        work.exception()
+
+
+async def _bytes(place: Place, offset: int, length: int) -> bytes:
+    async with aclosing(place.storage.read(place.path.path, offset=offset, length=length)) as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+def _near(head: bytes, offset: int, length: int) -> Excerpt:
+    before = head[max(offset - LOOK_BACK_BYTES, 0) : offset]
+    return Excerpt(offset, length, head[:START_BYTES], before, head[offset:])
+
+
+async def _far(place: Place, head: bytes, offset: int, length: int) -> Excerpt:
+    around = await _bytes(place, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
+    return Excerpt(offset, length, head[:START_BYTES], around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
