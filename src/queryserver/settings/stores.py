@@ -143,6 +143,10 @@ class AzureAccountSettings(Section):
     """Tenant."""
     account_key: Secret = NO_SECRET
     """Key of the storage account, instead of an application."""
+    sas_token: Secret = NO_SECRET
+    """Shared access signature, instead of a key or an application."""
+    login_url: Text = "https://login.microsoftonline.com"
+    """Address of the login service, another one in sovereign clouds."""
 
 
 class AbfsClusterSettings(Section):
@@ -152,6 +156,10 @@ class AbfsClusterSettings(Section):
     """Name of the file system, `abfs://container@account.dfs.core.windows.net`."""
     webhdfs_url: Text = ""
     """Address of the service, `https://…`."""
+    blob_url: Text = ""
+    """Address of the Blob service, used without a hierarchical namespace; empty: made from `webhdfs_url`."""
+    hierarchical_namespace: Flag = True
+    """Whether the account has directories of its own; without, nothing is renamed and there are no permissions."""
     default_home_path: Text = ""
     """Home of users."""
 

@@ -1,0 +1,180 @@
+"""Files on their way into a flat account: one put, or blocks that are seen once they are committed.
+
+A commit drops all blocks of that name that it does not list. So the parts of a file, which take their time, gather
+under a name of their own.
+"""
+
+import base64
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+
+import httpx
+
+from queryserver.domain.errors import ChangedMeanwhile, NotADirectory, PathExists, VerificationFailed
+from queryserver.domain.files import FileStatus
+from queryserver.domain.storage_names import RESERVED_PREFIX
+from queryserver.interfaces.storage import PartPlan, StoredPart
+from queryserver.storages.adls import entries
+from queryserver.storages.adls.blob_calls import BlobCalls, block_name
+from queryserver.storages.adls.blob_tree import FlatTree
+from queryserver.storages.adls.errors import AzureFailure
+from queryserver.storages.adls.places import AzurePlace, unfinished
+from queryserver.storages.adls.transfers import Reader, blocks_of, drained, exactly, joined_size, part_length
+
+_MOST_BLOCKS = 50_000
+_COMMIT_TRIES = 5
+
+Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
+"""Gives a file its name under the condition of these headers."""
+
+
+class FlatUploads:
+    """Raises AzureFailure besides domain errors."""
+
+    def __init__(self, calls: BlobCalls, tree: FlatTree, reader: Reader, block_bytes: int) -> None:
+        self._calls = calls
+        self._tree = tree
+        self._reader = reader
+        self._block_bytes = block_bytes
+
+    async def write(
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+    ) -> FileStatus:
+        """See `Storage.write`. Blocks that are never committed end after a week."""
+        await self._condition(place, overwrite=overwrite)
+        await self._tree.make_folders(place.parent)
+        upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
+        block_bytes = max(self._block_bytes, -(-(size_bytes or 0) // _MOST_BLOCKS))
+        async with aclosing(blocks_of(body, block_bytes)) as blocks:
+            async for block in blocks:
+                if total:
+                    names.append(block_name(f"{upload}{len(names):06d}"))
+                    await self._calls.put_block(place, names[-1], last)
+                last = block
+                total += len(block)
+        if not names:
+            return await self._put(place, last, overwrite=overwrite)
+        names.append(block_name(f"{upload}{len(names):06d}"))
+        await self._calls.put_block(place, names[-1], last)
+        del last
+        await self._verify(place, names, total)
+
+        async def commit(condition: dict[str, str]) -> httpx.Headers:
+            return await self._calls.commit(place, names, condition)
+
+        return await self._store(place, total, commit, overwrite=overwrite)
+
+    async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
+        """The service compares the digest before it gives the name."""
+        digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+        async def put(condition: dict[str, str]) -> httpx.Headers:
+            return await self._calls.put(place, content, {"content-md5": digest, **condition})
+
+        return await self._store(place, len(content), put, overwrite=overwrite)
+
+    async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
+        """Raises PathExists, ChangedMeanwhile: others replace the file all the time, or took our blocks away."""
+        for _ in range(_COMMIT_TRIES):
+            condition = await self._condition(place, overwrite=overwrite)
+            try:
+                headers = await store(condition)
+            except AzureFailure as failure:
+                if failure.code == "InvalidBlockList" and not overwrite:
+                    raise _exists(place) from None
+                if not failure.is_taken:
+                    raise
+            else:
+                modified_at = entries.time(headers.get("last-modified", ""))
+                return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
+        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+
+    async def _condition(self, place: AzurePlace, *, overwrite: bool) -> dict[str, str]:
+        """What must hold for the name to be given. Raises PathExists."""
+        current = await self._tree.blob_at(place)
+        if current is None:
+            if await self._tree.has_entries(place):
+                raise _exists(place)
+            return {"if-none-match": "*"}
+        if not overwrite or current.is_directory:
+            raise _exists(place)
+        return {"if-match": f'"{current.tag}"'}
+
+    async def _verify(self, place: AzurePlace, names: Sequence[str], total: int) -> None:
+        try:
+            sizes = await self._calls.blocks(place)
+        except AzureFailure as failure:
+            if not failure.is_missing:
+                raise
+            sizes = {}
+        if sum(sizes.get(name, 0) for name in names) != total:
+            raise VerificationFailed("The store holds other bytes than were sent.")
+
+    async def begin_parts(self, place: AzurePlace) -> str:
+        """Raises PathNotFound, NotADirectory."""
+        if not (await self._tree.find(place.parent)).is_directory:
+            raise NotADirectory(f"abfs://{place.parent.path} is not a directory.")
+        staging = secrets.token_hex(16)
+        await self._calls.put(unfinished(place, staging), b"", {"if-none-match": "*"})
+        return staging
+
+    async def write_part(
+        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
+    ) -> StoredPart:
+        """A block that replaces the former one of that index when it is complete."""
+        length = part_length(plan, index)
+        # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
+        await self._calls.touch(staged)
+        if length:
+            async with aclosing(exactly(body, length)) as content:
+                await self._calls.stream_block(staged, _part_name(index), content, length)
+        else:
+            await drained(body)
+        return StoredPart(index, length, receipt="")
+
+    async def join_parts(
+        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """A blob of a reserved name, of which the file is made. Committed parts may be committed again."""
+        staged, total = unfinished(place, staging), joined_size(plan, parts)
+        await self._condition(place, overwrite=overwrite)
+        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
+        await self._verify(staged, names, total)
+        await self._calls.commit(staged, names, {})
+        async with aclosing(self._reader.read(staged, 0, None, None)) as body:
+            status = await self.write(place, body, overwrite=overwrite, size_bytes=total)
+        if status.size_bytes != total:
+            raise VerificationFailed("The store holds other bytes than were sent.")
+        await self.discard(staged)
+        return status
+
+    async def discard(self, staged: AzurePlace) -> None:
+        """Its blocks end with the blob."""
+        await self._tree.delete_blob(staged)
+
+    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
+        """See `Storage.sweep_leftovers`."""
+        prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
+        await self._tree.find(folder)
+        marker, swept = "", 0
+        while True:
+            page = await self._calls.blobs(folder.container, prefix, marker=marker, delimiter=True)
+            for item in page.items:
+                written_at = entries.time(item.last_modified)
+                if not item.is_prefix and written_at is not None and written_at < before:
+                    await self.discard(folder.child(item.name.rpartition("/")[2]))
+                    swept += 1
+            if not page.marker:
+                return swept
+            marker = page.marker
+
+
+def _part_name(index: int) -> str:
+    return block_name(f"{index:06d}")
+
+
+def _exists(place: AzurePlace) -> PathExists:
+    return PathExists(f"abfs://{place.path} exists.")

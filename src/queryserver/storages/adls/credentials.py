@@ -1,0 +1,161 @@
+"""How calls to an Azure storage account are authorized: account key, shared access signature, or an application."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from queryserver.domain.errors import ConfigurationError
+from queryserver.storages.adls.errors import AzureFailure
+from queryserver.storages.adls.signing import signature
+
+_SCOPE = "https://storage.azure.com/.default"
+_REFRESH_BEFORE_S = 300.0
+_SHORTEST_LIFE_S = 30.0
+
+AskForToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
+"""Posts a form to an address; the JSON object of the answer. Raises AzureFailure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKey:
+    """The key of the account, which may do everything."""
+
+    account: str
+    key: str
+    """Base64, as the portal shows it."""
+
+    def __repr__(self) -> str:
+        return f"SharedKey({self.account})"
+
+
+@dataclass(frozen=True, slots=True)
+class SasToken:
+    """A shared access signature: query parameters, with or without the question mark."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "SasToken()"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """An application of a tenant (OAuth 2.0 client credentials)."""
+
+    tenant_id: str
+    client_id: str
+    client_secret: str
+    login_url: str = "https://login.microsoftonline.com"
+    """Sovereign clouds have others."""
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials({self.tenant_id})"
+
+
+class Authorizer(Protocol):
+    """Gives calls what the account wants to see."""
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
+        ...
+
+    def refused(self) -> None:
+        """The account did not accept what was given."""
+        ...
+
+
+def authorizer(credential: SharedKey | SasToken | ClientCredentials, ask: AskForToken) -> Authorizer:
+    """For one account. Raises ConfigurationError: the key is no base64."""
+    match credential:
+        case SharedKey():
+            return _SharedKeyAuthorizer(credential)
+        case SasToken():
+            return _SasAuthorizer(credential)
+        case ClientCredentials():
+            return _TokenAuthorizer(credential, ask)
+
+
+class _SharedKeyAuthorizer:
+    def __init__(self, credential: SharedKey) -> None:
+        self._account = credential.account
+        try:
+            self._key = base64.b64decode(credential.key, validate=True)
+        except binascii.Error:
+            raise ConfigurationError(["azure.azure_accounts: account_key is not base64."]) from None
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        path, query = url.raw_path.decode().partition("?")[0], url.params.multi_items()
+        signed = signature(self._key, self._account, method, path, query, headers)
+        headers["authorization"] = f"SharedKey {self._account}:{signed}"
+        return url
+
+    def refused(self) -> None:
+        pass
+
+
+class _SasAuthorizer:
+    def __init__(self, credential: SasToken) -> None:
+        self._parameters = credential.token.strip().lstrip("?&")
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
+        query = url.query.decode()
+        return url.copy_with(query=f"{query}&{self._parameters}".lstrip("&").encode())
+
+    def refused(self) -> None:
+        pass
+
+
+class _TokenAuthorizer:
+    """Holds one token, renews it before it ends, and asks for one at a time."""
+
+    def __init__(self, credential: ClientCredentials, ask: AskForToken) -> None:
+        self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
+        self._form = urlencode(
+            {
+                "grant_type": "client_credentials",
+                "client_id": credential.client_id,
+                "client_secret": credential.client_secret,
+                "scope": _SCOPE,
+            }
+        ).encode()
+        self._ask = ask
+        self._asking = asyncio.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+        self._ends_at = 0.0
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
+        now = asyncio.get_running_loop().time
+        async with self._asking:
+            if now() >= self._renew_at:
+                try:
+                    await self._renew(now)
+                except AzureFailure:
+                    # A login service that is down for a while harms nobody whose token still lives.
+                    if now() >= self._ends_at:
+                        raise
+            headers["authorization"] = f"Bearer {self._token}"
+        return url
+
+    async def _renew(self, now: Callable[[], float]) -> None:
+        asked_at = now()
+        answer = await self._ask(self._url, self._form)
+        token, life = answer.get("access_token"), answer.get("expires_in")
+        if not isinstance(token, str) or not isinstance(life, int | float | str):
+            raise AzureFailure(502, "InvalidToken", "The login service gave no token.")
+        try:
+            life_s = max(float(life), _SHORTEST_LIFE_S)
+        except ValueError:
+            raise AzureFailure(502, "InvalidToken", "The login service gave no token.") from None
+        self._token = token
+        self._ends_at = asked_at + life_s
+        self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
+
+    def refused(self) -> None:
+        self._renew_at = self._ends_at = 0.0

@@ -1,0 +1,223 @@
+"""The Storage over a hierarchical account: directories, permissions and owners of its own, renames in one step."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+from queryserver.domain.errors import (
+    BucketListingDenied,
+    DirectoryNotEmpty,
+    NotADirectory,
+    NotAFile,
+    PathExists,
+    RootNotAllowed,
+    TargetInsideSource,
+)
+from queryserver.domain.files import FileStatus
+from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
+from queryserver.storages.adls import entries
+from queryserver.storages.adls.account import AzureAccount
+from queryserver.storages.adls.containers import make_container
+from queryserver.storages.adls.dfs_calls import DfsCalls, is_directory
+from queryserver.storages.adls.dfs_tree import HierarchicalTree
+from queryserver.storages.adls.dfs_uploads import HierarchicalUploads
+from queryserver.storages.adls.errors import AzureFailure, azure_errors
+from queryserver.storages.adls.http import AzureClient
+from queryserver.storages.adls.places import AzurePlace, file_place, place_of, unfinished
+from queryserver.storages.adls.transfers import Reader, same_size
+
+_DIRECTORY = 0o777
+
+
+class HierarchicalStorage:
+    """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
+
+    def __init__(self, account: AzureAccount, client: AzureClient) -> None:
+        self._account = account
+        self._calls = DfsCalls(client)
+        self._tree = HierarchicalTree(self._calls)
+        self._reader = Reader(client, self._tree.find, is_directory)
+        self._uploads = HierarchicalUploads(self._calls, self._tree, account)
+
+    async def stat(self, path: str) -> FileStatus:
+        """See the Protocol."""
+        place = place_of(path)
+        if place is None:
+            return entries.directory("")
+        with azure_errors(path):
+            return await self._tree.find(place)
+
+    async def list_directory(
+        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
+    ) -> AsyncGenerator[Batch]:
+        """See the Protocol."""
+        place = place_of(path)
+        with azure_errors(path):
+            if place is not None:
+                async with aclosing(self._tree.list_directory(place, cursor, batch_size)) as batches:
+                    async for batch in batches:
+                        yield batch
+                return
+            try:
+                async with aclosing(self._tree.list_containers(cursor, batch_size)) as batches:
+                    async for batch in batches:
+                        yield batch
+            except AzureFailure as failure:
+                if failure.status == 403:
+                    raise BucketListingDenied("the account refuses it.") from None
+                raise
+
+    async def read(
+        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        """See the Protocol."""
+        place = place_of(path)
+        if place is None or place.is_container:
+            raise NotAFile("A container is not a file.")
+        with azure_errors(path):
+            async with aclosing(self._reader.read(place, offset, length, version)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def write(
+        self,
+        path: str,
+        body: AsyncIterator[bytes],
+        *,
+        overwrite: bool,
+        size_bytes: int | None = None,  # noqa: ARG002 appends need none
+    ) -> FileStatus:
+        """See the Protocol."""
+        place = file_place(path)
+        with azure_errors(path):
+            return await self._uploads.write(place, body, overwrite=overwrite)
+
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
+        with azure_errors(path):
+            if "/" not in path:
+                allowed = self._account.allow_container_creation
+                await make_container(path, self._tree.find, self._calls.create_container, is_allowed=allowed)
+                return
+            place = file_place(path)
+            umask = self._account.umask if permissions is None else 0
+            try:
+                await self._calls.create(place, "directory", _DIRECTORY if permissions is None else permissions, umask)
+            except AzureFailure as failure:
+                if failure.is_taken:
+                    raise PathExists(f"abfs://{path} exists.") from None
+                if failure.status in {400, 404, 409}:
+                    await self._tree.refuse_file_above(place)
+                raise
+
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
+        """See the Protocol. Streamed through this service."""
+        from_place, to_place = file_place(source), file_place(target)
+        with azure_errors(source):
+            found = await self._tree.find(from_place)
+        if not found.is_file:
+            raise NotAFile(f"abfs://{source} is not a file.")
+        async with aclosing(self.read(source, version=found)) as body:
+            with azure_errors(target):
+                return same_size(found, await self._uploads.write(to_place, body, overwrite=overwrite))
+
+    async def delete(self, path: str, *, recursive: bool) -> None:
+        """See the Protocol."""
+        place = place_of(path)
+        if place is None:
+            raise RootNotAllowed("The root stays.")
+        with azure_errors(path):
+            if not place.is_container:
+                await self._tree.find(place)
+                await self._calls.delete(place, recursive=recursive)
+                return
+            if (await self._calls.paths(place, "", 1)).items:
+                raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
+            await self._calls.delete_container(place.container)
+
+    def can_rename(self, source: str, target: str) -> bool:
+        """Within a container."""
+        return source.partition("/")[0] == target.partition("/")[0]
+
+    async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """See the Protocol."""
+        from_place, to_place = place_of(source), place_of(target)
+        if from_place is None or from_place.is_container:
+            raise RootNotAllowed("Containers stay where they are.")
+        if to_place is None or to_place.is_container:
+            raise PathExists(f"abfs://{target} is a container.")
+        if source == target:
+            raise PathExists("Source and target are one.")
+        if target.startswith(f"{source}/"):
+            raise TargetInsideSource("The target lies inside the source.")
+        with azure_errors(source):
+            found = await self._tree.find(from_place)
+        with azure_errors(target):
+            condition = await self._rename_condition(found, to_place, overwrite=overwrite)
+            try:
+                await self._calls.rename(from_place, to_place, condition)
+            except AzureFailure as failure:
+                if failure.is_taken and "if-none-match" in condition:
+                    raise PathExists(f"abfs://{target} exists.") from None
+                raise
+
+    async def _rename_condition(self, source: FileStatus, target: AzurePlace, *, overwrite: bool) -> dict[str, str]:
+        with azure_errors(target.parent.path):
+            if not (await self._tree.find(target.parent)).is_directory:
+                raise NotADirectory(f"abfs://{target.parent.path} is not a directory.")
+        there = await self._tree.find_or_none(target)
+        if there is None:
+            return {"if-none-match": "*"}
+        if not overwrite or not there.is_file or not source.is_file:
+            raise PathExists(f"abfs://{target.path} exists.")
+        return {"if-match": f'"{there.tag}"'}
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        """See `ModeStorage`."""
+        await self._set_access(path, {"x-ms-permissions": f"{permissions:04o}"})
+
+    async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
+        """See `OwnedStorage`. Owners are object ids of the directory service, or `$superuser`."""
+        headers = {"x-ms-owner": owner, "x-ms-group": group}
+        await self._set_access(path, {name: value for name, value in headers.items() if value is not None})
+
+    async def _set_access(self, path: str, headers: dict[str, str]) -> None:
+        place = place_of(path)
+        if place is None or place.is_container:
+            raise RootNotAllowed("Containers have no permissions.")
+        with azure_errors(path):
+            await self._calls.set_access(place, headers)
+
+    async def begin_parts(self, plan: PartPlan) -> str:
+        """See the Protocol."""
+        place = file_place(plan.path)
+        with azure_errors(plan.path):
+            return await self._uploads.begin_parts(place)
+
+    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+        """See the Protocol."""
+        staged = unfinished(file_place(plan.path), staging)
+        with azure_errors(plan.path):
+            return await self._uploads.write_part(plan, staged, index, body)
+
+    async def join_parts(
+        self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """See the Protocol."""
+        place = file_place(plan.path)
+        with azure_errors(plan.path):
+            return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
+
+    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
+        """See the Protocol."""
+        staged = unfinished(file_place(plan.path), staging)
+        with azure_errors(plan.path):
+            await self._uploads.discard(staged)
+
+    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+        """See the Protocol."""
+        place = place_of(path)
+        if place is None:
+            return 0
+        with azure_errors(path):
+            return await self._uploads.sweep(place, datetime.now(UTC) - timedelta(seconds=older_than_s))
