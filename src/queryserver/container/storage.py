@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from queryserver.container.storages import file, s3a
+from queryserver.container.storages import abfs, file, s3a
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
 from queryserver.db.storage_operations import StorageOperations
@@ -36,7 +36,7 @@ _UNPACKING_THREADS = 4
 
 Builder = Callable[[Settings], FileSystem | None]
 
-BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({Scheme.S3A: s3a.build, Scheme.FILE: file.build})
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({Scheme.S3A: s3a.build, Scheme.FILE: file.build, Scheme.ABFS: abfs.build})
 """What makes the store of a scheme; None when the settings have none."""
 
 
