@@ -8,6 +8,8 @@ from queryserver.api.v1.storage import (
     download,
     filesystems,
     listing,
+    moving,
+    operations,
     trash,
     viewing,
     views,
@@ -24,5 +26,7 @@ routes = [
     *creating.saving.routes,
     *attributes_changing.router.routes,
     *deleting.router.routes,
+    *moving.router.routes,
+    *operations.router.routes,
     *trash.router.routes,
 ]
