@@ -17,14 +17,18 @@ from typing import Any
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
+from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import (
+    ClusterFileSystem,
     FileSystem,
     ModeStorage,
+    OwnedStorage,
     RenamingStorage,
+    ReplicatedStorage,
     Storage,
     SummarizedStorage,
     TrashStorage,
@@ -88,6 +92,17 @@ ADAPTERS = (
     Adapter(ModeStorage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(TrashStorage, "queryserver.storages.local.file_system", "UserStorage"),
     Adapter(FileSystem, "queryserver.storages.local.file_system", "LocalFileSystem"),
+    Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
+    Adapter(RenamingStorage, "tests.fakes.storage", "Renames"),
+    Adapter(TrashStorage, "tests.fakes.storage", "Trashes"),
+    Adapter(ReplicatedStorage, "tests.fakes.storage", "Replicates"),
+    Adapter(SummarizedStorage, "tests.fakes.storage", "SumsUp"),
+    Adapter(ModeStorage, "tests.fakes.storage", "HasModes"),
+    Adapter(OwnedStorage, "tests.fakes.storage", "HasOwners"),
+    Adapter(FileSystem, "tests.fakes.storage", "MemoryFileSystem"),
+    Adapter(ClusterFileSystem, "tests.fakes.storage", "MemoryCluster"),
+    Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
+    Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
 )
 
@@ -119,6 +134,19 @@ CATALOG_TESTS = {
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
     "test_sqlalchemy_catalog.py": ("TestSqlalchemyCatalog",),
     "test_trino_catalog.py": ("TestTrinoCatalog",),
+}
+
+# Test classes that inherit the storage contract, by file.
+STORAGE_TESTS = {
+    "test_fake_storage.py": (
+        "TestMemoryStorage",
+        "TestFaultyStorage",
+        "TestMemoryLikeHdfs",
+        "TestMemoryLikeS3",
+        "TestFaultyFileSystem",
+        "TestFaultyLikeS3",
+    ),
+    "test_local_storage.py": ("TestLocalHome", "TestLocalShared", "TestLocalAdministrator", "TestPrivateStorage"),
 }
 
 # Test classes that inherit the rules of broken lines, by file; a file without classes says its DIALECTS itself.
@@ -187,7 +215,12 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
 
 @pytest.mark.parametrize(
     ("contract", "registered"),
-    [("EngineContract", ENGINE_TESTS), ("CatalogContract", CATALOG_TESTS), ("FaultsContract", FAULT_TESTS)],
+    [
+        ("EngineContract", ENGINE_TESTS),
+        ("CatalogContract", CATALOG_TESTS),
+        ("FaultsContract", FAULT_TESTS),
+        ("StorageContract", STORAGE_TESTS),
+    ],
 )
 def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
     """Else it would be missing in the support table."""
@@ -198,8 +231,8 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
 
 @pytest.mark.parametrize(
     ("contract", "at_least", "registered"),
-    [(EngineContract, 45, ENGINE_TESTS), (CatalogContract, 30, CATALOG_TESTS)],
-    ids=["engines", "catalogues"],
+    [(EngineContract, 45, ENGINE_TESTS), (CatalogContract, 30, CATALOG_TESTS), (StorageContract, 45, STORAGE_TESTS)],
+    ids=["engines", "catalogues", "storages"],
 )
 def test_the_suite_ran_over_every_adapter(
     contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]

@@ -115,7 +115,10 @@ class Storage(Protocol):
         ...
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Make a directory and its missing parents. Raises PathExists when there is anything of that name."""
+        """Make a directory and its missing parents. Raises PathExists when there is anything of that name.
+
+        Stores with a trash give `permissions` to the missing parents, too.
+        """
         ...
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:

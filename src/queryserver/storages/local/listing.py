@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from threading import Lock
 
 from queryserver.domain.errors import StorageError
@@ -44,7 +44,8 @@ class Listing:
                 raise StorageError(f"The listing of {self._path} was ended.")
             if self._directory < 0:
                 self._begin()
-            names = list(islice(self._following(), max(size, 1)))
+            ahead = () if self._ahead is None else (self._ahead,)
+            names = list(islice(chain(ahead, self._names), max(size, 1)))
             self._count += len(names)
             self._ahead = next(self._names, None)
             entries = (self._entry(name) for name in names)
@@ -76,11 +77,6 @@ class Listing:
             found = opened.enter_context(os.scandir(self._directory))
             self._names = (e.name for e in found if is_name(e.name) and self._shows(self._prefix + e.name))
             self._open = opened.pop_all()
-
-    def _following(self) -> Iterator[str]:
-        if self._ahead is not None:
-            yield self._ahead
-        yield from self._names
 
     def _entry(self, name: str) -> FileStatus | None:
         """None when it is gone meanwhile."""

@@ -95,8 +95,13 @@ class PartUpload:
         self._file = -1
         self._size_bytes = 0
 
+    def open(self) -> None:
+        """Raises PathNotFound without staging place."""
+        with self._lock, file_errors(self._plan.path):
+            self._open()
+
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end. Raises VerificationFailed when the part gets too long, PathNotFound without staging."""
+        """Add bytes at the end. Raises VerificationFailed when the part gets too long."""
         with self._lock, file_errors(self._plan.path):
             self._open()
             self._size_bytes += len(piece)

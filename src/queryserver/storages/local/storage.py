@@ -24,6 +24,10 @@ Ended_co = TypeVar("Ended_co", covariant=True)
 class Incoming(Protocol[Ended_co]):
     """Bytes on their way in."""
 
+    def open(self) -> None:
+        """Refuse what cannot end well before the first byte is taken."""
+        ...
+
     def write(self, piece: bytes) -> None:
         """Add bytes at the end."""
         ...
@@ -95,9 +99,7 @@ class LocalStorage:
     ) -> FileStatus:
         """See the Protocol."""
         self._access.check_change(path)
-        upload = Upload(self._tree, path, overwrite=overwrite)
-        await self._threads.run(upload.open)
-        return await self._take(upload, body)
+        return await self._take(Upload(self._tree, path, overwrite=overwrite), body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Of several that make one directory at a time, one succeeds."""
@@ -178,6 +180,7 @@ class LocalStorage:
     async def _take(self, incoming: Incoming[Ended], body: AsyncIterator[bytes]) -> Ended:
         """Give bytes to what takes them. A failure or a cancel leaves nothing behind."""
         try:
+            await self._threads.run(incoming.open)
             async for piece in body:
                 await self._threads.run(incoming.write, piece)
             return await self._threads.run(incoming.commit)

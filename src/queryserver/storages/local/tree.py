@@ -67,11 +67,11 @@ class Tree:
             return os.dup(parent), name
 
     def make_directory(self, path: str, permissions: int | None) -> None:
-        """Make one directory that was not there, and its missing parents, durably."""
+        """Make one directory that was not there, and its missing parents, durably; all with `permissions` if given."""
         names = names_of(path)
         if not names:
             raise PathExists("The root of the store exists.")
-        with file_errors(path), self.parent(path, make=True) as (parent, name):
+        with file_errors(path), self.parent(path, make=True, permissions=permissions) as (parent, name):
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
     def ensure_directory(self, path: str) -> None:
@@ -108,12 +108,12 @@ class Tree:
                 os.fsync(old_parent)
 
     @contextmanager
-    def parent(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+    def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
         """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
         names = names_of(path)
         if not names:
             raise InvalidPath("The root of the store cannot be used for this.")
-        with self._walk(names[:-1], make=make) as directory:
+        with self._walk(names[:-1], make=make, permissions=permissions) as directory:
             yield directory, names[-1]
 
     @contextmanager
@@ -123,26 +123,26 @@ class Tree:
             yield directory
 
     @contextmanager
-    def _walk(self, names: tuple[str, ...], *, make: bool) -> Generator[int]:
+    def _walk(self, names: tuple[str, ...], *, make: bool, permissions: int | None = None) -> Generator[int]:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StorageUnavailable("The root of the store is gone.") from error
         try:
             for depth, name in enumerate(names, start=1):
-                inner = self._enter_or_make(directory, names[:depth]) if make else enter(directory, name)
+                inner = self._enter_or_make(directory, names[:depth], permissions) if make else enter(directory, name)
                 os.close(directory)
                 directory = inner
             yield directory
         finally:
             os.close(directory)
 
-    def _enter_or_make(self, parent: int, names: tuple[str, ...]) -> int:
+    def _enter_or_make(self, parent: int, names: tuple[str, ...], permissions: int | None) -> int:
         try:
             return enter(parent, names[-1])
         except FileNotFoundError:
             with suppress(FileExistsError):
-                _make(parent, names[-1], self._directory_mode(names))
+                _make(parent, names[-1], self._directory_mode(names) if permissions is None else permissions)
             return enter(parent, names[-1])
 
     @contextmanager
