@@ -66,6 +66,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/check_operations.py
 	$(BIN)/python scripts/document_settings.py --check
 	$(BIN)/python scripts/document_engines.py --check
+	$(BIN)/python scripts/document_storage.py --check
 
 ##@ Generate
 
@@ -81,6 +82,7 @@ openapi: $(DEV) ## Write openapi/openapi.json from the routes
 docs: models openapi ## Refresh everything that is generated from the specification, the settings, the engine suites
 	$(BIN)/python scripts/document_settings.py
 	$(BIN)/python scripts/document_engines.py
+	$(BIN)/python scripts/document_storage.py
 
 .PHONY: lock
 lock: $(DEV) ## Pin the newest allowed packages, with hashes, in the lock files

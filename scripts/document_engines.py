@@ -4,7 +4,6 @@ A row is a capability that tests are marked with, a column an engine. A cell is 
 the tests they inherit, their `known_failures`, and the facts they declare. No cell is written by hand.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,16 @@ from types import MappingProxyType, ModuleType
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
+from scripts.support_table import (  # noqa: E402 the project is no installed package
+    Footnotes,
+    Page,
+    Proved,
+    Suite,
+    is_test,
+    names_in,
+    rendered,
+    suite_of,
+)
 from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS  # noqa: E402 as above
 
@@ -60,6 +69,7 @@ CAPABILITIES = (
 """All names that the mark `capability` may have, in the order of the table."""
 
 SCRIPTED = "scripted peer"
+_MARK = "capability"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,57 +102,18 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """What one test class, or one module of plain tests, proves: capability to test to the reasons of its failures."""
-
-    peer: str
-    proved: Mapping[str, Mapping[str, tuple[str, ...]]]
-
-    def verdict(self, capability: str) -> str:
-        """`yes`, `part`, `no`, or nothing when no test is about it."""
-        failing = [bool(reasons) for reasons in self.proved.get(capability, {}).values()]
-        if not failing:
-            return ""
-        return "no" if all(failing) else "part" if any(failing) else "yes"
-
-    def reasons(self, capability: str) -> Iterator[str]:
-        """Why tests about it fail."""
-        for reasons in self.proved.get(capability, {}).values():
-            yield from reasons
-
-
-class Footnotes:
-    """Reasons by number; the same reason has one number."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def mark(self, texts: Iterator[str]) -> str:
-        """The numbers to put behind a cell."""
-        numbers = dict.fromkeys(self._number(text) for text in texts)
-        return "".join(f" [{number}]" for number in numbers)
-
-    def _number(self, text: str) -> int:
-        if text not in self.texts:
-            self.texts.append(text)
-        return self.texts.index(text) + 1
-
-
 def table() -> str:
     """The part of the page between the two comments."""
     footnotes = Footnotes()
     engines = [column.engine() for column in COLUMNS]
     suites = [list(_suites(column)) for column in COLUMNS]
     facts = [_facts(column) for column in COLUMNS]
-    rows = [["", *(column.name for column in COLUMNS)], ["---"] * (len(COLUMNS) + 1)]
+    rows = [["", *(column.name for column in COLUMNS)]]
     for capability in CAPABILITIES:
         cells = (_cell(capability, *parts, footnotes) for parts in zip(engines, suites, facts, strict=True))
         rows.append([capability, *cells])
     rows.append(["**Tested with**", *(_peers(column) for column in COLUMNS)])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    notes = [f"{number}. {text}." for number, text in enumerate(footnotes.texts, 1)]
-    return "\n".join([*lines, "", *notes])
+    return rendered(rows, footnotes)
 
 
 def _cell(capability: str, engine: Engine, suites: list[Suite], facts: CatalogFacts | None, notes: Footnotes) -> str:
@@ -165,43 +136,13 @@ def _suites(column: Column) -> Iterator[Suite]:
             if not class_names and column.name in module.DIALECTS:
                 yield Suite(module.TESTED_WITH, _proved_by_module(module))
             if column.tests == file.split("_")[1]:
-                yield from (_suite(getattr(module, name)) for name in class_names)
+                yield from (suite_of(getattr(module, name), _MARK, CAPABILITIES) for name in class_names)
 
 
-def _suite(tests: type) -> Suite:
-    proved: dict[str, dict[str, tuple[str, ...]]] = {}
-    for owner in tests.__mro__:
-        whole = _names_in(vars(owner).get("pytestmark", ()))
-        for name, member in vars(owner).items():
-            for capability in (*whole, *_names_in(getattr(member, "pytestmark", ()))) if _is_test(name) else ():
-                proved.setdefault(capability, {})[name] = tuple(_reasons(tests, name))
-    if not tests.tested_with:
-        raise SystemExit(f"{tests.__module__}.{tests.__name__} does not say what it was tested with")
-    return Suite(tests.tested_with, proved)
-
-
-def _proved_by_module(module: ModuleType) -> dict[str, dict[str, tuple[str, ...]]]:
+def _proved_by_module(module: ModuleType) -> Proved:
     marks = module.pytestmark if isinstance(module.pytestmark, list) else [module.pytestmark]
-    return {capability: {name: () for name in vars(module) if _is_test(name)} for capability in _names_in(marks)}
-
-
-def _reasons(tests: type, name: str) -> Iterator[str]:
-    for declared, mark in getattr(tests, "known_failures", {}).items():
-        if declared.partition("[")[0] == name:
-            reason = mark.args[0] if mark.args else mark.kwargs["reason"]
-            reason = re.sub(r" \(Contract [^)]*\)", "", reason)
-            yield f"{reason[0].upper()}{reason[1:]} (`{mark.name}`)"
-
-
-def _names_in(marks: object) -> list[str]:
-    found = [mark.args[0] for mark in marks if mark.name == "capability"]  # type: ignore[attr-defined]
-    if unknown := set(found) - set(CAPABILITIES):
-        raise SystemExit(f"not in CAPABILITIES: {sorted(unknown)}")
-    return found
-
-
-def _is_test(name: str) -> bool:
-    return name.startswith("test_")
+    tests = {name: () for name in vars(module) if is_test(name)}
+    return dict.fromkeys(names_in(marks, _MARK, CAPABILITIES), tests)
 
 
 def _module(file: str) -> ModuleType:
@@ -273,27 +214,8 @@ _DECIDED: Mapping[str, Callable[[Engine, CatalogFacts | None], str]] = {
 }
 
 
-def document(text: str) -> str:
-    """The page with the table put in its place."""
-    before, _, rest = text.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{TARGET.name} lacks its comments {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
-def main() -> int:
-    """Exit code."""
-    written = TARGET.read_text(encoding="utf-8")
-    text = document(written)
-    if "--check" in sys.argv:
-        if written == text:
-            return 0
-        print(f"{TARGET.name} is not up to date: run make docs")
-        return 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+PAGE = Page(TARGET, BEGIN, END, table)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.main())

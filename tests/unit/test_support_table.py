@@ -1,14 +1,18 @@
-"""The support table of docs/engines.md says what the suites say."""
+"""The support tables of the documentation say what the suites say."""
 
 import pytest
-from scripts.document_engines import CAPABILITIES, COLUMNS, TARGET, Suite, document, table
+from scripts import document_engines, document_storage
+from scripts.document_engines import CAPABILITIES, COLUMNS, table
+from scripts.support_table import Page, Suite
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
 from queryserver.container.interfaces.registry import INTERFACES
 
 
-def test_the_page_is_up_to_date() -> None:
-    assert TARGET.read_text() == document(TARGET.read_text()), "run make docs"
+@pytest.mark.parametrize("page", [document_engines.PAGE, document_storage.PAGE], ids=["engines", "storage"])
+def test_the_page_is_up_to_date(page: Page) -> None:
+    written = page.target.read_text()
+    assert written == page.document(written), "run make docs"
 
 
 def test_every_tested_engine_has_a_column() -> None:
