@@ -6,12 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from queryserver.container.storages import abfs, file, s3a
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
 from queryserver.db.storage_operations import StorageOperations
 from queryserver.domain.files import Scheme
+from queryserver.db.storage_transfers import StorageTransfers
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
@@ -25,8 +27,11 @@ from queryserver.services.storage.downloading import FileDownloads
 from queryserver.services.storage.filesystems import FileSystems
 from queryserver.services.storage.listing import ListingLimits, Listings
 from queryserver.services.storage.operations import Operations, OperationTimes
+from queryserver.services.storage.moving import Moving, final_body
 from queryserver.services.storage.stores import Stores
 from queryserver.services.storage.trash import Trash
+from queryserver.services.storage.targets import Targets
+from queryserver.services.storage.transfers import TransferParts, Transfers
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
@@ -60,6 +65,8 @@ async def open_storage(
         times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)
         operations = Operations(StorageOperations(ground.database), times)
         await stack.enter_async_context(operations.running())
+        transfers = Transfers(_transfer_parts(ground, stores))
+        await stack.enter_async_context(transfers.running())
         audit = StorageAudit(AuditLog())
         rules = extension_rules(ground.settings)
         unpacking = stack.enter_context(ThreadPoolExecutor(_UNPACKING_THREADS, thread_name_prefix="unpacking"))
@@ -74,6 +81,10 @@ async def open_storage(
             creations=Creations(stores, rules, audit),
             attributes=Attributes(stores, audit),
             deletions=Deletions(stores, audit),
+            uploading=upload_services(
+                UploadGround(ground.settings, ground.database, ground.threads, stores, rules, audit)
+            ),
+            moving=Moving(Targets(stores, rules), transfers, audit),
             trash=Trash(stores, audit),
         )
 
@@ -81,6 +92,16 @@ async def open_storage(
 def _listing_limits(settings: Settings) -> ListingLimits:
     filebrowser = settings.filebrowser
     return ListingLimits(
+def _transfer_parts(ground: StorageGround, stores: Stores) -> TransferParts:
+    return TransferParts(
+        owner=uuid4().hex,
+        records=StorageTransfers(ground.database),
+        operations=StorageOperations(ground.database),
+        stores=stores,
+        body=final_body,
+    )
+
+
         count=filebrowser.listing_count_limit,
         sort=filebrowser.listing_sort_limit,
         scan=filebrowser.listing_scan_limit,

@@ -36,6 +36,7 @@ from queryserver.services.storage.downloading import FileDownloads
 from queryserver.services.storage.filesystems import FileSystems
 from queryserver.services.storage.listing import Listings
 from queryserver.services.storage.operations import Operations
+from queryserver.services.storage.moving import Moving
 from queryserver.services.storage.stores import Stores
 from queryserver.services.storage.trash import Trash
 from queryserver.services.storage.viewing import Viewing
@@ -98,6 +99,8 @@ class Services:
     reading: Reading
     downloads: Downloads
     ending: Ending
+    uploading: UploadServices
+    moving: Moving
     history: History
     sessions: Sessions
     metadata: MetadataServices

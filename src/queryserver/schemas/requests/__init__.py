@@ -34,3 +34,6 @@ from queryserver.schemas.requests.storage_changing import PathRequest as PathReq
 from queryserver.schemas.requests.storage_changing import PathsRequest as PathsRequest
 from queryserver.schemas.requests.storage_changing import ReplicationRequest as ReplicationRequest
 from queryserver.schemas.requests.storage_changing import SaveRequest as SaveRequest
+from queryserver.schemas.requests.storage_moving import MoveRequest as MoveRequest
+from queryserver.schemas.requests.storage_moving import OperationStatusParameters as OperationStatusParameters
+from queryserver.schemas.requests.storage_moving import RenameRequest as RenameRequest

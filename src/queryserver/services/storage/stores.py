@@ -93,6 +93,18 @@ class Stores:
             raise StorageAccessDenied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
 
+    def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
+        """A store as it was seen when a work began that is ended now. Raises StorageNotConfigured."""
+        file_system = self._file_systems.get(scheme)
+        if file_system is None:
+            raise StorageNotConfigured(f"The store {scheme} is not configured.")
+        return file_system.as_user(user)
+
+    def place_of(self, path: StoragePath, user: StorageUser) -> Place:
+        """As `as_user`, with the store itself."""
+        storage = self.as_user(path.scheme, user)
+        return Place(path, self._file_systems[path.scheme], storage)
+
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
         """The stores that the caller may use."""
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]

@@ -1,0 +1,241 @@
+"""Records of moves and copies of several steps (`interfaces.storage_operations.TransferRecords`).
+
+Every write names owner and fence: a process that was taken for dead and wakes up later changes nothing.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from queryserver.db.database import Database
+from queryserver.db.statements.rows import Row
+from queryserver.domain.files import EntryKind, Scheme, StoragePath, StorageUser
+from queryserver.domain.transfers import (
+    ClaimedTransfer,
+    KeyState,
+    Transfer,
+    TransferKey,
+    TransferKind,
+    TransferLease,
+    TransferState,
+)
+
+_KEPT = "interval '7 days'"
+_MINE = "id = $1 and owner = $2 and fence = $3 and ended_at is null"
+_ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState.FAILED})
+_COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
+    target, overwrite, operation_id, state, owner, fence, started_at"""
+
+# A deletion that waits for its user to call again is given up after some days, as are records of what has ended.
+_BEGIN = f"""
+with spent as (
+    delete from storage_transfers
+    where ended_at < now() - {_KEPT} or (ended_at is null and owner is null and started_at < now() - {_KEPT})
+)
+insert into storage_transfers (
+    id, user_id, digest, username, is_admin, kind, source_scheme, source, target_scheme, target, overwrite,
+    operation_id, state, owner, lease_until
+)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'copying', $13, now() + $14::interval)
+on conflict (digest) where ended_at is null do nothing
+returning {_COLUMNS}
+"""
+
+_CLAIM_SAME = f"""
+update storage_transfers set owner = $2, fence = fence + 1, lease_until = now() + $3::interval
+where digest = any($1::bytea[]) and ended_at is null and (owner is null or lease_until < now())
+returning {_COLUMNS}
+"""
+
+_CLAIM_ORPHANS = f"""
+update storage_transfers set owner = $1, fence = fence + 1, lease_until = now() + $2::interval
+where id in (
+    select id from storage_transfers
+    where ended_at is null and owner is not null and (lease_until < now() or ($3 and owner <> $1))
+    order by started_at limit 20 for update skip locked
+)
+returning {_COLUMNS}
+"""
+
+_END = f"""
+with changed as (
+    update storage_transfers set state = $4, ended_at = now(), owner = null, lease_until = null
+    where {_MINE} returning id
+), gone as (
+    delete from storage_transfer_keys where transfer_id in (select id from changed)
+)
+select count(*) from changed
+"""
+
+_ADD_KEYS = f"""
+insert into storage_transfer_keys (
+    transfer_id, number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
+)
+select $1, key.* from storage_transfers, unnest(
+    $4::int[], $5::text[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[], $11::int[], $12::text[]
+) as key
+where {_MINE}
+"""
+
+_MARK = f"""
+update storage_transfer_keys set state = $5
+where transfer_id in (select id from storage_transfers where {_MINE}) and number = any($4::int[])
+"""
+
+
+class StorageTransfers:
+    """See the Protocol."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
+        """See the Protocol."""
+        row = await self._database.row(
+            _BEGIN,
+            uuid4(),
+            transfer.user_id,
+            transfer.digest,
+            transfer.acting.name,
+            transfer.acting.is_admin,
+            transfer.kind.value,
+            transfer.source.scheme.value,
+            transfer.source.path,
+            transfer.target.scheme.value,
+            transfer.target.path,
+            transfer.overwrite,
+            transfer.operation_id,
+            owner,
+            lease,
+        )
+        return _claimed(row) if row else None
+
+    async def claim_same(
+        self, digests: Sequence[bytes], *, owner: str, lease: timedelta
+    ) -> tuple[bool, ClaimedTransfer | None]:
+        """See the Protocol."""
+        row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
+        if row:
+            return True, _claimed(row)
+        there = await self._database.value(
+            "select exists (select from storage_transfers where digest = any($1::bytea[]) and ended_at is null)",
+            list(digests),
+        )
+        return bool(there), None
+
+    async def claim_orphans(self, *, owner: str, lease: timedelta, everything: bool) -> Sequence[ClaimedTransfer]:
+        """See the Protocol. At most 20 at once."""
+        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease, everything)]
+
+    async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
+        """See the Protocol."""
+        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
+
+    async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
+        """See the Protocol."""
+        if again_after is None:
+            return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
+        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
+
+    async def advance(self, lease: TransferLease, state: TransferState) -> bool:
+        """See the Protocol."""
+        if state in _ENDED:
+            return await self._database.value(_END, *_named(lease), state.value) == 1
+        return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
+
+    async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
+        """See the Protocol."""
+        if not keys:
+            return True
+        added = await self._database.execute(
+            _ADD_KEYS,
+            *_named(lease),
+            [key.number for key in keys],
+            [key.path for key in keys],
+            [key.kind.value for key in keys],
+            [key.size_bytes for key in keys],
+            [key.modified_at for key in keys],
+            [key.tag for key in keys],
+            [key.file_id for key in keys],
+            [key.permissions for key in keys],
+            [key.state.value for key in keys],
+        )
+        return added == len(keys)
+
+    async def keys(
+        self,
+        transfer_id: UUID,
+        *,
+        kind: EntryKind,
+        states: Sequence[KeyState],
+        limit: int,
+        after: int | None = None,
+        backwards: bool = False,
+    ) -> Sequence[TransferKey]:
+        """See the Protocol."""
+        comparison, direction = ("<", "desc") if backwards else (">", "asc")
+        rows = await self._database.fetch(
+            f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
+            from storage_transfer_keys
+            where transfer_id = $1 and kind = $2 and state = any($3::text[])
+                and ($4::int is null or number {comparison} $4)
+            order by number {direction} limit $5""",
+            transfer_id,
+            kind.value,
+            [state.value for state in states],
+            after,
+            limit,
+        )
+        return [_key(row) for row in rows]
+
+    async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
+        """See the Protocol."""
+        return await self._database.value(
+            "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
+            transfer_id,
+            [state.value for state in states],
+        )
+
+    async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
+        """See the Protocol."""
+        if not numbers:
+            return True
+        return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)
+
+    async def _changed(self, change: str, lease: TransferLease, *arguments: object) -> bool:
+        return await self._database.execute(f"update storage_transfers {change}", *_named(lease), *arguments) == 1
+
+
+def _named(lease: TransferLease) -> tuple[UUID, str, int]:
+    return lease.transfer_id, lease.owner, lease.fence
+
+
+def _claimed(row: Row) -> ClaimedTransfer:
+    return ClaimedTransfer(
+        lease=TransferLease(row["id"], row["owner"], row["fence"]),
+        transfer=Transfer(
+            user_id=row["user_id"],
+            acting=StorageUser(row["username"], is_admin=row["is_admin"]),
+            kind=TransferKind(row["kind"]),
+            source=StoragePath(Scheme(row["source_scheme"]), row["source"]),
+            target=StoragePath(Scheme(row["target_scheme"]), row["target"]),
+            overwrite=row["overwrite"],
+            operation_id=row["operation_id"],
+        ),
+        state=TransferState(row["state"]),
+        started_at=row["started_at"],
+    )
+
+
+def _key(row: Row) -> TransferKey:
+    return TransferKey(
+        number=row["number"],
+        path=row["path"],
+        kind=EntryKind(row["kind"]),
+        size_bytes=row["size_bytes"],
+        modified_at=row["modified_at"],
+        tag=row["tag"],
+        file_id=row["file_id"],
+        permissions=row["permissions"],
+        state=KeyState(row["state"]),
+    )

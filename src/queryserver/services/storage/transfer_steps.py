@@ -1,0 +1,367 @@
+"""The steps of a move or copy of several objects (Contract storage 7.3, 7.4, 7.5).
+
+Each step is recorded before and after it is taken, so that another process can tell what is there.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from queryserver.domain.errors import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    NotAFile,
+    OperationInProgress,
+    PathExists,
+    PathNotFound,
+    QueryServerError,
+    StorageError,
+    VerificationFailed,
+)
+from queryserver.domain.files import EntryKind, FileStatus, StoragePath
+from queryserver.domain.transfers import ClaimedTransfer, KeyState, TransferKey, TransferKind, TransferState
+from queryserver.interfaces.storage import ModeStorage, Storage
+from queryserver.interfaces.storage_operations import TransferRecords
+from queryserver.services.storage.operations import Progress
+from queryserver.services.storage.stores import Place
+from queryserver.services.storage.trees import attempt_each, joined, walk
+
+_WINDOW = 256
+_LISTED_AT_ONCE = 1000
+_COPIES_AT_ONCE = 8
+_STREAMS_AT_ONCE = 4
+_DELETIONS_AT_ONCE = 8
+_LINKS_TOLD = 1000
+_OWNER_BITS = 0o700
+_CREATED = (KeyState.STARTED, KeyState.COPIED)
+
+_Make = Callable[[TransferKey], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move or copy did."""
+
+    kind: TransferKind
+    source: StoragePath
+    target: StoragePath
+    skipped_links: Sequence[str] = ()
+    """The first of the links that were left out, sorted; normal form."""
+    skipped_files: Sequence[str] = ()
+    """Files above the limit of the store, sorted; normal form."""
+
+
+class TransferSteps:
+    """One transfer under its lease. Raises OperationInProgress as soon as another process has taken over."""
+
+    def __init__(
+        self, records: TransferRecords, claimed: ClaimedTransfer, source: Place, target: Place, progress: Progress
+    ) -> None:
+        self._records = records
+        self._lease = claimed.lease
+        self._transfer = claimed.transfer
+        self._from = source
+        self._to = target
+        self._progress = progress
+        self._one_store = source.path.scheme is target.path.scheme
+
+    async def copy(self, entry: FileStatus) -> None:
+        """Copy everything and check it. On failure what was made is taken away, and the error's details say so."""
+        try:
+            await self._list(entry)
+            await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
+            at_once = _COPIES_AT_ONCE if self._one_store else _STREAMS_AT_ONCE
+            await self._in_windows(EntryKind.FILE, self._copy_file, at_once=at_once)
+            await self._close_directories()
+            await self._advance(TransferState.VERIFIED)
+        except OperationInProgress:
+            raise
+        except QueryServerError as error:
+            error.details = {**(error.details or {}), "rolled_back": await self._tried_to_take_back()}
+            raise
+
+    async def finish(self) -> Moved:
+        """Delete the source, unless it is a copy. Everything is in place at the target.
+
+        Raises ChangedMeanwhile; StorageError with `state` and `remaining` when the same call may try again.
+        """
+        moved = await self._moved()
+        if not self._transfer.keeps_source:
+            await self._advance(TransferState.DELETING)
+            await self._delete_source(leaves_links=bool(moved.skipped_links))
+        await self._advance(TransferState.DONE)
+        return moved
+
+    async def take_back(self) -> None:
+        """Remove what this transfer made; nothing else."""
+        if not self._transfer.overwrite:
+            await self._remove_files()
+            await self._remove_directories()
+        await self._advance(TransferState.ROLLED_BACK)
+
+    # -------------------------------------------------------------- copying
+
+    async def _list(self, entry: FileStatus) -> None:
+        """Record every entry of the source before the first write."""
+        batch: list[TransferKey] = []
+        number = files = 0
+        async with aclosing(walk(self._from.storage, entry)) as found:
+            async for path, status in found:
+                state = self._first_state(status)
+                files += status.is_file and state is KeyState.LISTED
+                batch.append(TransferKey.of(number, path, status, state))
+                number += 1
+                if len(batch) == _LISTED_AT_ONCE:
+                    self._require(held=await self._records.add_keys(self._lease, batch))
+                    batch = []
+        self._require(held=await self._records.add_keys(self._lease, batch))
+        self._progress.expect(files)
+
+    def _first_state(self, status: FileStatus) -> KeyState:
+        if status.kind is EntryKind.UNKNOWN:
+            raise NotAFile(f"{self._from.path.child(status.name)} is neither a file nor a directory.")
+        limit = self._from.file_system.traits.max_copy_bytes
+        is_limited = self._one_store and self._transfer.keeps_source and limit is not None
+        is_too_large = is_limited and status.is_file and status.size_bytes > (limit or 0)
+        return KeyState.SKIPPED if status.kind is EntryKind.LINK or is_too_large else KeyState.LISTED
+
+    async def _in_windows(
+        self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
+    ) -> None:
+        """Make the entries of a kind, some hundred between two records."""
+        while keys := await self._keys(kind, (KeyState.LISTED,)):
+            await self._mark(keys, KeyState.STARTED)
+            attempts = await attempt_each(keys, make, at_once=at_once)
+            # What failed may be there all the same, unless somebody else's entry is what it failed for.
+            made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, PathExists)]
+            await self._mark(made, KeyState.COPIED)
+            if attempts.failed:
+                numbers = {key.number for key in made}
+                await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
+            attempts.raise_failure()
+
+    async def _make_directory(self, key: TransferKey) -> None:
+        permissions = key.permissions | _OWNER_BITS if self._keeps_modes(key) else None
+        await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
+
+    async def _close_directories(self) -> None:
+        """Give directories the mode of the source where it would have kept us from filling them."""
+        after: int | None = None
+        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), after=after, backwards=True):
+            for key in keys:
+                is_closed = self._keeps_modes(key) and key.permissions & _OWNER_BITS != _OWNER_BITS
+                if is_closed and isinstance(self._to.storage, ModeStorage):
+                    await self._to.storage.set_permissions(self._target_of(key), key.permissions)
+            after = keys[-1].number
+
+    def _keeps_modes(self, key: TransferKey) -> bool:
+        return self._one_store and key.permissions != 0 and isinstance(self._to.storage, ModeStorage)
+
+    async def _copy_file(self, key: TransferKey) -> None:
+        if self._one_store:
+            await self._copy_within(key)
+        else:
+            await self._stream(key)
+        self._progress.advance()
+
+    async def _copy_within(self, key: TransferKey) -> None:
+        copied = await self._to.storage.copy(
+            self._source_of(key), self._target_of(key), overwrite=self._transfer.overwrite
+        )
+        if copied.size_bytes != key.size_bytes:
+            now = await self._from.storage.stat(self._source_of(key))
+            if not is_unchanged(key, now):
+                raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
+            raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
+
+    async def _stream(self, key: TransferKey) -> None:
+        """To the other store, and for a move back from there: only equal digests let the source be deleted."""
+        sent = _Digest()
+        path = self._source_of(key)
+        source = self._from.storage.read(path, version=key.status(path))
+        async with aclosing(source), aclosing(sent.through(source)) as body:
+            stored = await self._to.storage.write(
+                self._target_of(key), body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
+            )
+        if stored.size_bytes == sent.size_bytes == key.size_bytes and (
+            self._transfer.keeps_source or await _digest_of(self._to.storage, self._target_of(key)) == sent.value
+        ):
+            return
+        if self._transfer.overwrite:
+            # What it replaced is gone already; broken bytes under a good name are worse than none.
+            await _delete(self._to.storage, self._target_of(key))
+        raise VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
+
+    # ------------------------------------------------------------- deleting
+
+    async def _delete_source(self, *, leaves_links: bool) -> None:
+        try:
+            await self._delete_files()
+            await self._delete_directories(leaves_links=leaves_links)
+        except (ChangedMeanwhile, DirectoryNotEmpty) as error:
+            await self._advance(TransferState.FAILED)
+            if isinstance(error, DirectoryNotEmpty):
+                raise ChangedMeanwhile("The source got new entries while it was moved; they are still there.") from None
+            raise
+        except OperationInProgress:
+            raise
+        except QueryServerError as error:
+            remaining = await self._records.count(self._lease.transfer_id, (KeyState.COPIED,))
+            await self._records.release(self._lease, again_after=None)
+            raise StorageError(
+                f"The target is complete, but the source could not be deleted: {error.message}",
+                details={"state": TransferState.DELETING.value, "remaining": remaining},
+            ) from error
+
+    async def _delete_files(self) -> None:
+        while keys := await self._keys(EntryKind.FILE, (KeyState.COPIED,)):
+            attempts = await attempt_each(keys, self._delete_file, at_once=_DELETIONS_AT_ONCE)
+            await self._mark(attempts.done, KeyState.DELETED)
+            attempts.raise_failure()
+
+    async def _delete_file(self, key: TransferKey) -> None:
+        path = self._source_of(key)
+        try:
+            now = await self._from.storage.stat(path)
+        except PathNotFound:
+            return
+        if not is_unchanged(key, now):
+            raise ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
+        await _delete(self._from.storage, path)
+
+    async def _delete_directories(self, *, leaves_links: bool) -> None:
+        """From the deepest up. One with links that were left out stays."""
+        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
+            for key in keys:
+                try:
+                    await _delete(self._from.storage, self._source_of(key))
+                except DirectoryNotEmpty:
+                    if not leaves_links:
+                        raise
+                await self._mark([key], KeyState.DELETED)
+
+    # ---------------------------------------------------------- taking back
+
+    async def _tried_to_take_back(self) -> bool:
+        """Whether nothing is left; if not, it is tried again later."""
+        try:
+            await self.take_back()
+        except QueryServerError:
+            return False
+        return True
+
+    async def _remove_files(self) -> None:
+        while keys := await self._keys(EntryKind.FILE, _CREATED):
+            attempts = await attempt_each(keys, self._remove_file, at_once=_DELETIONS_AT_ONCE)
+            await self._mark(attempts.done, KeyState.DELETED)
+            attempts.raise_failure()
+
+    async def _remove_file(self, key: TransferKey) -> None:
+        """Of what was only begun it is not known whether it is there, or somebody else's."""
+        target = self._target_of(key)
+        if key.state is KeyState.STARTED:
+            try:
+                there = await self._to.storage.stat(target)
+            except PathNotFound:
+                return
+            if not there.is_file or there.size_bytes != key.size_bytes:
+                return
+        await _delete(self._to.storage, target)
+
+    async def _remove_directories(self) -> None:
+        while keys := await self._keys(EntryKind.DIRECTORY, _CREATED, backwards=True):
+            for key in keys:
+                # What somebody else put in it stays.
+                with suppress(DirectoryNotEmpty):
+                    await _delete(self._to.storage, self._target_of(key))
+                await self._mark([key], KeyState.DELETED)
+
+    # -------------------------------------------------------------- records
+
+    async def _keys(
+        self, kind: EntryKind, states: Sequence[KeyState], *, after: int | None = None, backwards: bool = False
+    ) -> Sequence[TransferKey]:
+        return await self._records.keys(
+            self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, backwards=backwards
+        )
+
+    async def _mark(self, keys: Sequence[TransferKey], state: KeyState) -> None:
+        self._require(held=await self._records.mark(self._lease, [key.number for key in keys], state))
+
+    async def _advance(self, state: TransferState) -> None:
+        self._require(held=await self._records.advance(self._lease, state))
+
+    @staticmethod
+    def _require(*, held: bool) -> None:
+        if not held:
+            raise OperationInProgress("Another server has taken over this operation.")
+
+    async def _moved(self) -> Moved:
+        links = await self._skipped(EntryKind.LINK, at_most=_LINKS_TOLD)
+        files = await self._skipped(EntryKind.FILE)
+        return Moved(self._transfer.kind, self._from.path, self._to.path, links, files)
+
+    async def _skipped(self, kind: EntryKind, *, at_most: int | None = None) -> Sequence[str]:
+        paths: list[str] = []
+        after: int | None = None
+        while keys := await self._keys(kind, (KeyState.SKIPPED,), after=after):
+            paths += [str(self._source_path(key)) for key in keys]
+            after = keys[-1].number
+            if at_most is not None and len(paths) >= at_most:
+                break
+        return sorted(paths)[:at_most]
+
+    def _source_of(self, key: TransferKey) -> str:
+        return joined(self._from.path.path, key.path)
+
+    def _target_of(self, key: TransferKey) -> str:
+        return joined(self._to.path.path, key.path)
+
+    def _source_path(self, key: TransferKey) -> StoragePath:
+        return self._from.path.child(key.path) if key.path else self._from.path
+
+
+def is_unchanged(key: TransferKey, now: FileStatus) -> bool:
+    """Whether nothing shows that an entry changed since it was listed.
+
+    Tags decide where a store gives them: its listings may know the time of change more exactly than its answers
+    about one entry.
+    """
+    if key.tag and now.tag:
+        return (key.kind, key.size_bytes, key.tag) == (now.kind, now.size_bytes, now.tag)
+    return key.status(now.path).is_same_content(now)
+
+
+class _Digest:
+    """SHA-256 and size of what passes through."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    @property
+    def value(self) -> bytes:
+        return self._digest.digest()
+
+    async def through(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        async for piece in body:
+            self._digest.update(piece)
+            self.size_bytes += len(piece)
+            yield piece
+
+
+async def _digest_of(storage: Storage, path: str) -> bytes:
+    digest = _Digest()
+    async with aclosing(storage.read(path)) as content, aclosing(digest.through(content)) as pieces:
+        async for _ in pieces:
+            pass
+    return digest.value
+
+
+async def _delete(storage: Storage, path: str) -> None:
+    """Delete one file or an empty directory; it may be gone."""
+    try:
+        await storage.delete(path, recursive=False)
+    except PathNotFound:
+        return
