@@ -1,4 +1,4 @@
-"""Azurite, the emulator of Azure's Blob service, of its npm package. It has no DFS interface: see `dfs_server.py`."""
+"""Azurite, the emulator of Azure's Blob service, of its npm package. It has no DFS interface: see `standin_dfs`."""
 
 import os
 import shutil

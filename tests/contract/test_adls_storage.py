@@ -1,0 +1,67 @@
+"""The Storage contract over Azure storage: a flat account on a real Azurite, a hierarchical one on a stand-in."""
+
+import pytest
+from tests.contract.storage_contract import StorageContract
+from tests.contract.storage_facts import StorageFacts
+from tests.contract.storage_powers import ModesContract, OwnersContract, RenamingContract
+from tests.engines import azurite as emulator
+from tests.engines.standin_dfs import dfs_server
+
+from queryserver.domain.files import StorageUser
+from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SharedKey
+
+CONTAINER = "contract"
+USER = StorageUser("alice")
+
+
+@pytest.mark.engine("azurite")
+class TestFlatAccount(StorageContract):
+    facts = StorageFacts(
+        "Azure storage, flat",
+        place=CONTAINER,
+        default_permissions=(0o777, 0o666),
+        server_words=("127.0.0.1", emulator.ACCOUNT, "RequestId"),
+    )
+    tested_with = "Azurite 3.37"
+
+    @pytest.fixture
+    async def file_system(self, azurite):
+        account = AzureAccount(
+            dfs_url="http://127.0.0.1:9",
+            blob_url=f"{azurite.url}/{emulator.ACCOUNT}",
+            credential=SharedKey(emulator.ACCOUNT, emulator.ACCOUNT_KEY),
+            is_hierarchical=False,
+            allow_container_creation=True,
+        )
+        file_system = AdlsFileSystem(account)
+        names = [e.name async for batch in file_system.as_user(USER).list_directory("") for e in batch.entries]
+        if CONTAINER not in names:
+            await file_system.as_user(USER).mkdir(CONTAINER)
+        yield file_system
+        await file_system.close()
+
+
+class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):
+    """On our own stand-in: what a real account does has never been seen by these tests."""
+
+    facts = StorageFacts(
+        "Azure storage, hierarchical",
+        place=CONTAINER,
+        owner_change=("00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b"),
+        server_words=("127.0.0.1", "standinaccount", "RequestId"),
+    )
+    tested_with = "a stand-in"
+
+    @pytest.fixture
+    async def file_system(self):
+        async with dfs_server() as server:
+            account = AzureAccount(
+                dfs_url=server.address.url,
+                blob_url="http://127.0.0.1:9",
+                credential=SharedKey(server.access.account, server.access.key),
+                allow_container_creation=True,
+            )
+            file_system = AdlsFileSystem(account)
+            await file_system.as_user(USER).mkdir(CONTAINER)
+            yield file_system
+            await file_system.close()

@@ -1,0 +1,8 @@
+"""A stand-in for the DFS service of Azure storage, with a login service. No emulator offers that interface.
+
+Written from the public REST reference (Azure Data Lake Storage Gen2 REST API; Authorize with Shared Key; OAuth 2.0
+client credentials). What it proves is that the adapter does what the reference asks for, not that Azure agrees.
+"""
+
+from tests.engines.standin_dfs.server import DfsServer as DfsServer
+from tests.engines.standin_dfs.server import dfs_server as dfs_server
