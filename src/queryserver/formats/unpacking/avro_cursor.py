@@ -2,7 +2,7 @@
 
 from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
 
-_MAX_RECORD_COST = 32 * 1024 * 1024
+_MAX_RECORD_COST = 16 * 1024 * 1024
 _MAX_VARINT_BYTES = 10
 
 

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from queryserver.formats.unpacking.snappy_forms import snappy_form
 
-HEAD_BYTES = 64
-"""How much of the beginning of a file `detect` looks at."""
 OUTPUT_BYTES = 64 * 1024
 """Largest piece that an unpacker gives: what a bomb can make of memory at a time."""
 
@@ -15,6 +13,7 @@ _GZIP = b"\x1f\x8b"
 _BZ2 = b"BZh"
 _AVRO = b"Obj\x01"
 _PARQUET = b"PAR1"
+_SNAPPY_NAMES = (".snappy", ".sz")
 
 
 class Codec(StrEnum):
@@ -43,8 +42,13 @@ class Unpacker(Protocol):
         ...
 
 
+def head_bytes(name: str) -> int:
+    """How much of the beginning of a file `detect` looks at: raw snappy has no mark, so more of it must fit."""
+    return 4096 if name.lower().endswith(_SNAPPY_NAMES) else 16
+
+
 def detect(name: str, head: bytes, size_bytes: int) -> Codec:
-    """What a file called `name` is packed with, by its name and its first HEAD_BYTES bytes."""
+    """What a file called `name` is packed with, by its name and its first `head_bytes(name)` bytes."""
     lowered = name.lower()
     if head.startswith(_PARQUET):
         return Codec.PARQUET
@@ -54,6 +58,6 @@ def detect(name: str, head: bytes, size_bytes: int) -> Codec:
         return Codec.BZ2
     if lowered.endswith(".avro") and head.startswith(_AVRO):
         return Codec.AVRO
-    if lowered.endswith((".snappy", ".sz")) and snappy_form(head, size_bytes) is not None:
+    if lowered.endswith(_SNAPPY_NAMES) and snappy_form(head, size_bytes) is not None:
         return Codec.SNAPPY
     return Codec.NONE

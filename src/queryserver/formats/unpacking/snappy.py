@@ -11,6 +11,7 @@ from queryserver.formats.unpacking.crc32c import masked_crc32c
 from queryserver.formats.unpacking.snappy_forms import FRAMED_START, SnappyForm, raw_length, snappy_form
 
 _MAX_FRAME = 65536
+_FORM_BYTES = 4096
 _HADOOP_NUMBER = struct.Struct(">I")
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
@@ -45,9 +46,9 @@ class SnappyUnpacker:
         """What the next piece gives."""
         self._waiting += piece
         if self._form is None:
-            if len(self._waiting) < min(self._size, len(FRAMED_START) + 8):
+            if len(self._waiting) < min(self._size, _FORM_BYTES):
                 return
-            self._form = snappy_form(bytes(self._waiting[:64]), self._size)
+            self._form = snappy_form(bytes(self._waiting[:_FORM_BYTES]), self._size)
         match self._form:
             case SnappyForm.FRAMED:
                 yield from self._frames()

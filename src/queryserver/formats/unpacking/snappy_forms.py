@@ -28,15 +28,40 @@ def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
 
 
 def is_raw_start(head: bytes, size_bytes: int) -> bool:
-    """Whether a raw block of `size_bytes` can begin so: its length, then a literal, for there is nothing to copy."""
+    """Whether a raw block of `size_bytes` can begin so: its length, then literals and copies of what came before."""
     preamble = raw_length(head)
     if preamble is None:
         return False
     length, begin = preamble
-    if length == 0:
-        return size_bytes == begin
-    is_literal = len(head) > begin and head[begin] & 0b11 == 0
-    return is_literal and size_bytes <= 32 + length + length // 6 and length <= _MOST_GROWTH * size_bytes
+    if size_bytes > 32 + length + length // 6 or length > _MOST_GROWTH * size_bytes:
+        return False
+    place, made = begin, 0
+    while (step := _step(head, place)) is not None:
+        size, count, distance = step
+        place, made = place + size, made + count
+        if place > size_bytes or made > length or not 0 <= distance <= made - count:
+            return False
+    return made == length if place == size_bytes else made < length
+
+
+def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
+    """One element: its bytes, the bytes that it makes, how far back it copies from (0: a literal).
+
+    A copy from nowhere is -1. None where the head ends before the element says all that.
+    """
+    if place >= len(head):
+        return None
+    tag, kind = head[place] >> 2, head[place] & 0b11
+    if kind == 0:
+        further = max(tag - 59, 0)
+        count = 1 + (int.from_bytes(head[place + 1 : place + 1 + further], "little") if further else tag)
+        return (1 + further + count, count, 0) if place + 1 + further <= len(head) else None
+    further = (1, 2, 4)[kind - 1]
+    if place + 1 + further > len(head):
+        return None
+    low = int.from_bytes(head[place + 1 : place + 1 + further], "little")
+    distance, count = (low | tag >> 3 << 8, 4 + (tag & 0b111)) if kind == 1 else (low, tag + 1)
+    return 1 + further, count, distance or -1
 
 
 def raw_length(block: bytes) -> tuple[int, int] | None:
@@ -57,4 +82,4 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
     if whole == 0 or part == 0 or part > size_bytes - 8:
         return False
     preamble = raw_length(head[8:])
-    return preamble is not None and 0 < preamble[0] <= whole and is_raw_start(head[8:], part)
+    return preamble is not None and 0 < preamble[0] <= whole and is_raw_start(head[8 : 8 + part], part)

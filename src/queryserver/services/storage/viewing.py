@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from queryserver.domain.errors import DecompressionLimit
 from queryserver.domain.files import FileStatus
-from queryserver.formats.unpacking.codecs import HEAD_BYTES, OUTPUT_BYTES, Codec, Unpacker, detect
+from queryserver.formats.unpacking.codecs import OUTPUT_BYTES, Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines
 from queryserver.formats.unpacking.unpackers import unpacker
 from queryserver.formats.unpacking.window import (
@@ -58,7 +58,8 @@ class Viewing:
         window = Window(offset, length, self._max_unpacked)
         if codec in {None, Codec.NONE}:
             is_near = offset <= _NEAR_BYTES
-            head = await _bytes(place, 0, offset + length + LOOK_AHEAD_BYTES if is_near else HEAD_BYTES)
+            at_once = offset + length + LOOK_AHEAD_BYTES if is_near else head_bytes(status.name)
+            head = await _bytes(place, 0, at_once)
             codec = codec or await self._detected(place, status, head)
             if codec is Codec.NONE:
                 return Shown(codec, _near(head, offset, length) if is_near else await _far(place, head, offset, length))
@@ -75,9 +76,10 @@ class Viewing:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _detected(self, place: Place, status: FileStatus, head: bytes) -> Codec:
-        if len(head) < min(HEAD_BYTES, status.size_bytes):
-            head = await _bytes(place, 0, HEAD_BYTES)
-        return detect(status.name, head[:HEAD_BYTES], status.size_bytes)
+        needed = head_bytes(status.name)
+        if len(head) < min(needed, status.size_bytes):
+            head = await _bytes(place, 0, needed)
+        return detect(status.name, head[:needed], status.size_bytes)
 
     async def _unpacked(self, place: Place, status: FileStatus, codec: Codec, window: Window) -> None:
         if codec is Codec.SNAPPY and status.size_bytes > self._max_snappy:

@@ -1,0 +1,432 @@
+"""Packed files as streams (Contract storage 5.3)."""
+
+import bz2
+import collections
+import gzip
+import io
+import json
+import lzma
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from queryserver.domain.errors import ChangedMeanwhile, CodecNotAvailable, DecompressionFailed, DecompressionLimit
+from queryserver.formats.unpacking.codecs import Codec, Unpacker, detect, head_bytes
+from queryserver.formats.unpacking.crc32c import crc32c, masked_crc32c
+from queryserver.formats.unpacking.parquet import parquet_lines
+from queryserver.formats.unpacking.unpackers import unpacker
+from queryserver.formats.unpacking.window import LOOK_BACK_BYTES, Window
+
+AVRO = Path(__file__).parent / "avro"
+TEXT = "".join(f"line {number}: häßlich\n" for number in range(20_000)).encode()
+LIMIT = 64 * 1024 * 1024
+
+
+def framed(content: bytes) -> bytes:
+    """The framing format: a plain chunk, a skippable one, and packed ones."""
+    made = b"\xff\x06\x00\x00sNaPpY" + b"\x80\x03\x00\x00abc"
+    for number, start in enumerate(range(0, len(content), 65536)):
+        piece = content[start : start + 65536]
+        packed = piece if number == 0 else raw(piece)
+        body = masked_crc32c(piece).to_bytes(4, "little") + packed
+        made += bytes([1 if number == 0 else 0]) + len(body).to_bytes(3, "little") + body
+    return made
+
+
+def raw(content: bytes) -> bytes:
+    return pa.Codec("snappy").compress(content, asbytes=True)
+
+
+def hadoop(content: bytes) -> bytes:
+    """Blocks of 256 KiB, each in parts of 64 KiB."""
+    made = b""
+    for start in range(0, len(content), 256 * 1024):
+        block = content[start : start + 256 * 1024]
+        made += len(block).to_bytes(4, "big")
+        for inner in range(0, len(block), 65536):
+            part = raw(block[inner : inner + 65536])
+            made += len(part).to_bytes(4, "big") + part
+    return made
+
+
+PACKED = {
+    "gzip": (Codec.GZIP, "a.gz", gzip.compress(TEXT)),
+    "gzip of two members and padding": (
+        Codec.GZIP,
+        "a.GZ",
+        gzip.compress(TEXT[:1000]) + bytes(600) + gzip.compress(TEXT[1000:]) + bytes(600),
+    ),
+    "bz2": (Codec.BZ2, "a.bz2", bz2.compress(TEXT)),
+    "bz2 of two streams": (Codec.BZ2, "a.bzip2", bz2.compress(TEXT[:1000]) + bz2.compress(TEXT[1000:])),
+    "snappy, framed": (Codec.SNAPPY, "a.sz", framed(TEXT)),
+    "snappy, raw": (Codec.SNAPPY, "a.snappy", raw(TEXT)),
+    "snappy of hadoop": (Codec.SNAPPY, "a.snappy", hadoop(TEXT)),
+}
+each_packed = pytest.mark.parametrize(("codec", "name", "packed"), PACKED.values(), ids=PACKED)
+
+
+def opened(codec: Codec, packed: bytes) -> Unpacker:
+    made = unpacker(codec, size_bytes=len(packed), limit_bytes=LIMIT)
+    assert made is not None
+    return made
+
+
+def pieces(codec: Codec, packed: bytes, *, fed: int = 65536) -> Iterator[bytes]:
+    one = opened(codec, packed)
+    for start in range(0, len(packed), fed):
+        yield from one.feed(packed[start : start + fed])
+    yield from one.end()
+
+
+def whole(value: int) -> bytes:
+    """An int or a long of Avro."""
+    value = (value << 1) ^ (value >> 63)
+    made = b""
+    while value > 0x7F:
+        made += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return made + bytes([value])
+
+
+def avro(schema: object, blocks: list[tuple[int, bytes]], *, codec: str = "null") -> bytes:
+    """A container file of blocks: how many records they say they have, and their bytes."""
+    text = schema if isinstance(schema, str) and schema not in {"long", "bytes"} else orjson.dumps(schema).decode()
+    metadata = {b"avro.schema": text.encode(), b"avro.codec": codec.encode()}
+    made = b"Obj\x01" + whole(len(metadata))
+    for key, value in metadata.items():
+        made += whole(len(key)) + key + whole(len(value)) + value
+    made += b"\0" + b"s" * 16
+    for count, content in blocks:
+        made += whole(count) + whole(len(content)) + content + b"s" * 16
+    return made
+
+
+def record(name: str, fields: int, kind: object) -> dict[str, object]:
+    """A record with as many fields of one kind."""
+    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": kind} for n in range(fields)]}
+
+
+def again(name: str, kind: object, named: str) -> dict[str, object]:
+    """A record with ten fields of a kind that is declared in the first and named in the others."""
+    made = record(name, 10, named)
+    made["fields"][0]["type"] = kind
+    return made
+
+
+def assert_bounded(packed: bytes, error: type[Exception]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(error):
+            list(pieces(Codec.AVRO, packed))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 160 * 1024 * 1024
+
+
+def parquet(table: pa.Table, **options: object) -> io.BytesIO:
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file
+
+
+class TestStreams:
+    @pytest.mark.storage(44)
+    @each_packed
+    def test_it_is_recognised_and_unpacked_to_the_last_byte(self, codec: Codec, name: str, packed: bytes):
+        assert detect(name, packed[: head_bytes(name)], len(packed)) is codec
+        assert b"".join(pieces(codec, packed)) == TEXT
+
+    @each_packed
+    def test_however_it_is_cut(self, codec: Codec, name: str, packed: bytes):
+        assert b"".join(pieces(codec, packed, fed=997)) == TEXT
+        small = packed[:50]
+        one = opened(codec, packed)
+        for byte in small:
+            list(one.feed(bytes([byte])))
+        assert b"".join([*one.feed(packed[50:]), *one.end()])[-20:] == TEXT[-20:]
+
+    @each_packed
+    def test_no_piece_is_large(self, codec: Codec, name: str, packed: bytes):
+        assert max(map(len, pieces(codec, packed))) <= 64 * 1024
+
+    @each_packed
+    def test_an_early_end_is_told(self, codec: Codec, name: str, packed: bytes):
+        with pytest.raises(DecompressionFailed):
+            list(pieces(codec, packed[:-700]))
+
+    @each_packed
+    def test_a_flipped_bit_is_told(self, codec: Codec, name: str, packed: bytes):
+        broken = bytearray(packed)
+        place = 12 if codec is Codec.SNAPPY and "framed" not in name else len(packed) // 2
+        if name == "a.snappy":
+            broken[0] ^= 0x40  # no check sum: only lengths can show it
+        broken[place] ^= 0x10
+        with pytest.raises(DecompressionFailed):
+            list(pieces(codec, bytes(broken)))
+
+    @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2, Codec.SNAPPY, Codec.AVRO])
+    @pytest.mark.parametrize("content", [b"", b"just text\n", b"id,name\n" * 5000])
+    def test_what_is_not_packed_so_is_told(self, codec: Codec, content: bytes):
+        with pytest.raises(DecompressionFailed):
+            list(pieces(codec, content))
+
+    def test_empty_contents_are_no_failure(self):
+        for codec, packed in ((Codec.GZIP, gzip.compress(b"")), (Codec.BZ2, bz2.compress(b"")), (Codec.SNAPPY, b"\0")):
+            assert b"".join(pieces(codec, packed)) == b""
+
+    @pytest.mark.security("S10")
+    @pytest.mark.storage(45)
+    @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2])
+    def test_a_bomb_is_stopped_in_bounded_memory(self, codec: Codec):
+        content = bytes(80 * 1024 * 1024)
+        packed = gzip.compress(content, 9) if codec is Codec.GZIP else bz2.compress(content)
+        del content
+        window = Window(LIMIT, 4096, LIMIT)
+        tracemalloc.start()
+        with pytest.raises(DecompressionLimit, match=str(LIMIT)):
+            collections.deque(map(window.take, pieces(codec, packed)), maxlen=0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 16 * 1024 * 1024
+
+    @pytest.mark.security("S10")
+    def test_a_snappy_block_that_claims_too_much_is_not_unpacked(self):
+        length = b"\xff\xff\xff\xff\x0f"
+        with pytest.raises((DecompressionLimit, DecompressionFailed)):
+            list(pieces(Codec.SNAPPY, length + raw(b"x" * 100)[1:]))
+        one = unpacker(Codec.SNAPPY, size_bytes=len(raw(TEXT)), limit_bytes=1000)
+        assert one is not None
+        with pytest.raises(DecompressionLimit):
+            [*one.feed(raw(TEXT)), *one.end()]
+
+    def test_a_frame_with_a_wrong_check_sum_is_refused(self):
+        content = bytearray(framed(TEXT[:100]))
+        content[-1] ^= 1
+        with pytest.raises(DecompressionFailed, match="check sum"):
+            list(pieces(Codec.SNAPPY, bytes(content)))
+
+
+class TestDetection:
+    @pytest.mark.storage(44)
+    @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
+    @pytest.mark.parametrize("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
+    def test_text_is_text_whatever_it_is_called(self, name: str, head: bytes):
+        assert detect(name, head, len(head)) is Codec.NONE
+
+    def test_bytes_alone_do_not_do_except_for_parquet(self):
+        assert detect("a", gzip.compress(b"x"), 30) is Codec.NONE
+        assert detect("a.txt", bz2.compress(b"x"), 30) is Codec.NONE
+        assert detect("a.txt", b"Obj\x01", 30) is Codec.NONE
+        assert detect("a", b"PAR1\x15", 30) is Codec.PARQUET
+
+
+class TestWindow:
+    @pytest.mark.parametrize("cut", [1, 7, 1000, 10**6])
+    def test_it_holds_the_asked_bytes_and_little_around_them(self, cut: int):
+        window = Window(10_000, 500, LIMIT)
+        for start in range(0, len(TEXT), cut):
+            window.take(TEXT[start : start + cut])
+            if window.is_full:
+                break
+        found = window.excerpt()
+        assert found.asked == TEXT[10_000:10_500]
+        assert found.before == TEXT[10_000 - LOOK_BACK_BYTES : 10_000]
+        assert found.start == TEXT[:4]
+        assert len(found.content) == 508
+        assert not found.is_last
+
+    def test_the_limit_counts_what_was_unpacked_not_what_was_asked(self):
+        window = Window(90, 20, 100)
+        window.take(bytes(100))
+        with pytest.raises(DecompressionLimit):
+            window.take(b"x")
+        ends_before = Window(90, 20, 100)
+        ends_before.take(bytes(95))
+        assert len(ends_before.excerpt().asked) == 5
+        fits = Window(80, 20, 100)
+        fits.take(bytes(200))
+        assert len(fits.excerpt().asked) == 20
+
+
+class TestAvro:
+    @pytest.mark.storage(44)
+    @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
+    @pytest.mark.parametrize("fed", [1, 100, 10_000])
+    def test_files_of_another_writer_in_every_codec(self, codec: str, fed: int):
+        """The files come from fastavro; every type and logical type is in them."""
+        packed = (AVRO / f"{codec}.avro").read_bytes()
+        assert detect("a.avro", packed[: head_bytes("a.avro")], len(packed)) is Codec.AVRO
+        lines = b"".join(pieces(Codec.AVRO, packed, fed=fed)).decode().splitlines()
+        assert lines == (AVRO / "rows.jsonl").read_text().splitlines()
+        second = json.loads(lines[1])
+        assert list(second)[:4] == ["id", "name", "ok", "f"]
+        assert second["id"] == -1_000_000_000
+        assert second["name"] == 'na"me é 1\n'
+        assert second["f"] == 0.1
+        assert second["g"] == "NaN"
+        assert second["raw"] == "Af8="
+        assert second["price"] == "-1.25"
+        assert second["day"] == "2024-01-31"
+        assert second["clock"] == "10:20:30.000005"
+        assert second["at"] == "2024-01-31 10:20:30.120000+00:00"
+        assert second["local"] == "1969-12-31 23:59:59.500000"
+        assert json.loads(lines[2])["inner"]["again"] == {"x": 3, "suit": "HEARTS", "again": None}
+
+    @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
+    def test_cut_off_or_changed_blocks_are_told(self, codec: str):
+        packed = (AVRO / f"{codec}.avro").read_bytes()
+        with pytest.raises(DecompressionFailed):
+            list(pieces(Codec.AVRO, packed[:-5]))
+        broken = bytearray(packed)
+        broken[-10] ^= 1
+        with pytest.raises(DecompressionFailed):
+            list(pieces(Codec.AVRO, bytes(broken)))
+
+    def test_a_codec_that_is_unknown(self):
+        with pytest.raises(CodecNotAvailable, match="lz77"):
+            list(pieces(Codec.AVRO, avro("long", [(1, b"\x02")], codec="lz77")))
+
+    def test_values_that_are_no_records(self):
+        assert b"".join(pieces(Codec.AVRO, avro("long", [(2, b"\x02\x03")]))) == b"1\n-2\n"
+
+    @pytest.mark.security("S10")
+    @pytest.mark.parametrize("items", ["null", record("a", 50, "null")], ids=["nulls", "records of nulls"])
+    def test_items_that_take_no_byte_are_counted(self, items: object):
+        schema = {"type": "array", "items": items}
+        assert_bounded(avro(schema, [(1, whole(2**40) + b"\0")]), DecompressionLimit)
+
+    @pytest.mark.security("S10")
+    def test_records_that_multiply_are_counted(self):
+        schema: object = "null"
+        for level in range(12):
+            schema = record(f"r{level}", 10, schema) if level == 0 else again(f"r{level}", schema, f"r{level - 1}")
+        assert_bounded(avro(schema, [(1, b"")]), DecompressionLimit)
+
+    @pytest.mark.security("S10")
+    def test_a_chain_of_a_million_records_in_each_other(self):
+        schema = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+        assert_bounded(avro(schema, [(1, b"\x02" * 1_000_000 + b"\0")]), DecompressionFailed)
+
+    @pytest.mark.security("S10")
+    def test_a_schema_that_is_nested_a_thousand_times(self):
+        text = '{"type":"array","items":' * 5000 + '"null"' + "}" * 5000
+        assert_bounded(avro(text, [(1, b"\0")]), DecompressionFailed)
+
+    @pytest.mark.security("S10")
+    @pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz", "zstandard", "snappy"])
+    def test_a_block_that_unpacks_to_gigabytes(self, codec: str):
+        content = bytes(32 * 1024 * 1024)
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+        packers = {
+            "deflate": lambda content: deflate.compress(content) + deflate.flush(),
+            "bzip2": bz2.compress,
+            "xz": lzma.compress,
+            "zstandard": lambda content: pa.Codec("zstd").compress(content, asbytes=True),
+            "snappy": lambda content: raw(content) + zlib.crc32(content).to_bytes(4, "big"),
+        }
+        packed = packers[codec](content)
+        del content
+        assert_bounded(avro("bytes", [(1, packed)], codec=codec), DecompressionLimit)
+
+    @pytest.mark.parametrize(
+        "schema",
+        ["", "{", "nonsense", '{"type": "record"}', '{"type": "fixed", "name": "f", "size": -1}', '["null", 7]', "[]"],
+    )
+    def test_broken_schemas_are_told(self, schema: str):
+        with pytest.raises(DecompressionFailed):
+            list(pieces(Codec.AVRO, avro(schema, [(1, b"\0")])))
+
+    @pytest.mark.parametrize(
+        "block", [(1, b""), (1, b"\x80" * 12), (2, b"\x02"), (1, b"\x02\x02"), (-1, b"\x02"), (1, b"\xff\xff")]
+    )
+    def test_broken_blocks_are_told(self, block: tuple[int, bytes]):
+        with pytest.raises(DecompressionFailed):
+            list(pieces(Codec.AVRO, avro("long", [block])))
+
+    def test_names_are_found_in_their_name_spaces(self):
+        inner = {"type": "enum", "name": "E", "namespace": "x", "symbols": ["A", "B"]}
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": "x.E"}, {"name": "c", "type": "R2"}]
+        fields[2]["type"] = {"type": "record", "name": "x.R2", "fields": [{"name": "d", "type": "E"}]}
+        schema = {"type": "record", "name": "R", "namespace": "y", "fields": fields}
+        lines = b"".join(pieces(Codec.AVRO, avro(schema, [(1, b"\x00\x02\x02")])))
+        assert lines == b'{"a":"A","b":"B","c":{"d":"B"}}\n'
+
+    @pytest.mark.parametrize("value", [2**62, -(2**62)])
+    def test_times_that_no_calendar_reaches_are_numbers(self, value: int):
+        schema = {"type": "long", "logicalType": "timestamp-micros"}
+        assert b"".join(pieces(Codec.AVRO, avro(schema, [(1, whole(value))]))) == b"%d\n" % value
+
+
+class TestParquet:
+    @pytest.mark.storage(44)
+    def test_rows_are_lines_with_keys_in_column_order(self):
+        table = pa.table(
+            {
+                "z": pa.array([1, None], pa.int64()),
+                "a": ['é\n"', None],
+                "price": pa.array([None, "1.50"]).cast(pa.decimal128(9, 2)),
+                "raw": [b"ab", None],
+                "tags": [["x", "y"], []],
+                "at": pa.array([0, 1_500_000], pa.timestamp("us")),
+                "deep": [{"q": 1, "w": {"e": None}}, None],
+                "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int32())),
+            }
+        )
+        lines = b"".join(parquet_lines(parquet(table, row_group_size=1))).decode().splitlines()
+        assert lines == [
+            (
+                '{"z":1,"a":"é\\n\\"","price":null,"raw":"YWI=","tags":["x","y"],"at":"1970-01-01 00:00:00"'
+                ',"deep":{"q":1,"w":{"e":null}},"map":{"k":1}}'
+            ),
+            (
+                '{"z":null,"a":null,"price":"1.50","raw":null,"tags":[],"at":"1970-01-01 00:00:01.500000"'
+                ',"deep":null,"map":{}}'
+            ),
+        ]
+
+    @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+    def test_every_codec_of_pages(self, codec: str):
+        table = pa.table({"n": range(3000), "s": [f"text {n % 7}" for n in range(3000)]})
+        lines = b"".join(parquet_lines(parquet(table, compression=codec, row_group_size=700))).splitlines()
+        assert [json.loads(line) for line in lines] == table.to_pylist()
+
+    def test_a_file_without_rows_or_columns(self):
+        assert b"".join(parquet_lines(parquet(pa.table({"a": pa.array([], pa.int32())})))) == b""
+
+    @pytest.mark.security("S10")
+    def test_a_long_text_in_many_rows_takes_its_room_once(self):
+        text = "x" * (1024 * 1024)
+        column = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), [text])
+        before = pa.total_allocated_bytes()
+        most = 0
+        for made, _ in zip(parquet_lines(parquet(pa.table({"s": column}))), range(200), strict=False):
+            most = max(most, pa.total_allocated_bytes() - before)
+            assert len(made) <= 64 * 1024
+        assert most < 32 * 1024 * 1024
+
+    @pytest.mark.parametrize("cut", [0, 3, 8, 100])
+    def test_broken_files_are_told(self, cut: int):
+        content = parquet(pa.table({"a": range(1000)})).getvalue()
+        with pytest.raises(DecompressionFailed):
+            list(parquet_lines(io.BytesIO(content[: len(content) - cut] if cut else b"PAR1" + bytes(100))))
+
+    def test_what_the_file_raises_comes_through(self):
+        class Gone(io.BytesIO):
+            def read(self, *_):
+                raise ChangedMeanwhile("It was changed.")
+
+        with pytest.raises(ChangedMeanwhile):
+            list(parquet_lines(Gone(parquet(pa.table({"a": [1]})).getvalue())))
+
+
+@pytest.mark.parametrize(("content", "expected"), [(b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA)])
+def test_the_check_sum_is_that_of_the_standard(content: bytes, expected: int):
+    """RFC 3720, appendix B.4."""
+    assert crc32c(content) == expected
