@@ -120,7 +120,7 @@ def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 def _declared(operation: Mapping[str, Any]) -> Declared:
     success = next(answer for status, answer in sorted(operation["responses"].items()) if status.startswith("2"))
-    body = frozenset(_references(_json_schema(operation.get("requestBody", {}))))
+    body = frozenset(_references(_body_schema(operation.get("requestBody", {}))))
     return Declared(
         response=frozenset(_references(_json_schema(success))) or _media_types(success),
         body=next(iter(body)) if len(body) == 1 else None,
@@ -132,6 +132,11 @@ def _json_schema(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return message.get("content", {}).get("application/json", {}).get("schema", {})
 
 
+def _body_schema(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Bodies with a file are multipart and nothing else."""
+    return _json_schema(message) or message.get("content", {}).get("multipart/form-data", {}).get("schema", {})
+
+
 def _media_types(message: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(kind.partition(";")[0] for kind in message.get("content", {}))
 
@@ -139,7 +144,7 @@ def _media_types(message: Mapping[str, Any]) -> frozenset[str]:
 def _references(schema: Mapping[str, Any]) -> Iterator[str]:
     if "$ref" in schema:
         yield schema["$ref"].rpartition("/")[2]
-    for variant in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+    for variant in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
         yield from _references(variant)
 
 

@@ -15,7 +15,7 @@ from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.frame import Frame
 from queryserver.api.metrics import RequestMetrics
 from queryserver.api.routing import answers_head
-from queryserver.api.v1 import dialect, editor, storage, token
+from queryserver.api.v1 import dialect, editor, storage, taskserver, token
 from queryserver.domain.errors import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
@@ -45,7 +45,8 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
         lifespan=lifespan,
     )
     # Added flat: an included router is matched anew at each of its levels, for every call.
-    app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes, *storage.routes])
+    app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
+    app.router.routes.extend([*storage.routes, *taskserver.router.routes])
     if docs_enabled:
         app.router.routes.extend(description.router.routes)
     # After all fixed groups, so that none of them is read as a dialect.

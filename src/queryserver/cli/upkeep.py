@@ -1,6 +1,7 @@
 """Closing and cleaning up by age (Contract platform 12.1, 12.2)."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -68,7 +69,7 @@ def cleanup(
         for kind, count in counts.items():
             typer.echo(f"{kind}: {count} {verb}")
 
-    _sweep(settings_of(config), work)
+    _sweep(settings_of(config), work, with_stores=True)
 
 
 COMMANDS: dict[str, Any] = {
@@ -94,11 +95,20 @@ def _connectors(settings: Settings, name: str) -> list[str] | None:
     return found
 
 
-def _sweep(settings: Settings, work: "Callable[[RetentionSweep], Awaitable[None]]") -> None:
+def _sweep(
+    settings: Settings, work: "Callable[[RetentionSweep], Awaitable[None]]", *, with_stores: bool = False
+) -> None:
+    """`with_stores`: `clean_up` looks into the file stores, too."""
     from queryserver.container.records import open_records  # noqa: PLC0415 slow to import
+    from queryserver.container.storage import open_stores  # noqa: PLC0415 slow to import
+    from queryserver.container.uploads import leftovers_of  # noqa: PLC0415 slow to import
 
     async def opened() -> None:
-        async with open_records(settings) as kept:
+        async with AsyncExitStack() as stack:
+            kept = await stack.enter_async_context(open_records(settings))
+            if with_stores:
+                stores = await stack.enter_async_context(open_stores(settings))
+                kept.retention.include(leftovers_of(kept.database, stores).clean_up)
             await work(kept.retention)
 
     run(opened)

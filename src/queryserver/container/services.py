@@ -110,6 +110,8 @@ async def _foundation(
     threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="encoding"))
     streams = Streams(settings.editor.max_streams_per_user)
     ground = StorageGround(settings, kept.database, streams, threads)
+    storage = await stack.enter_async_context(open_storage(ground, stores))
+    kept.retention.include(storage.uploading.leftovers.clean_up)
     return _Foundation(
         settings=settings,
         kept=kept,
@@ -119,7 +121,7 @@ async def _foundation(
         credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
         signals=StateSignals(),
         metadata=metadata_cache(kept.database, threads, settings.editor),
-        storage=await stack.enter_async_context(open_storage(ground, stores)),
+        storage=storage,
         streams=streams,
         threads=threads,
     )

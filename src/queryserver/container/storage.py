@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from queryserver.container.storages import abfs, file, s3a
+from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
 from queryserver.db.storage_operations import StorageOperations
-from queryserver.domain.files import Scheme
 from queryserver.db.storage_transfers import StorageTransfers
+from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
@@ -26,12 +27,12 @@ from queryserver.services.storage.deleting import Deletions
 from queryserver.services.storage.downloading import FileDownloads
 from queryserver.services.storage.filesystems import FileSystems
 from queryserver.services.storage.listing import ListingLimits, Listings
-from queryserver.services.storage.operations import Operations, OperationTimes
 from queryserver.services.storage.moving import Moving, final_body
+from queryserver.services.storage.operations import Operations, OperationTimes
 from queryserver.services.storage.stores import Stores
-from queryserver.services.storage.trash import Trash
 from queryserver.services.storage.targets import Targets
 from queryserver.services.storage.transfers import TransferParts, Transfers
+from queryserver.services.storage.trash import Trash
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.settings import Settings
@@ -41,7 +42,9 @@ _UNPACKING_THREADS = 4
 
 Builder = Callable[[Settings], FileSystem | None]
 
-BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({Scheme.S3A: s3a.build, Scheme.FILE: file.build, Scheme.ABFS: abfs.build})
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType(
+    {Scheme.S3A: s3a.build, Scheme.FILE: file.build, Scheme.ABFS: abfs.build}
+)
 """What makes the store of a scheme; None when the settings have none."""
 
 
@@ -62,11 +65,11 @@ async def open_storage(
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(ground.settings, builders))
+        transfers = Transfers(_transfer_parts(ground, stores))
+        await stack.enter_async_context(transfers.running())
         times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)
         operations = Operations(StorageOperations(ground.database), times)
         await stack.enter_async_context(operations.running())
-        transfers = Transfers(_transfer_parts(ground, stores))
-        await stack.enter_async_context(transfers.running())
         audit = StorageAudit(AuditLog())
         rules = extension_rules(ground.settings)
         unpacking = stack.enter_context(ThreadPoolExecutor(_UNPACKING_THREADS, thread_name_prefix="unpacking"))
@@ -78,20 +81,17 @@ async def open_storage(
             file_systems=FileSystems(stores, AccountRepository(ground.database)),
             listings=Listings(_listing_limits(ground.settings)),
             operations=operations,
-            creations=Creations(stores, rules, audit),
-            attributes=Attributes(stores, audit),
-            deletions=Deletions(stores, audit),
             uploading=upload_services(
                 UploadGround(ground.settings, ground.database, ground.threads, stores, rules, audit)
             ),
             moving=Moving(Targets(stores, rules), transfers, audit),
+            creations=Creations(stores, rules, audit),
+            attributes=Attributes(stores, audit),
+            deletions=Deletions(stores, audit),
             trash=Trash(stores, audit),
         )
 
 
-def _listing_limits(settings: Settings) -> ListingLimits:
-    filebrowser = settings.filebrowser
-    return ListingLimits(
 def _transfer_parts(ground: StorageGround, stores: Stores) -> TransferParts:
     return TransferParts(
         owner=uuid4().hex,
@@ -102,6 +102,9 @@ def _transfer_parts(ground: StorageGround, stores: Stores) -> TransferParts:
     )
 
 
+def _listing_limits(settings: Settings) -> ListingLimits:
+    filebrowser = settings.filebrowser
+    return ListingLimits(
         count=filebrowser.listing_count_limit,
         sort=filebrowser.listing_sort_limit,
         scan=filebrowser.listing_scan_limit,

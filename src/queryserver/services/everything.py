@@ -34,11 +34,15 @@ from queryserver.services.storage.creating import Creations
 from queryserver.services.storage.deleting import Deletions
 from queryserver.services.storage.downloading import FileDownloads
 from queryserver.services.storage.filesystems import FileSystems
+from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.listing import Listings
-from queryserver.services.storage.operations import Operations
 from queryserver.services.storage.moving import Moving
+from queryserver.services.storage.operations import Operations
+from queryserver.services.storage.part_uploads import PartUploading
 from queryserver.services.storage.stores import Stores
 from queryserver.services.storage.trash import Trash
+from queryserver.services.storage.upload_rules import UploadRules, UploadSpace
+from queryserver.services.storage.uploading import Uploads
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
@@ -70,6 +74,17 @@ class MetadataServices:
 
 
 @dataclass(frozen=True, slots=True)
+class UploadServices:
+    """What takes files in."""
+
+    rules: UploadRules
+    files: Uploads
+    parts: PartUploading
+    space: UploadSpace
+    leftovers: Leftovers
+
+
+@dataclass(frozen=True, slots=True)
 class StorageServices:
     """What works on files."""
 
@@ -84,6 +99,8 @@ class StorageServices:
     deletions: Deletions
     trash: Trash
     operations: Operations
+    uploading: UploadServices
+    moving: Moving
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +116,6 @@ class Services:
     reading: Reading
     downloads: Downloads
     ending: Ending
-    uploading: UploadServices
-    moving: Moving
     history: History
     sessions: Sessions
     metadata: MetadataServices

@@ -60,6 +60,11 @@ class RetentionSweep:
         self._results = results
         self._settings = settings
         self._sweep_leftovers = sweep_leftovers
+        self._chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = []
+
+    def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
+        """Let `clean_up` do this, too. It is called with `dry_run` and gives kind to number."""
+        self._chores.append(chore)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -102,6 +107,8 @@ class RetentionSweep:
             self._records.delete_history, history or self._settings.history, dry_run=dry_run
         )
         counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)
+        for chore in self._chores:
+            counts.update(await chore(dry_run=dry_run))
         if not dry_run:
             await self.expire()
         return counts

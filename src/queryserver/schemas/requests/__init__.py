@@ -37,3 +37,7 @@ from queryserver.schemas.requests.storage_changing import SaveRequest as SaveReq
 from queryserver.schemas.requests.storage_moving import MoveRequest as MoveRequest
 from queryserver.schemas.requests.storage_moving import OperationStatusParameters as OperationStatusParameters
 from queryserver.schemas.requests.storage_moving import RenameRequest as RenameRequest
+from queryserver.schemas.requests.storage_uploading import UploadCompleteRequest as UploadCompleteRequest
+from queryserver.schemas.requests.storage_uploading import UploadPartRequest as UploadPartRequest
+from queryserver.schemas.requests.storage_uploading import UploadRequest as UploadRequest
+from queryserver.schemas.requests.storage_uploading import UploadStateRequest as UploadStateRequest

@@ -10,7 +10,9 @@ from queryserver.api.v1.storage import (
     listing,
     moving,
     operations,
+    part_uploads,
     trash,
+    uploading,
     viewing,
     views,
 )
@@ -29,4 +31,7 @@ routes = [
     *moving.router.routes,
     *operations.router.routes,
     *trash.router.routes,
+    *uploading.router.routes,
+    *part_uploads.router.routes,
+    *part_uploads.completing.routes,
 ]

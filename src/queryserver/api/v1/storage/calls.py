@@ -73,7 +73,7 @@ class StorageRoute(APIRoute):
         """Who calls is asked first, then the body is read (Contract storage 2.5)."""
         services = services_of(request)
         user = await authenticated(request)
-        query = _grouped(form_fields(request.scope["query_string"]))
+        query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
         body = await self._body(request, services)
@@ -124,11 +124,12 @@ def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
             name: cast("list[Any]", value) if isinstance(value, list) else [value] for name, value in members.items()
         }
     if body.kind == "multipart/form-data":
-        return _grouped(multipart_fields(body.content, body.content_type, max_fields=_MAX_FIELDS))
-    return _grouped(form_fields(body.content, max_fields=_MAX_FIELDS))
+        return grouped(multipart_fields(body.content, body.content_type, max_fields=_MAX_FIELDS))
+    return grouped(form_fields(body.content, max_fields=_MAX_FIELDS))
 
 
-def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+def grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    """Every value of each name, in its order."""
     values: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in fields:
         values[name].append(value)

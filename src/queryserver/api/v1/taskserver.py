@@ -1,0 +1,21 @@
+"""What clients ask before they upload; it is served with and without a task server (Contract storage 9.3)."""
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import answer, failures
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
+from queryserver.schemas import generated as wire
+
+router = APIRouter(prefix="/api/v1/taskserver", tags=["taskserver"], route_class=StorageRoute)
+
+
+@router.get(
+    "/upload/available_space",
+    response_model=wire.AvailableSpaceResponse,
+    responses=failures(403),
+    summary="Bytes that may still be uploaded",
+)
+async def available_space(call: StorageCall) -> Response:
+    """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3."""
+    space = await call.services.storage.uploading.space.available(call.caller.user)
+    return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))

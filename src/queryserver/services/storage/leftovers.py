@@ -1,0 +1,108 @@
+"""What crashes leave behind in stores, and its end (Contract storage 9.1.4, 9.2.6; platform 12.2).
+
+While something is written to a directory a record names the directory. A crash leaves the record, and by it the
+clean-up finds the temporary files.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import structlog
+
+from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError, StorageNotConfigured
+from queryserver.domain.files import StoragePath
+from queryserver.interfaces.storage_uploads import PartUpload, PartUploads, UnfinishedWrite, UnfinishedWrites
+from queryserver.services.storage.stores import Caller, Stores
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 500
+_LEASE = timedelta(minutes=10)
+
+
+class Leftovers:
+    """Notes what is being written, and removes what was never finished after `age`."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        writes: UnfinishedWrites,
+        uploads: PartUploads,
+        *,
+        age: timedelta = timedelta(hours=24),
+    ) -> None:
+        self._stores = stores
+        self._writes = writes
+        self._uploads = uploads
+        self._age = age
+
+    @asynccontextmanager
+    async def noted(self, caller: Caller, directory: StoragePath) -> AsyncGenerator[None]:
+        """Inside, temporary files may come to be in `directory`. Raises DatabaseUnavailable."""
+        write_id = uuid4()
+        await self.begin(write_id, caller, directory)
+        try:
+            yield
+        except StorageError:
+            # The store failed and may have kept what it was told to remove.
+            raise
+        except QueryServerError:
+            await self.end(write_id)
+            raise
+        await self.end(write_id)
+
+    async def begin(self, write_id: UUID, caller: Caller, directory: StoragePath) -> None:
+        """Note a directory. Raises DatabaseUnavailable."""
+        await self._writes.begin(UnfinishedWrite(write_id, directory, caller.acting))
+
+    async def end(self, write_id: UUID) -> None:
+        """Forget it. A record too many costs no more than a look into its directory."""
+        try:
+            await self._writes.end(write_id)
+        except DatabaseUnavailable:
+            log.warning("record of a finished write stays")
+
+    async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        """Remove expired uploads and what crashes left; kind to number."""
+        expired = await self._uploads.expired(limit=_BATCH)
+        abandoned = await self._writes.abandoned(older_than=self._age)
+        if dry_run:
+            return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
+        removed = [await self._remove(upload) for upload in expired]
+        swept = [await self._sweep(write) for write in abandoned]
+        return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
+
+    async def _remove(self, upload: PartUpload) -> bool:
+        """Whether the upload is gone. A store that cannot do it now is asked again the next time."""
+        if not await self._uploads.claim(upload.id, uuid4(), lease=_LEASE):
+            return False
+        try:
+            if upload.staging is not None and upload.result is None:
+                storage = self._stores.as_user(upload.terms.target.scheme, upload.user)
+                await storage.discard_parts(upload.terms.plan, upload.staging)
+        except StorageError as error:
+            log.warning("parts of an upload not removed", upload_id=str(upload.id), code=error.code)
+            return False
+        except QueryServerError as error:
+            log.warning("parts of an upload cannot be removed", upload_id=str(upload.id), code=error.code)
+        await self._uploads.forget(upload.id)
+        return True
+
+    async def _sweep(self, write: UnfinishedWrite) -> int:
+        """How many temporary files were removed."""
+        swept = 0
+        try:
+            storage = self._stores.as_user(write.directory.scheme, write.user)
+            swept = await storage.sweep_leftovers(write.directory.path, self._age.total_seconds())
+        except StorageNotConfigured:
+            return 0
+        except StorageError as error:
+            log.warning("directory not swept", scheme=write.directory.scheme, code=error.code)
+            return 0
+        except QueryServerError as error:
+            # The directory is gone, or its user may not look into it any more.
+            log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
+        await self._writes.end(write.id)
+        return swept

@@ -1,0 +1,110 @@
+"""What an upload must keep to before a byte of it is written (Contract storage 9.1), and how large it may be (9.3)."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from queryserver.domain.errors import (
+    FileTooLarge,
+    NotADirectory,
+    PathExists,
+    PathNotFound,
+    RootNotAllowed,
+    UploadDisabled,
+)
+from queryserver.domain.files import FileStatus, Scheme, StoragePath
+from queryserver.domain.storage_names import ExtensionRules, new_name
+from queryserver.domain.user import User
+from queryserver.services.storage.stores import Caller, Place, Stores, may_use
+
+# A directory of these stores is there as soon as a file in it is.
+_OBJECT_STORES = frozenset({Scheme.S3A})
+# What boundaries, headers and fields add to the bytes of the file.
+_FRAME_BYTES = 8 * 1024
+
+
+class UploadRules:
+    """The checks. `max_bytes` None: files of any size."""
+
+    def __init__(
+        self, stores: Stores, extensions: ExtensionRules, *, is_enabled: bool = True, max_bytes: int | None = None
+    ) -> None:
+        self._stores = stores
+        self._extensions = extensions
+        self._is_enabled = is_enabled
+        self.max_bytes = max_bytes
+
+    def admit(self, *, body_bytes: int | None = None, file_bytes: int | None = None) -> None:
+        """Raises UploadDisabled, FileTooLarge. The sizes are those that the client announces, where it does."""
+        if not self._is_enabled:
+            raise UploadDisabled("Uploads are switched off.")
+        if self.max_bytes is None:
+            return
+        file_bytes = (body_bytes or 0) - _FRAME_BYTES if file_bytes is None else file_bytes
+        if file_bytes > self.max_bytes:
+            raise FileTooLarge(self.max_bytes)
+
+    async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
+        """Where the file goes.
+
+        Raises StorageAccessDenied, PathNotFound and NotADirectory (the directory), RootNotAllowed (above buckets),
+        InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathExists.
+        """
+        parent = self._stores.place(caller, directory)
+        await _require_directory(parent)
+        name = new_name(file_name)
+        self._extensions.check(name)
+        place = Place(directory.child(name), parent.file_system, parent.storage)
+        there = await _found(place)
+        if there is not None and not (overwrite and there.is_file):
+            raise PathExists(f"{place.path} exists.")
+        return place
+
+
+async def _require_directory(place: Place) -> None:
+    """Raises PathNotFound with the path in `details`, NotADirectory, RootNotAllowed."""
+    levels = place.file_system.traits.container_levels
+    if len(place.path.names) < levels:
+        raise RootNotAllowed("Files lie in buckets, containers and volumes, not beside them.")
+    found = await _found(place)
+    if found is None and place.path.scheme in _OBJECT_STORES and len(place.path.names) > levels:
+        bucket = StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))
+        found = await _found(Place(bucket, place.file_system, place.storage))
+    if found is None:
+        raise PathNotFound(f"{place.path} does not exist.", details={"path": str(place.path)})
+    if not found.is_directory:
+        raise NotADirectory(f"{place.path} is not a directory.")
+
+
+async def _found(place: Place) -> FileStatus | None:
+    try:
+        return await place.storage.stat(place.path.path)
+    except PathNotFound:
+        return None
+
+
+class UploadSpace:
+    """How many bytes a caller may still upload."""
+
+    def __init__(self, rules: UploadRules, stores: Stores, staging_area: Path | None, threads: Executor) -> None:
+        self._rules = rules
+        self._stores = stores
+        self._staging_area = staging_area
+        self._threads = threads
+
+    async def available(self, user: User) -> int:
+        """The smallest limit that is known; -1: none is. Parts for the local root are staged on this machine."""
+        limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
+        if self._staging_area is not None and may_use(user, Scheme.FILE):
+            free = _free_bytes(self._staging_area)
+            limits.append(await asyncio.get_running_loop().run_in_executor(self._threads, free))
+        return min(limits, default=-1)
+
+
+def _free_bytes(directory: Path) -> Callable[[], int]:
+    def free() -> int:
+        return shutil.disk_usage(directory).free
+
+    return free
