@@ -15,8 +15,9 @@ from queryserver.storages.s3.errors import Meanings, s3_errors
 from queryserver.storages.s3.options import S3Options
 from queryserver.storages.s3.transport import DirectSession
 
-CALL_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
+# Slower than this a store is taken for dead.
+_SLOWEST_BYTES_PER_S = 256 * 1024
 # Silence of the store in the middle of a call that may take long, such as the joining of parts.
 _SILENCE_S = 300.0
 _TRIES = 3
@@ -40,6 +41,10 @@ class S3Connection:
         self._closed = False
         self._without_conditions = set[str]()
 
+    def time_for(self, size_bytes: int) -> float:
+        """Seconds after which a call that moves so many bytes has failed."""
+        return self.options.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
+
     async def ask(
         self,
         operation: str,
@@ -47,16 +52,16 @@ class S3Connection:
         *,
         about: str,
         means: Meanings = _NO_MEANINGS,
-        timeout_s: float = CALL_TIMEOUT_S,
+        timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
         """One call of the API and its answer. `operation` and `arguments` are called as the driver calls them.
 
-        `about` is the path for messages. A `repeatable` call is tried thrice within `timeout_s` when the store does
-        not answer or is overloaded. Raises what `errors.py` makes of refusals.
+        `about` is the path for messages. A `repeatable` call is tried thrice when the store does not answer or is
+        overloaded, all within `timeout_s`, by default that of the options. Raises what `errors.py` makes of refusals.
         """
         with s3_errors(about, means):
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s or self.options.timeout_s):
                 client = await self._opened()
                 for attempt in range(1, _TRIES if repeatable else 1):
                     try:
@@ -73,7 +78,7 @@ class S3Connection:
         *,
         about: str,
         means: Meanings = _NO_MEANINGS,
-        timeout_s: float = CALL_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> Mapping[str, Any]:
         """As `ask`, on the condition that there is no object of that key; sent once.
 

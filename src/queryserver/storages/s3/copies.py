@@ -10,8 +10,6 @@ from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.blocks import MAX_PARTS, MIB
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.multipart import (
-    PART_TIMEOUT_S,
-    SLOWEST_COPY_BYTES_PER_S,
     MultipartUpload,
     SentPart,
     finished,
@@ -59,7 +57,7 @@ class Copies:
             "CopySource": {"Bucket": source.bucket, "Key": source.key},
             "CopySourceIfMatch": f'"{found.tag}"',
         }
-        timeout_s = PART_TIMEOUT_S + found.size_bytes / SLOWEST_COPY_BYTES_PER_S
+        timeout_s = self._connection.time_for(found.size_bytes)
         try:
             if overwrite:
                 await self._connection.ask("copy_object", arguments, about=source.label, timeout_s=timeout_s)

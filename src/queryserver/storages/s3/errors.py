@@ -27,12 +27,15 @@ from queryserver.domain.errors import (
     StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
-    UploadNotFound,
     VerificationFailed,
 )
 
 Meanings = Mapping[str, type[QueryServerError]]
 """What codes of a store mean in a certain call."""
+
+
+class UploadGone(PathNotFound):
+    """The multipart upload was completed or aborted, or never was."""
 
 
 class PastTheEnd(StorageError):
@@ -106,7 +109,7 @@ _KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
         "EntityTooLarge": (StorageError, "{path} is larger than the store allows."),
         "EntityTooSmall": (StorageError, "A part of {path} is smaller than the store allows."),
         "InvalidObjectState": (PermissionDenied, "{path} is archived; the store must restore it first."),
-        "NoSuchUpload": (UploadNotFound, "The store does not know this upload, or knows it no more."),
+        "NoSuchUpload": (UploadGone, "The store does not know this upload, or knows it no more."),
         "InvalidRange": (PastTheEnd, "The range is outside the file."),
         "416": (PastTheEnd, "The range is outside the file."),
     }
@@ -137,7 +140,13 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
         raise StorageError(f"The store broke off in the middle of {path}.") from error
     except botocore_errors.SSLError as error:
         raise StorageUnavailable("No trusted connection to the store comes about.") from error
-    except (botocore_errors.HTTPClientError, HttpError, TimeoutError, OSError) as error:
+    except (
+        botocore_errors.HTTPClientError,
+        botocore_errors.ConnectionError,
+        HttpError,
+        TimeoutError,
+        OSError,
+    ) as error:
         raise StorageUnavailable(_NO_ANSWER) from error
     except (botocore_errors.BotoCoreError, ValueError) as error:
         raise StorageError("The store gives an answer that is none, or this call is none for it.") from error

@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from queryserver.domain.errors import QueryServerError, StorageUnavailable, UploadNotFound, VerificationFailed
+from queryserver.domain.errors import QueryServerError, StorageUnavailable, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.connection import S3Connection
+from queryserver.storages.s3.errors import UploadGone
 from queryserver.storages.s3.objects import IF_ABSENT, Objects, tag_of
 from queryserver.storages.s3.places import Place
 
-PART_TIMEOUT_S = 60.0
-# Slower than this a store is taken for dead.
-SLOWEST_BYTES_PER_S = 256 * 1024
-SLOWEST_COPY_BYTES_PER_S = 1024 * 1024
-JOIN_TIMEOUT_S = 300.0
-"""S3 may take minutes to join many parts."""
-_ABORT_TIMEOUT_S = 60.0
+# S3 may take minutes to join many parts.
+_JOIN_TIMES = 10
 _ABORTS = 3
 _TAG_LENGTH = 32
 
@@ -53,13 +49,18 @@ class MultipartUpload:
         return cls(connection, objects, place, str(begun["UploadId"]))
 
     async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part. Another one of the same number is replaced."""
-        sent = await self._connection.ask(
-            "upload_part",
-            {**self._names, "PartNumber": number, "Body": block},
-            about=self._place.label,
-            timeout_s=PART_TIMEOUT_S + len(block) / SLOWEST_BYTES_PER_S,
-        )
+        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
+        try:
+            sent = await self._connection.ask(
+                "upload_part",
+                {**self._names, "PartNumber": number, "Body": block},
+                about=self._place.label,
+                timeout_s=self._connection.time_for(len(block)),
+            )
+        except StorageUnavailable:
+            # A store that refuses a part without reading it may break the line before its answer is here.
+            await self.stored()
+            raise
         return SentPart(number, len(block), tag_of(sent))
 
     async def copy(self, number: int, source: Place, tag: str, start: int, end: int) -> SentPart:
@@ -74,16 +75,16 @@ class MultipartUpload:
                 "CopySourceRange": f"bytes={start}-{end - 1}",
             },
             about=source.label,
-            timeout_s=PART_TIMEOUT_S + (end - start) / SLOWEST_COPY_BYTES_PER_S,
+            timeout_s=self._connection.time_for(end - start),
         )
         return SentPart(number, end - start, tag_of(copied["CopyPartResult"]))
 
     async def stored(self) -> Sequence[SentPart]:
-        """The parts that the store has, by number. Raises UploadNotFound."""
+        """The parts that the store has, by number. Raises UploadGone."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._told_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
-        """When the last part arrived; `begun_at` without any. Raises UploadNotFound."""
+        """When the last part arrived; `begun_at` without any. Raises UploadGone."""
         return max([begun_at, *[part["LastModified"] async for part in self._told_parts() if "LastModified" in part]])
 
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
@@ -121,10 +122,8 @@ class MultipartUpload:
 
     async def discard(self) -> None:
         """Remove all parts that arrived. Nothing happens when the upload is gone."""
-        with suppress(UploadNotFound):
-            await self._connection.ask(
-                "abort_multipart_upload", self._names, about=self._place.label, timeout_s=_ABORT_TIMEOUT_S
-            )
+        with suppress(UploadGone):
+            await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
 
     async def _told_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
         arguments: dict[str, object] = dict(self._names)
@@ -140,11 +139,12 @@ class MultipartUpload:
         joined = [{"PartNumber": part.number, "ETag": f'"{part.tag}"'} for part in parts]
         arguments = {**self._names, "MultipartUpload": {"Parts": joined}}
         about, operation = self._place.label, "complete_multipart_upload"
+        timeout_s = self._connection.options.timeout_s * _JOIN_TIMES
         if overwrite:
-            await self._connection.ask(operation, arguments, about=about, timeout_s=JOIN_TIMEOUT_S, repeatable=False)
+            await self._connection.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=False)
         else:
             await self._connection.ask_if_absent(
-                operation, arguments, about=about, means=IF_ABSENT, timeout_s=JOIN_TIMEOUT_S
+                operation, arguments, about=about, means=IF_ABSENT, timeout_s=timeout_s
             )
 
     @property

@@ -27,6 +27,8 @@ class S3Options:
     """The buckets that the root shows; empty: all that the store tells."""
     allow_bucket_creation: bool = False
     max_connections: int = 50
+    timeout_s: float = 30.0
+    """How long the store may be silent. Calls that move bytes get more, by their number."""
 
     @property
     def endpoint_url(self) -> str | None:

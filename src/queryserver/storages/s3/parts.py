@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import UploadNotFound, VerificationFailed
+from queryserver.domain.errors import VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.s3.blocks import MAX_PARTS, Blocks
+from queryserver.storages.s3.errors import UploadGone
 from queryserver.storages.s3.multipart import MultipartUpload, SentPart
 from queryserver.storages.s3.uploads import UPLOAD_BYTES
 
@@ -25,26 +26,30 @@ class PartNumbers:
     @property
     def block_bytes(self) -> int:
         """Size of what has one number; the last one of a part may be smaller."""
-        return -(-self.plan.part_bytes // self.per_part)
+        return max(1, -(-self.plan.part_bytes // self.per_part))
 
-    def of(self, index: int) -> range:
-        """Numbers of one part."""
-        return range(index * self.per_part + 1, (index + 1) * self.per_part + 1)
+    def size_of(self, index: int) -> int:
+        """Bytes of one part."""
+        return max(0, min(self.plan.part_bytes, self.plan.size_bytes - index * self.plan.part_bytes))
+
+    def of(self, index: int) -> Iterator[tuple[int, int]]:
+        """Numbers of one part and the sizes of what they stand for; an empty part has one as well."""
+        first, whole = index * self.per_part + 1, self.size_of(index)
+        for number, start in enumerate(range(0, max(whole, 1), self.block_bytes), start=first):
+            yield number, min(self.block_bytes, whole - start)
 
 
 async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]) -> StoredPart:
     """Store one part; holds a block of it at a time."""
     numbers, blocks = PartNumbers(plan), Blocks(body)
     sent: list[SentPart] = []
-    for number in numbers.of(index):
-        block = await blocks.take(numbers.block_bytes)
-        if block or not sent:
-            sent.append(await upload.send(number, block))
-        if len(block) < numbers.block_bytes:
-            break
-    if await blocks.take(1):
-        raise VerificationFailed("A part is longer than was agreed.")
-    return StoredPart(index, sum(part.size_bytes for part in sent), ",".join(part.tag for part in sent))
+    for number, size in numbers.of(index):
+        block = await blocks.take(size)
+        is_last = sum(part.size_bytes for part in sent) + size == numbers.size_of(index)
+        if len(block) < size or (is_last and await blocks.take(1)):
+            raise VerificationFailed("A part is not as long as was agreed.")
+        sent.append(await upload.send(number, block))
+    return StoredPart(index, numbers.size_of(index), ",".join(part.tag for part in sent))
 
 
 async def join(
@@ -59,7 +64,7 @@ async def join(
     sent = [number for part in sorted(parts, key=lambda part: part.index) for number in _sent(plan, part)]
     try:
         return await upload.complete(sent, overwrite=overwrite)
-    except UploadNotFound:
+    except UploadGone:
         # An earlier call may have joined them and its answer may be lost.
         if not await upload.is_complete(sent):
             raise
@@ -67,8 +72,5 @@ async def join(
 
 
 def _sent(plan: PartPlan, part: StoredPart) -> Iterator[SentPart]:
-    numbers, left = PartNumbers(plan), part.size_bytes
-    for number, tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False):
-        size = min(left, numbers.block_bytes)
-        left -= size
+    for (number, size), tag in zip(PartNumbers(plan).of(part.index), part.receipt.split(","), strict=False):
         yield SentPart(number, size, tag)

@@ -12,8 +12,6 @@ from queryserver.storages.s3.errors import PastTheEnd, s3_errors
 from queryserver.storages.s3.objects import Objects
 from queryserver.storages.s3.places import Place
 
-_PIECE_TIMEOUT_S = 60.0
-
 
 class Reading:
     """Reads ranges of objects."""
@@ -57,5 +55,5 @@ class Reading:
 
     async def _piece(self, place: Place, body: Any) -> bytes:
         with s3_errors(place.label):
-            async with asyncio.timeout(_PIECE_TIMEOUT_S):
+            async with asyncio.timeout(self._connection.options.timeout_s):
                 return await body.read(PIECE_BYTES)

@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
-from queryserver.domain.errors import NotSupported, UploadNotFound
+from queryserver.domain.errors import NotSupported
 from queryserver.storages.s3.connection import S3Connection
+from queryserver.storages.s3.errors import UploadGone
 from queryserver.storages.s3.multipart import MultipartUpload
 from queryserver.storages.s3.objects import Objects
 from queryserver.storages.s3.places import Place
@@ -25,7 +26,7 @@ class Sweep:
                 if begun_at < before and await upload.last_sent_at(begun_at) < before:
                     await upload.discard()
                     swept += 1
-            except UploadNotFound:
+            except UploadGone:
                 continue  # completed meanwhile
         return swept
 

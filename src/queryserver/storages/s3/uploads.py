@@ -8,7 +8,7 @@ from queryserver.domain.errors import StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.blocks import MIB, Blocks, part_bytes
 from queryserver.storages.s3.connection import S3Connection
-from queryserver.storages.s3.multipart import PART_TIMEOUT_S, SLOWEST_BYTES_PER_S, MultipartUpload, SentPart, finished
+from queryserver.storages.s3.multipart import MultipartUpload, SentPart, finished
 from queryserver.storages.s3.objects import IF_ABSENT, Objects, tag_of
 from queryserver.storages.s3.places import Place
 
@@ -48,7 +48,7 @@ class Upload:
 
     async def _put(self, content: bytearray) -> FileStatus:
         arguments = {"Bucket": self._place.bucket, "Key": self._place.key, "Body": content}
-        about, timeout_s = self._place.label, PART_TIMEOUT_S + len(content) / SLOWEST_BYTES_PER_S
+        about, timeout_s = self._place.label, self._connection.time_for(len(content))
         if self._overwrite:
             stored = await self._connection.ask("put_object", arguments, about=about, timeout_s=timeout_s)
         else:
