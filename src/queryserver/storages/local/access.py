@@ -17,11 +17,9 @@ class AccessMap:
     """The map for one user. Paths are compared name by name; links lead nowhere, so that a path is where it says.
 
     `/user/<name>/**`: that user only. `/shared/**`: everyone. The rest: everyone reads, administrators write.
-    `folds_case`: whether the file system takes names for one that differ in case or in Unicode form.
     """
 
     user: StorageUser
-    folds_case: bool = False
 
     @property
     def home(self) -> str:
@@ -35,30 +33,32 @@ class AccessMap:
 
     def shows(self, path: str) -> bool:
         """Whether a listing tells the caller of an entry: not of the homes of others."""
-        return self._owns(tuple(path.split("/", 2)))
+        return self._may_enter(tuple(path.split("/", 2)))
 
     def check_read(self, path: str) -> None:
         """Raises PermissionDenied, InvalidPath."""
-        if not self._owns(names_of(path)):
+        if not self._may_enter(names_of(path)):
             raise PermissionDenied(f"{path} is another user's.")
 
     def check_change(self, path: str) -> None:
         """Whether the entry itself may come, go and change. Raises PermissionDenied, InvalidPath."""
-        names = names_of(path)
         self.check_read(path)
-        if not self.user.is_admin and not (len(names) > 1 and self._key(names[0]) in {HOMES, SHARED}):
+        names = names_of(path)
+        if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
 
-    def _owns(self, names: tuple[str, ...]) -> bool:
+    def _may_enter(self, names: tuple[str, ...]) -> bool:
         """Whether a path does not lie in the home of another."""
-        if self.user.is_admin or len(names) < 2 or self._key(names[0]) != HOMES:
+        if self.user.is_admin or len(names) < 2 or not _is_like_homes(names[0]):
             return True
-        return self._key(names[1]) == self._key(self.user.name)
-
-    def _key(self, name: str) -> str:
-        return unicodedata.normalize("NFKC", name).casefold() if self.folds_case else name
+        return names[0] == HOMES and names[1] == self.user.name
 
 
 def is_private(names: tuple[str, ...]) -> bool:
     """Whether only their user has business in there: homes and trashes."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
+
+
+def _is_like_homes(name: str) -> bool:
+    """Whether a name is that of the homes, or might lead there: some file systems fold case and forms of characters."""
+    return unicodedata.normalize("NFKC", name).casefold() == HOMES

@@ -55,7 +55,7 @@ class UserStorage(LocalStorage):
 
     def __init__(self, tree: Tree, threads: FileThreads, access: AccessMap) -> None:
         super().__init__(tree, threads, access)
-        self._is_at_home = False
+        self._is_settled = False
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
         """See the Protocol. Raises TrashNotSupported for a user who cannot have a home here."""
@@ -63,15 +63,14 @@ class UserStorage(LocalStorage):
             raise TrashNotSupported("Users of that name have no home in this store.")
         return self._access.trash
 
-    async def _enter(self, path: str) -> None:
+    async def _settle(self, path: str) -> None:
         """The home of the caller, and `/shared`, are there from the first look at where they are."""
-        await super()._enter(path)
-        if not self._is_at_home and path.partition("/")[0] in {"", HOMES, SHARED}:
-            await self._threads.run(self._settle)
-            self._is_at_home = True
+        if not self._is_settled and path.partition("/")[0] in {"", HOMES, SHARED}:
+            await self._threads.run(self._make_homes)
+            self._is_settled = True
 
-    def _settle(self) -> None:
-        for directory in (SHARED, self._access.home):
+    def _make_homes(self) -> None:
+        for directory in (SHARED, self._access.home or HOMES):
             # On a read-only store there is none, which is told by the call that needs it.
             with suppress(QueryServerError):
                 self._tree.ensure_directory(directory)

@@ -98,12 +98,12 @@ class LocalStorage:
         size_bytes: int | None = None,  # noqa: ARG002 the Protocol's; room is taken as bytes come
     ) -> FileStatus:
         """See the Protocol."""
-        self._access.check_change(path)
+        await self._enter_to_change(path)
         return await self._take(Upload(self._tree, path, overwrite=overwrite), body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Of several that make one directory at a time, one succeeds."""
-        self._access.check_change(path)
+        await self._enter_to_change(path)
         await self._threads.run(self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
@@ -113,7 +113,7 @@ class LocalStorage:
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """See the Protocol. A deletion that breaks off leaves a part of the tree."""
-        self._access.check_change(path)
+        await self._enter_to_change(path)
         await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 one tree
@@ -122,9 +122,8 @@ class LocalStorage:
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """See the Protocol. A link is renamed itself."""
-        self._access.check_change(source)
-        self._access.check_change(target)
-        await self._enter(target)
+        await self._enter_to_change(source)
+        await self._enter_to_change(target)
         await self._threads.run(self._rename, source, target, overwrite)
 
     async def content_summary(self, path: str) -> ContentSummary:
@@ -136,40 +135,48 @@ class LocalStorage:
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         """See the Protocol. Devices, pipes and sockets keep theirs: NotAFile."""
-        self._access.check_change(path)
+        await self._enter_to_change(path)
         await self._threads.run(self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """See the Protocol. The room for the whole file is taken at once."""
-        self._access.check_change(plan.path)
-        await self._enter(plan.path)
+        await self._enter_to_change(plan.path)
         return await self._threads.run(parts.begin, self._tree, plan)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         """See the Protocol."""
-        self._access.check_change(plan.path)
+        await self._enter_to_change(plan.path)
         return await self._take(parts.PartUpload(self._tree, plan, staging, index), body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """See the Protocol."""
-        self._access.check_change(plan.path)
+        await self._enter_to_change(plan.path)
         return await self._threads.run(self._join, plan, staging, parts, overwrite)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         """See the Protocol."""
-        self._access.check_change(plan.path)
+        await self._enter_to_change(plan.path)
         await self._threads.run(parts.discard, self._tree, plan, staging)
 
     async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
         """See the Protocol. `older_than_s` must exceed the longest pause of a living write, of other processes too."""
-        self._access.check_read(path)
+        await self._enter(path)
         return await self._threads.run(sweeping.sweep, self._tree, path, older_than_s)
 
     async def _enter(self, path: str) -> None:
         """Before a path is looked at. Raises PermissionDenied."""
         self._access.check_read(path)
+        await self._settle(path)
+
+    async def _enter_to_change(self, path: str) -> None:
+        """Before the entry of a path comes, goes or changes. Raises PermissionDenied."""
+        self._access.check_change(path)
+        await self._settle(path)
+
+    async def _settle(self, path: str) -> None:
+        """Make what is always there."""
 
     def _rename(self, source: str, target: str, overwrite: bool) -> None:
         self._tree.rename(source, target, overwrite=overwrite)

@@ -1,0 +1,252 @@
+"""The map of the local root, rule by rule (Contract storage 10.5)."""
+
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.contract.storage_basis import body, content, is_there, names, put
+
+from queryserver.domain.errors import InvalidPath, PathExists, PathNotFound, PermissionDenied, StorageUnavailable
+from queryserver.domain.files import Scheme, StorageUser
+from queryserver.interfaces.storage import PartPlan
+from queryserver.storages.local import LocalFileSystem
+from queryserver.storages.local.file_system import UserStorage
+
+ALICE, BOB, ADMIN = StorageUser("alice"), StorageUser("bob"), StorageUser("root", is_admin=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+async def file_system(root: Path) -> AsyncIterator[LocalFileSystem]:
+    file_system = LocalFileSystem(root)
+    yield file_system
+    await file_system.close()
+
+
+@pytest.fixture
+async def alice(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(ALICE)
+
+
+@pytest.fixture
+async def bob(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(BOB)
+
+
+@pytest.fixture
+async def admin(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(ADMIN)
+
+
+async def reads(storage: UserStorage, path: str) -> None:
+    await storage.stat(path)
+
+
+CHANGES = {
+    "write": lambda s, p: s.write(f"{p}/new", body(b"x"), overwrite=False),
+    "overwrite": lambda s, p: s.write(f"{p}/file", body(b"x"), overwrite=True),
+    "mkdir": lambda s, p: s.mkdir(f"{p}/d"),
+    "delete": lambda s, p: s.delete(f"{p}/file", recursive=True),
+    "rename away": lambda s, p: s.rename(f"{p}/file", f"{p}/renamed"),
+    "take": lambda s, p: s.rename(f"{p}/file", f"user/{s._access.user.name}/taken"),
+    "bring": lambda s, p: s.rename(f"user/{s._access.user.name}/own", f"{p}/brought"),
+    "copy": lambda s, p: s.copy(f"user/{s._access.user.name}/own", f"{p}/copied"),
+    "chmod": lambda s, p: s.set_permissions(f"{p}/file", 0o777),
+    "parts": lambda s, p: s.begin_parts(PartPlan(f"{p}/parts", 1, 1, 1)),
+}
+READS = {
+    "stat": lambda s, p: s.stat(f"{p}/file"),
+    "list": names,
+    "read": lambda s, p: content(s, f"{p}/file"),
+    "summary": lambda s, p: s.content_summary(p),
+    "copy": lambda s, p: s.copy(f"{p}/file", f"user/{s._access.user.name}/copied"),
+    "sweep": lambda s, p: s.sweep_leftovers(p, 0),
+}
+
+
+@pytest.mark.security("S9")
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
+async def test_a_home_is_closed_to_others(call, alice, bob):
+    await put(alice, "user/alice/file", b"hers")
+    await put(bob, "user/bob/own")
+    with pytest.raises(PermissionDenied):
+        await {**CHANGES, **READS}[call](bob, "user/alice")
+    assert await content(alice, "user/alice/file") == b"hers"
+    assert await names(alice, "user/alice") == ["file"]
+
+
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
+@pytest.mark.parametrize("user", [ALICE, ADMIN], ids=["herself", "administrator"])
+async def test_a_home_is_open_to_its_user_and_to_administrators(call, user, file_system):
+    storage = file_system.as_user(user)
+    await put(storage, "user/alice/file", b"hers")
+    await put(storage, f"user/{user.name}/own")
+    await {**CHANGES, **READS}[call](storage, "user/alice")
+
+
+@pytest.mark.parametrize("call", [*CHANGES, *READS])
+async def test_what_is_shared_is_everyone_s(call, alice, bob):
+    await put(alice, "shared/file", b"hers")
+    await put(bob, "user/bob/own")
+    await {**CHANGES, **READS}[call](bob, "shared")
+
+
+@pytest.mark.parametrize("call", CHANGES)
+@pytest.mark.parametrize("place", ["", "docs", "docs/deep"])
+async def test_the_rest_is_changed_by_administrators_only(call, place, alice, admin, root):
+    (root / "docs" / "deep").mkdir(parents=True)
+    (root / place / "file").write_text("kept")
+    await put(alice, "user/alice/own")
+    path = place or "."
+    with pytest.raises((PermissionDenied, InvalidPath)):
+        await CHANGES[call](alice, path)
+    assert (root / place / "file").read_text() == "kept"
+    if place:
+        await put(admin, "user/root/own")
+        await CHANGES[call](admin, place)
+
+
+@pytest.mark.parametrize("call", READS)
+async def test_the_rest_is_read_by_everyone(call, alice, root):
+    (root / "docs").mkdir()
+    (root / "docs" / "file").write_text("read me")
+    await READS[call](alice, "docs")
+
+
+@pytest.mark.parametrize("path", ["user", "shared", "docs", "new"])
+async def test_top_directories_are_administrators_business(path, alice, admin, root):
+    (root / "docs").mkdir()
+    await alice.stat("user")
+    for change in (
+        alice.delete(path, recursive=True),
+        alice.rename(path, "shared/taken"),
+        alice.rename("user/alice", path),
+        alice.set_permissions(path, 0o777),
+        alice.mkdir(path),
+        put(alice, path),
+    ):
+        with pytest.raises(PermissionDenied):
+            await change
+    await admin.mkdir("made")
+    await admin.rename("made", "renamed")
+    await admin.delete("renamed", recursive=True)
+
+
+@pytest.mark.security("S9")
+async def test_a_listing_of_homes_shows_those_that_the_caller_may_enter(alice, bob, admin):
+    await bob.stat("user/bob")
+    assert await names(alice, "user") == ["alice"]
+    assert await names(bob, "user") == ["bob"]
+    assert await names(admin, "user") == ["alice", "bob", "root"]
+
+
+@pytest.mark.security("S9")
+async def test_a_summary_counts_no_homes_of_others(alice, bob):
+    await put(bob, "user/bob/file", b"x" * 1000)
+    await put(alice, "user/alice/file", b"x" * 10)
+    for path in ("", "user"):
+        summary = await alice.content_summary(path)
+        assert (summary.file_count, summary.length_bytes) == (1, 10)
+
+
+@pytest.mark.security("S9")
+async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
+    await bob.stat("user/bob")
+    for path in ("user/bob", "user/bob/x", "user/nobody", "user/nobody/x"):
+        with pytest.raises(PermissionDenied):
+            await alice.stat(path)
+        with pytest.raises(PermissionDenied):
+            await alice.mkdir(path)
+
+
+@pytest.mark.security("S9")
+@pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
+async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin):
+    """Some file systems fold case, so that it is the same directory there."""
+    await put(admin, f"{name}/bob/file")
+    for path in (f"{name}/bob", f"{name}/alice", f"{name}/bob/file"):
+        with pytest.raises(PermissionDenied):
+            await alice.stat(path)
+    assert await names(alice, name) == []
+
+
+async def test_a_home_is_there_from_the_first_look(file_system, root):
+    for user, path in (("a", "user/a"), ("b", "user"), ("c", ""), ("d", "user/d/x")):
+        storage = file_system.as_user(StorageUser(user))
+        try:
+            await storage.stat(path)
+        except PathNotFound:
+            assert path == "user/d/x"
+        assert stat.S_IMODE((root / "user" / user).stat().st_mode) == 0o700
+    assert (root / "shared").is_dir()
+
+
+async def test_a_home_that_was_deleted_comes_back(file_system):
+    await file_system.as_user(ALICE).delete("user/alice", recursive=True)
+    assert await names(file_system.as_user(ALICE), "user") == ["alice"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
+async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system, root):
+    storage = file_system.as_user(StorageUser(name))
+    assert (await storage.stat("")).is_directory
+    assert await names(storage, "user") == []
+    with pytest.raises((PermissionDenied, InvalidPath, PathExists)):
+        await put(storage, f"user/{name}")
+    assert sorted(path.name for path in root.iterdir()) == ["shared", "user"]
+
+
+async def test_new_entries_have_the_modes_of_the_umask(root):
+    for umask, expected in ((0o022, (0o755, 0o644)), (0o027, (0o750, 0o640)), (0o077, (0o700, 0o600))):
+        file_system = LocalFileSystem(root, umask=umask)
+        alice = file_system.as_user(ALICE)
+        await put(alice, f"user/alice/{umask}/file")
+        found = [await alice.stat(f"user/alice/{umask}"), await alice.stat(f"user/alice/{umask}/file")]
+        assert tuple(status.permissions for status in found) == expected
+        await file_system.close()
+
+
+async def test_the_trash_is_its_user_s_alone(alice, bob, root):
+    assert await alice.trash_root("shared/x") == "user/alice/.Trash"
+    assert await bob.trash_root("shared/x") == "user/bob/.Trash"
+    await put(alice, "shared/file")
+    await alice.mkdir("user/alice/.Trash/Current/shared")
+    await alice.rename("shared/file", "user/alice/.Trash/Current/shared/file")
+    for path in ("user/alice", "user/alice/.Trash", "user/alice/.Trash/Current/shared"):
+        assert stat.S_IMODE((root / path).stat().st_mode) == 0o700
+    with pytest.raises(PermissionDenied):
+        await bob.stat("user/alice/.Trash/Current/shared/file")
+
+
+async def test_what_the_store_says_of_itself(file_system):
+    assert file_system.scheme is Scheme.FILE
+    traits = file_system.traits
+    assert (traits.deletes_to_trash, traits.changes_modes_of_trees, traits.acts_as_user) == (True, True, False)
+    assert (traits.home_parent, traits.container_levels, traits.lists_in_order) == ("user", 0, False)
+
+
+async def test_a_root_that_is_not_there_is_an_unavailable_store(tmp_path):
+    file_system = LocalFileSystem(tmp_path / "missing")
+    alice = file_system.as_user(ALICE)
+    for call in (alice.stat(""), names(alice, "user"), put(alice, "user/alice/x")):
+        with pytest.raises(StorageUnavailable):
+            await call
+    assert not (tmp_path / "missing").exists()
+    await file_system.close()
+    await file_system.close()
+
+
+async def test_an_entry_that_the_caller_may_not_see_is_not_there_for_others_either(alice, bob):
+    """The map does not tell more by another call: overwriting, copying, sweeping name the same error."""
+    await put(alice, "user/alice/file")
+    assert not await is_there(bob, "shared/file")
+    with pytest.raises(PermissionDenied):
+        await bob.copy("user/alice/file", "shared/file")
+    assert not await is_there(bob, "shared/file")
