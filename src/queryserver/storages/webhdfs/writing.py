@@ -1,0 +1,66 @@
+"""New files: written under a name of our own beside the target, checked, renamed (Contract storage 9.1)."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from queryserver.domain.errors import PermissionDenied, QueryServerError, VerificationFailed
+from queryserver.domain.files import FileStatus
+from queryserver.storages.webhdfs.finishing import finished
+from queryserver.storages.webhdfs.replacing import beside
+from queryserver.storages.webhdfs.tree import NewFile, Tree
+
+UPLOAD_PREFIX = "._qs_upload_"
+_TIMES_TO_REMOVE = 3
+_PAUSE_S = 0.3
+
+
+@asynccontextmanager
+async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewFile) -> AsyncGenerator[FileStatus]:
+    """A file beside the target with the whole body in it. It is gone at the end, unless it was renamed.
+
+    Raises VerificationFailed, and whatever `body` raises.
+    """
+    path = beside(target.rpartition("/")[0], f"{UPLOAD_PREFIX}{uuid.uuid4().hex}")
+    try:
+        await write_verified(tree, path, body, new)
+        yield await tree.stat(path)
+    except BaseException:
+        with suppress(QueryServerError):
+            await finished(_remove(tree, path))
+        raise
+
+
+async def write_verified(tree: Tree, path: str, body: AsyncIterator[bytes], new: NewFile) -> int:
+    """Write a file of our own; its bytes. Raises VerificationFailed."""
+    sent = await tree.upload(path, body, new)
+    status = await tree.stat(path)
+    if status.size_bytes != sent:
+        raise VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
+    if status.permissions != new.permissions:
+        # HttpFS takes bits away that its own umask names.
+        with suppress(PermissionDenied):
+            await tree.set_permissions(path, new.permissions)
+    return sent
+
+
+async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStatus) -> None:
+    """Owner and group of a file that is replaced, as far as the store lets the user set them."""
+    owner = former.owner if former.owner != status.owner else None
+    group = former.group if former.group != status.group else None
+    if owner:
+        with suppress(PermissionDenied):
+            await tree.set_owner(path, owner, group)
+            return
+    if group:
+        with suppress(PermissionDenied):
+            await tree.set_owner(path, None, group)
+
+
+async def _remove(tree: Tree, path: str) -> None:
+    """Away with a file whose upload broke off: the data node may be just about to make it."""
+    for _ in range(_TIMES_TO_REMOVE):
+        if await tree.remove(path, recursive=False):
+            return
+        await asyncio.sleep(_PAUSE_S)
