@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, open_api
+from tests.api.storage.worlds import World, open_world
 
 from queryserver.settings import Settings
 
@@ -53,3 +54,18 @@ async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
     settings = storage_settings(directory, shared_database_dsn)
     async with open_api(settings) as api:
         yield Files(api, directory / "files")
+
+
+@pytest.fixture(scope="session")
+async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
+    """One application with stores of all kinds for all tests of a process."""
+    directory = tmp_path_factory.mktemp("five-stores")
+    async with open_world(storage_settings(directory, shared_database_dsn), directory / "files") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def world(five_stores: World) -> AsyncIterator[World]:
+    """The same, with stores that do not fail."""
+    yield five_stores
+    five_stores.heal()

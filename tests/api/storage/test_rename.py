@@ -1,0 +1,178 @@
+"""rename (Contract storage 7.1, 7.2), on stores that rename in one step and on one that does not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.driving import Caller
+from tests.api.storage.conftest import storage_settings
+from tests.api.storage.worlds import Place, World, open_world
+
+from queryserver.domain.files import Scheme
+
+STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
+
+
+@pytest.fixture(params=STORES, ids=str)
+def place(request: pytest.FixtureRequest, world: World) -> Place:
+    return world.place(request.param)
+
+
+@pytest.fixture
+async def ana(world: World) -> Caller:
+    return await world.api.user("ana")
+
+
+async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
+    answer = await caller.post(f"storage/{call}", **fields)
+    return answer.status_code, answer.json()["code"]
+
+
+@pytest.mark.storage(60)
+async def test_a_name_without_slash_stays_in_the_directory(ana: Caller, place: Place) -> None:
+    place.put(x=b"content")
+    renamed = await ana.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
+    assert renamed.json() == {
+        "status": 0,
+        "path": place.at("y z"),
+        "source": place.at("x"),
+        "message": f"Renamed '{place.at('x')}' to '{place.at('y z')}' successfully",
+    }
+    assert place.all() == {"y z": b"content"}
+
+
+@pytest.mark.storage(60)
+async def test_an_existing_target_and_a_missing_source_are_told(ana: Caller, place: Place) -> None:
+    place.put(x=b"x", y=b"y", d=None)
+    assert await refused(ana, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
+    assert await refused(ana, "rename", src_path=place.at("x"), dest_path=place.at("d")) == (409, "already_exists")
+    assert await refused(ana, "rename", src_path=place.at("none"), dest_path="y") == (404, "path_not_found")
+    assert place.all() == {"x": b"x", "y": b"y", "d": None}
+
+
+@pytest.mark.storage(61)
+async def test_a_trailing_slash_of_a_directory_does_not_count(ana: Caller, place: Place) -> None:
+    place.put(d__x=b"x", d__empty=None)
+    renamed = await ana.post("storage/rename", src_path=place.at("d/"), dest_path="new")
+    assert renamed.json()["path"] == place.at("new")
+    assert place.all() == {"new": None, "new/x": b"x", "new/empty": None}
+
+
+@pytest.mark.storage(62)
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_nothing_goes_into_itself_and_names_count_as_a_whole(ana: Caller, place: Place, call: str) -> None:
+    place.put(a__x=b"x")
+    for target in ("a/b", "a/b/c", "a/x/c"):
+        inside = await refused(ana, call, src_path=place.at("a"), dest_path=place.at(target))
+        assert inside == (400, "target_inside_source")
+    assert (await ana.post(f"storage/{call}", src_path=place.at("a"), dest_path=place.at("ab"))).status_code == 200
+    assert place.all()["ab/x"] == b"x"
+    assert ("a/x" in place.all()) is (call == "copy")
+
+
+@pytest.mark.storage(64)
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_overwrite_replaces_a_file_by_a_file_only(ana: Caller, place: Place, call: str) -> None:
+    place.put(x=b"new", y=b"old", d=None, e=None)
+    onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
+    assert await refused(ana, call, **onto_directory) == (409, "already_exists")
+    if call == "rename":
+        directories = {"src_path": place.at("x"), "dest_path": place.at("e"), "overwrite": "true"}
+        assert await refused(ana, call, **directories) == (409, "already_exists")
+    sent = await ana.post(f"storage/{call}?overwrite=true", src_path=place.at("x"), dest_path=place.at("y"))
+    assert sent.status_code == 200, sent.text
+    assert place.all()["y"] == b"new"
+
+
+@pytest.mark.storage(58)
+async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_dsn: str) -> None:
+    settings = storage_settings(
+        tmp_path, database_dsn, allow_file_extensions=[".txt", "gz"], restrict_file_extensions=["GZ"]
+    )
+    async with open_world(settings, tmp_path / "files") as world:
+        ana, place = await world.api.user("ana"), world.place(Scheme.HDFS)
+        for call in ("rename", "move", "copy"):
+            place.put_at(f"{call}/a.txt", b"x")
+            place.put_at(f"{call}/d.d", None)
+            for name, code in (("a.exe", "extension_not_permitted"), ("a.tar.gz", "extension_restricted")):
+                asked = {"src_path": place.at(f"{call}/a.txt"), "dest_path": place.at(f"{call}/{name}")}
+                assert await refused(ana, call, **asked) == (400, code)
+            for old, new in (("a.txt", "b.TXT"), ("d.d", "d.e")):
+                asked = {"src_path": place.at(f"{call}/{old}"), "dest_path": place.at(f"{call}/{new}")}
+                assert (await ana.post(f"storage/{call}", **asked)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
+@pytest.mark.storage(56)
+async def test_new_names_are_checked(ana: Caller, world: World, name: str) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(x=b"x", d=None)
+    status, code = await refused(ana, "rename", src_path=place.at("x"), dest_path=name)
+    assert (status, code in {"invalid_name", "missing_parameter"}) == (400, True)
+    assert await refused(ana, "rename", src_path=place.at("d"), dest_path="a#b") == (400, "invalid_name")
+    assert (await ana.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
+
+
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_a_missing_parent_is_named_and_a_file_is_no_parent(ana: Caller, place: Place, call: str) -> None:
+    place.put(x=b"x", f=b"f")
+    answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
+    assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
+    assert answer.json()["details"] == {"path": place.at("none")}
+    below_file = await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f/y"))
+    assert below_file == (400, "not_a_directory")
+    assert place.all() == {"x": b"x", "f": b"f"}
+
+
+@pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
+async def test_roots_and_buckets_stay(ana: Caller, root: str) -> None:
+    elsewhere = "/elsewhere" if root == "/" else f"{root.rstrip('/')}/elsewhere"
+    for call in ("rename", "move"):
+        assert await refused(ana, call, src_path=root, dest_path=elsewhere) == (400, "root_not_allowed")
+    assert await refused(ana, "copy", src_path=root, dest_path=elsewhere) == (501, "not_supported")
+
+
+@pytest.mark.storage(70)
+async def test_a_rename_stays_in_its_store(ana: Caller, world: World) -> None:
+    here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    here.put(x=b"x")
+    assert await refused(ana, "rename", src_path=here.at("x"), dest_path=there.at("x")) == (501, "not_supported")
+    assert here.all() == {"x": b"x"}
+
+
+@pytest.mark.storage(6)
+@pytest.mark.storage(7)
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, world: World, call: str) -> None:
+    bodies = []
+    for send in (ana.post, ana.post_json):
+        for source, target in (("src_path", "dest_path"), ("source_path", "destination_path")):
+            place = world.place(Scheme.HDFS)
+            place.put(x=b"x")
+            answer = await send(f"storage/{call}", **{source: place.at("x"), target: place.at("y")})
+            assert place.all()["y"] == b"x"
+            bodies.append(answer.text.replace(place.path, ""))
+    assert len(set(bodies)) == 1
+
+
+@pytest.mark.storage(7)
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_two_different_values_are_refused(ana: Caller, world: World, call: str) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(x=b"x", y=b"y")
+    both = {"src_path": place.at("x"), "source_path": place.at("y"), "dest_path": place.at("z")}
+    assert await refused(ana, call, **both) == (400, "conflicting_parameters")
+    both = {"src_path": place.at("x"), "dest_path": place.at("z"), "destination_path": place.at("y")}
+    assert await refused(ana, call, **both) == (400, "conflicting_parameters")
+
+
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_what_is_missing_or_wrong_is_told(ana: Caller, world: World, call: str) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(x=b"x")
+    assert await refused(ana, call, src_path=place.at("x")) == (400, "missing_parameter")
+    assert await refused(ana, call, dest_path=place.at("x")) == (400, "missing_parameter")
+    asked = {"src_path": place.at("x"), "dest_path": place.at("y")}
+    assert await refused(ana, call, **asked, wait="601") == (400, "invalid_parameter")
+    assert await refused(ana, call, **asked, overwrite="perhaps") == (400, "invalid_parameter")
+    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("../y")) == (400, "invalid_path")

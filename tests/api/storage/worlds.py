@@ -1,0 +1,161 @@
+"""One application with five stores, four of them in memory, for tests of what goes from one place to another."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tests.api.driving import Api, open_api
+from tests.fakes.storage import LIKE_ABFS, LIKE_HDFS, LIKE_OZONE, LIKE_S3, MemoryFileSystem
+from tests.fakes.storage_faults import Failure, FaultyFileSystem
+from tests.fakes.storage_tree import MemoryTree
+
+from queryserver.container.storage import BUILDERS, Builder
+from queryserver.domain.files import EntryKind, Scheme
+from queryserver.interfaces.storage import FileSystem, StorageTraits
+from queryserver.settings import Settings
+from queryserver.settings.stores import OzoneSettings
+
+CHUNK_BYTES = 100
+"""Larger files are not copied on Ozone."""
+
+_numbers = count(1)
+_PLACES = {
+    Scheme.HDFS: "/area",
+    Scheme.S3A: "s3a://lake/area",
+    Scheme.ABFS: "abfs://box/area",
+    Scheme.OFS: "ofs://service/volume/bucket/area",
+    Scheme.FILE: "file:///shared/area",
+}
+_ROOTS = {Scheme.HDFS: "/", Scheme.FILE: "file:///"}
+
+
+def memory_stores() -> dict[Scheme, MemoryFileSystem]:
+    """Stores in memory, as the services see the real ones."""
+    objects = StorageTraits(lists_in_order=True, container_levels=1)
+    ozone = StorageTraits(lists_in_order=True, container_levels=3, acts_as_user=True, max_copy_bytes=CHUNK_BYTES)
+    hadoop = StorageTraits(lists_in_order=True, acts_as_user=True, deletes_to_trash=True, home_parent="user")
+    buckets = ("service/volume/bucket", "service/volume/other")
+    return {
+        Scheme.HDFS: MemoryFileSystem(Scheme.HDFS, hadoop, LIKE_HDFS),
+        Scheme.S3A: MemoryFileSystem(Scheme.S3A, objects, LIKE_S3, containers=("lake", "other")),
+        Scheme.ABFS: MemoryFileSystem(Scheme.ABFS, objects, LIKE_ABFS, containers=("box",)),
+        Scheme.OFS: MemoryFileSystem(Scheme.OFS, ozone, LIKE_OZONE, containers=buckets),
+    }
+
+
+@dataclass
+class Place:
+    """A directory of a test's own. Content is given and shown by paths relative to it; None is a directory."""
+
+    path: str
+    """Normal form."""
+    scheme: Scheme
+    tree: MemoryTree | None
+    directory: Path
+
+    def at(self, name: str) -> str:
+        """The normal form of what is called `name` here."""
+        return f"{self.path}/{name}"
+
+    def put(self, **entries: bytes | None) -> None:
+        """New entries; `__` in a name is `/`, `_dot_` a dot."""
+        for key, content in entries.items():
+            self.put_at(key.replace("_dot_", ".").replace("__", "/"), content)
+
+    def put_at(self, name: str, content: bytes | None) -> None:
+        """A new entry."""
+        if self.tree is None:
+            place = self.directory / name
+            (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                place.write_bytes(content)
+        elif content is None:
+            self.tree.make_container(self.inner(name))
+        else:
+            self.tree.put(self.inner(name), content)
+
+    def link(self, name: str) -> None:
+        """A symbolic link to the place itself."""
+        if self.tree is None:
+            (self.directory / name).symlink_to(self.directory)
+        else:
+            self.tree.make_entry(self.inner(name), EntryKind.LINK)
+
+    def all(self) -> Mapping[str, bytes | None]:
+        """Everything that is here."""
+        if self.tree is None:
+            return {
+                str(path.relative_to(self.directory)): None if path.is_dir() else path.read_bytes()
+                for path in self.directory.rglob("*")
+            }
+        base = self.inner("")
+        return {
+            path.removeprefix(base): None if entry.kind is EntryKind.DIRECTORY else entry.content
+            for path, entry in self.tree.entries.items()
+            if path.startswith(base)
+        }
+
+    def inner(self, name: str) -> str:
+        """The path that the store gets to see."""
+        return f"{self.path.removeprefix('/').partition('://')[2] or self.path.removeprefix('/')}/{name}"
+
+
+@dataclass
+class World:
+    """The application and what its stores hold."""
+
+    api: Api
+    root: Path
+    memory: Mapping[Scheme, MemoryFileSystem]
+    faulty: Mapping[Scheme, FaultyFileSystem]
+
+    def place(self, scheme: Scheme, *, parent: str | None = None) -> Place:
+        """A new directory on a store; `parent` is another one than usual."""
+        path = f"{parent or _PLACES[scheme]}{next(_numbers)}"
+        tree = self.memory[scheme].tree if scheme in self.memory else None
+        place = Place(path, scheme, tree, self.root / path.removeprefix("file:///"))
+        place.put_at("", None) if tree is None else tree.make_container(place.inner("").rstrip("/"))
+        return place
+
+    def fail(self, scheme: Scheme, call: str, failure: Failure) -> None:
+        """From now on that call of a store fails."""
+        self.faulty[scheme].calls.clear()
+        self.faulty[scheme].failures[call] = failure
+
+    def heal(self) -> None:
+        """No store fails any more."""
+        for store in self.faulty.values():
+            store.failures.clear()
+            store.calls.clear()
+
+    def calls(self, scheme: Scheme) -> Counter[str]:
+        """How often a store was called since it was told to fail, or healed."""
+        return self.faulty[scheme].calls
+
+
+def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
+    """The local root as it is, and these stores instead of all others."""
+    given: dict[Scheme, Builder] = {Scheme.FILE: BUILDERS[Scheme.FILE]}
+    for scheme, store in stores.items():
+        given[scheme] = lambda _, store=store: store
+    return given
+
+
+def with_ozone(settings: Settings) -> Settings:
+    """Settings that know an Ozone service."""
+    ozone = {"default": OzoneSettings(fs_defaultfs="ofs://service")}
+    return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"ozone": ozone})})
+
+
+@asynccontextmanager
+async def open_world(
+    settings: Settings, root: Path, memory: Mapping[Scheme, MemoryFileSystem] | None = None
+) -> AsyncIterator[World]:
+    """An application on these stores, or on new ones."""
+    memory = memory or memory_stores()
+    faulty = {scheme: FaultyFileSystem(store) for scheme, store in memory.items()}
+    async with open_api(with_ozone(settings), builders(faulty)) as api:
+        yield World(api, root, memory, faulty)
