@@ -63,7 +63,8 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
     name = given.strip()
     if not is_name(name) or hides_dots(name):
         raise InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
-    if "\\" in name or any(character < " " or character == "\x7f" for character in name):
+    # Looked for in what was given: a line end at an end is a control character, no blank (Contract storage S6).
+    if "\\" in name or any(character < " " or character == "\x7f" for character in given):
         raise InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
         raise InvalidName("The name of a new directory holds no #.")

@@ -1,0 +1,232 @@
+"""Paths as callers write them (Contract storage 2.2)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryserver.domain.errors import (
+    InvalidPath,
+    MissingParameter,
+    QueryServerError,
+    StorageNotConfigured,
+    UnknownAuthority,
+    UnknownScheme,
+)
+from queryserver.domain.files import Scheme, StoragePath
+from queryserver.domain.storage_names import hides_dots, names_of
+from queryserver.domain.storage_paths import PathReader, decoded_path, repaired
+
+ALL = PathReader(
+    configured=tuple(Scheme),
+    name_nodes=frozenset({"nn1:8020", "nn1"}),
+    azure_account="acc.dfs.core.windows.net",
+    ozone_services=("om1", "om2"),
+)
+
+SPELLINGS = {
+    "/user/x": "/user/x /user/x/ //user///x /user/./x user/x hdfs:///user/x hdfs:/user/x HDFS:///user/x"
+    " hdfs://nn1/user/x hdfs://nn1:8020/user/x hdfs://NN1:8020/user/x hdfs:/nn1:8020/user/x hdfs:////user/x",
+    "/": "/ // hdfs:/// hdfs:// hdfs:/ hdfs://nn1 /./",
+    "s3a://b/k": "s3a://b/k s3://b/k s3n://b/k s3a:/b/k S3A://b/k s3a://b//k/ s3a:///b/k s3a://b/./k",
+    "s3a://": "s3a:// s3a:/ s3:/// s3n://",
+    "abfs://c/x": "abfs://c/x abfss://c/x adls://c/x adl://c/x abfs:/c/x abfs://c@acc.dfs.core.windows.net/x"
+    " abfss://c@ACC.dfs.core.windows.net/x",
+    "abfs://c": "abfs://c abfs://c/ abfs://c@acc.dfs.core.windows.net",
+    "ofs://om1/v/b/k": "ofs://om1/v/b/k ofs:/om1/v/b/k ofs:///v/b/k OFS://om1/v//b/k/",
+    "ofs://om2/v": "ofs://om2/v",
+    "ofs://": "ofs:// ofs:///",
+    "file:///docs/a.csv": "file:///docs/a.csv file:/docs/a.csv file:////docs/a.csv FILE:///docs//a.csv",
+    "file:///": "file:/// file:// file:/",
+}
+
+
+@pytest.mark.storage(12)
+@pytest.mark.storage(13)
+@pytest.mark.storage(14)
+@pytest.mark.parametrize(
+    ("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()]
+)
+def test_spellings_of_a_path_have_one_normal_form(spelling: str, normal: str) -> None:
+    path = ALL.read(spelling)
+    assert str(path) == normal
+    assert ALL.read(str(path)) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", MissingParameter),
+        pytest.param("gs://b", UnknownScheme, marks=pytest.mark.storage(15)),
+        ("http://host/x", UnknownScheme),
+        ("javascript:/x", UnknownScheme),
+        pytest.param("hdfs://other/user/x", UnknownAuthority, marks=pytest.mark.storage(14)),
+        ("hdfs://nn1:9000/x", UnknownAuthority),
+        pytest.param("file://host/x", UnknownAuthority, marks=pytest.mark.security("S4")),
+        ("abfs://c@other.dfs.core.windows.net/x", UnknownAuthority),
+        ("ofs://om3/v", UnknownAuthority),
+        ("/.reserved/raw/x", InvalidPath),
+        ("hdfs:///.reserved", InvalidPath),
+    ],
+)
+def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryServerError]) -> None:
+    with pytest.raises(error):
+        ALL.read(text)
+
+
+@pytest.mark.parametrize("text", ["s3a://b/k", "s3:/b", "abfs://c", "ofs:///v", "file:///x"])
+def test_schemes_that_are_not_configured_are_refused(text: str) -> None:
+    with pytest.raises(StorageNotConfigured):
+        PathReader(configured=(Scheme.HDFS,)).read(text)
+
+
+def test_a_path_without_scheme_lies_in_the_first_store() -> None:
+    assert str(PathReader(configured=(Scheme.S3A, Scheme.FILE)).read("/b/k")) == "s3a://b/k"
+    assert str(PathReader(configured=(Scheme.FILE,)).read("a b/c")) == "file:///a b/c"
+    with pytest.raises(StorageNotConfigured):
+        PathReader(configured=()).read("/a")
+
+
+@pytest.mark.storage(16)
+@pytest.mark.security("S1")
+@pytest.mark.security("T1")
+@pytest.mark.parametrize("dots", ["..", "%2e%2e", "%2E%2e", ".%2e", "%252e%252e", "%25252e%25252e", "%2e", "%252E"])
+@pytest.mark.parametrize(
+    "path",
+    ["/a/{}/b", "/{}", "{}", "/a/{}", "s3a://{}", "s3a://b/{}/k", "file:///{}/x", "hdfs://nn1/{}", "ofs:///v/{}"],
+)
+def test_relative_segments_are_refused_however_they_are_written(path: str, dots: str) -> None:
+    with pytest.raises((InvalidPath, UnknownAuthority)):
+        ALL.read(path.format(dots))
+
+
+@pytest.mark.storage(16)
+@pytest.mark.parametrize(
+    "name",
+    ["a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..", "a\\b"],
+)
+def test_names_that_only_look_like_dots_are_names(name: str) -> None:
+    assert ALL.read(f"/x/{name}/y").names == ("x", name, "y")
+
+
+@pytest.mark.storage(18)
+@pytest.mark.security("S2")
+@pytest.mark.parametrize("path", ["/a\0b", "/\0", "s3a://b/\0", "/a/\ud800"])
+def test_nul_and_half_characters_are_refused(path: str) -> None:
+    with pytest.raises(InvalidPath):
+        ALL.read(path)
+
+
+@pytest.mark.storage(18)
+@pytest.mark.parametrize(
+    ("longest", "too_long"),
+    [
+        ("/" + "x" * 255, "/" + "x" * 256),
+        ("/" + "é" * 127, "/" + "é" * 128),
+        ("/".join(["x" * 240] * 17), "/".join(["x" * 240] * 18)),
+        ("s3a://b/" + "/".join(["x" * 204] * 5), "s3a://b/" + "/".join(["x" * 205] * 5)),
+    ],
+)
+def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -> None:
+    assert ALL.read(longest)
+    with pytest.raises(InvalidPath):
+        ALL.read(too_long)
+
+
+@pytest.mark.storage(35)
+@pytest.mark.parametrize("path", ["/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y"])
+def test_reserved_names_cannot_be_named(path: str) -> None:
+    with pytest.raises(InvalidPath):
+        ALL.read(path)
+
+
+@pytest.mark.security("S3")
+def test_a_backslash_separates_nothing() -> None:
+    assert ALL.read("/a\\..\\b") == StoragePath(Scheme.HDFS, "a\\..\\b")
+
+
+@pytest.mark.security("S4")
+def test_the_local_root_cannot_be_left() -> None:
+    assert ALL.read("file:////etc") == StoragePath(Scheme.FILE, "etc")
+    with pytest.raises(InvalidPath):
+        ALL.read("file:///../x")
+
+
+@pytest.mark.storage(11)
+@pytest.mark.storage(12)
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        ("/a", "/a"),
+        ("%2Fa", "/a"),
+        ("%252Fa", "/a"),
+        ("%2Fsome%2Fa%20b", "/some/a b"),
+        ("%252Fsome%252Fa%2520b", "/some/a%20b"),
+        ("s3a:%2Fsome%2Fpath", "s3a:/some/path"),
+        ("s3a%3A%2F%2Fb%2Fk", "s3a://b/k"),
+        ("s3a:%252F%252Fb%252Fk%2520x", "s3a://b/k%20x"),
+        ("/a%252Fb", "/a%2Fb"),
+        ("/a+b", "/a+b"),
+        ("/%C3%A9", "/é"),
+        ("a%3Fb%23c", "a?b#c"),
+    ],
+)
+def test_what_stands_behind_the_sign_is_decoded_once_and_repaired(raw: str, path: str) -> None:
+    assert decoded_path(raw) == path
+
+
+@pytest.mark.parametrize("raw", ["/%ff", "%C3", "/a/%ED%A0%80"])
+def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
+    with pytest.raises(InvalidPath):
+        decoded_path(raw)
+
+
+@pytest.mark.parametrize(
+    ("given_path", "path"),
+    [
+        ("%2Fsome%2Fa%20b", "/some/a%20b"),
+        ("s3a:%2Fsome%2Fpath", "s3a:/some/path"),
+        ("%2fx", "/x"),
+        ("/a%2Fb", "/a%2Fb"),
+        ("a%2Fb", "a%2Fb"),
+    ],
+)
+def test_a_path_that_was_encoded_twice_is_repaired(given_path: str, path: str) -> None:
+    assert repaired(given_path) == path
+
+
+@given(st.text(alphabet="/.%2eE5:\\a\0é", max_size=24))
+def test_whatever_is_read_can_be_read_again_and_goes_nowhere_else(text: str) -> None:
+    try:
+        path = ALL.read(text)
+    except QueryServerError:
+        return
+    assert ALL.read(str(path)) == path
+    assert names_of(path.path) == path.names
+    assert not any(map(hides_dots, path.names))
+    assert not {"", ".", ".."} & {*path.names}
+
+
+class TestStoragePath:
+    def test_steps_lead_up_and_down(self) -> None:
+        path = StoragePath(Scheme.S3A, "b/c")
+        assert (path.name, path.names, path.parent.path, path.parent.parent.path) == ("c", ("b", "c"), "b", "")
+        assert path.parent.parent.is_root
+        assert path.parent.parent.parent.is_root
+        assert str(StoragePath(Scheme.FILE, "").child("x").child("y")) == "file:///x/y"
+
+    @pytest.mark.parametrize(
+        ("inner", "outer", "is_inside"),
+        [
+            ("a/b", "a", True),
+            ("a/b/c", "a", True),
+            ("a", "", True),
+            ("a", "a", False),
+            ("", "", False),
+            ("ab", "a", False),
+            ("a/bc", "a/b", False),
+            ("a", "a/b", False),
+        ],
+    )
+    def test_inside_means_below_name_by_name(self, inner: str, outer: str, is_inside: bool) -> None:
+        assert StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.HDFS, outer)) is is_inside
+        assert not StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.S3A, outer))
