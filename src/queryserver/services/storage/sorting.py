@@ -22,7 +22,7 @@ class SortKey(StrEnum):
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_FRESH = 8192  # entries that wait to be merged: one merge stays below 10 ms
+_UNSORTED = 8192  # one merge stays below 10 ms
 _LAST_CODE_POINT = 0x10FFFF
 _KINDS = tuple(EntryKind)
 _UNKNOWN_TIME = -(2**63)
@@ -34,16 +34,20 @@ _Record = tuple[int | str, str, bytes]
 class FirstEntries:
     """Keeps the first `limit` of the entries that it is given; ties are broken by name, ascending.
 
-    An entry takes some 250 bytes: it is held as its sort key, its name and a few packed numbers.
+    An entry takes some 250 bytes: it is held as its sort key, its name and a few packed numbers. At most `unsorted` of
+    them wait to be merged with those in order.
     """
 
-    def __init__(self, parent: str, sort_by: SortKey, *, descending: bool, limit: int) -> None:
+    def __init__(
+        self, parent: str, sort_by: SortKey, *, descending: bool, limit: int, unsorted: int = _UNSORTED
+    ) -> None:
         self.seen = 0
         self._prefix = f"{parent}/" if parent else ""
         self._primary = _primary(sort_by, descending=descending)
         # Nothing ties with a name, so names are sorted backwards as they are.
         self._reverse = descending and sort_by is SortKey.NAME
         self._limit = limit
+        self._unsorted = unsorted
         self._kept: list[_Record] = []
         self._fresh: list[_Record] = []
         self._texts: dict[str, int] = {}
@@ -55,7 +59,7 @@ class FirstEntries:
             key = self._primary(entry), entry.name
             if not self._is_beyond(key):
                 self._fresh.append((*key, self._packed(entry)))
-                if len(self._fresh) >= _FRESH:
+                if len(self._fresh) >= self._unsorted:
                     self._merge()
 
     def window(self, start: int, end: int) -> Sequence[FileStatus]:
