@@ -2,10 +2,15 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
-from tests.api.driving import Caller
-from tests.api.storage.conftest import Files
+from tests.api.driving import Caller, open_api
+from tests.api.storage.conftest import Files, storage_settings
+
+CONTENT = b"a,b\n1,2\n"
 
 
 @pytest.fixture
@@ -22,17 +27,295 @@ def names(directory: Path) -> list[str]:
     return sorted(entry.name for entry in directory.iterdir())
 
 
-class TestUpload:
+async def upload(
+    caller: Caller, place: str, name: str = "a.csv", content: bytes = CONTENT, *, part: str = "file", **query: Any
+) -> httpx.Response:
+    query = {"dest": f"file:///{place}", **query}
+    return await caller.send("POST", "storage/upload/file", params=query, files={part: (name, content)})
+
+
+def raw(disposition: str, content: bytes = CONTENT, more: str = "") -> dict[str, Any]:
+    """A body that httpx would not write."""
+    body = f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
+    return {
+        "content": body + more.encode() + b"--x--\r\n",
+        "headers": {"Content-Type": "multipart/form-data; boundary=x"},
+    }
+
+
+async def refused(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.json()["status"] == -1, answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+class TestFile:
     @pytest.mark.storage(83)
+    @pytest.mark.storage(4)
     @pytest.mark.parametrize("part", ["local_file", "hdfs_file", "file"])
     async def test_a_file_arrives_under_each_name_of_its_part(self, ana: Caller, files: Files, place: str, part: str):
-        content = b"a,b\n1,2\n"
-        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files={part: ("a.csv", content)})
+        answer = await upload(ana, place, part=part)
         assert answer.status_code == 201, answer.text
         body = answer.json()
-        assert (body["path"], body["size"], body["data"], body["next"]) == (f"file:///{place}/a.csv", 8, "", None)
-        assert body["sha256"] == hashlib.sha256(content).hexdigest()
+        assert (body["status"], body["path"], body["size"]) == (0, f"file:///{place}/a.csv", len(CONTENT))
+        assert (body["data"], body["next"]) == ("", None)
+        assert body["sha256"] == hashlib.sha256(CONTENT).hexdigest()
         assert (body["result"]["name"], body["result"]["type"]) == ("a.csv", "file")
-        assert (body["file_stats"]["path"], body["file_stats"]["size"]) == (f"file:///{place}/a.csv", 8)
-        assert (files.root / place / "a.csv").read_bytes() == content
+        assert (body["file_stats"]["path"], body["file_stats"]["size"]) == (body["path"], len(CONTENT))
+        assert (files.root / place / "a.csv").read_bytes() == CONTENT
         assert names(files.root / place) == ["a.csv"]
+
+    @pytest.mark.storage(83)
+    async def test_another_name_of_the_part_is_refused(self, ana: Caller, files: Files, place: str):
+        assert await refused(await upload(ana, place, part="data")) == (400, "invalid_parameter")
+        assert names(files.root / place) == []
+
+    @pytest.mark.storage(83)
+    async def test_a_second_file_leaves_nothing_of_the_first(self, ana: Caller, files: Files, place: str):
+        second = '--x\r\nContent-Disposition: form-data; name="file"; filename="b"\r\n\r\nz\r\n'
+        body = raw('name="file"; filename="a"', b"x" * 3_000_000, second)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        assert await refused(answer) == (400, "invalid_parameter")
+        assert names(files.root / place) == []
+
+    async def test_a_body_without_file_is_refused(self, ana: Caller, files: Files, place: str):
+        answer = await ana.send("POST", "storage/upload/file", **raw('name="dest"', f"file:///{place}".encode()))
+        assert await refused(answer) == (400, "missing_parameter")
+
+    async def test_an_empty_file_arrives(self, ana: Caller, files: Files, place: str):
+        answer = await upload(ana, place, content=b"")
+        assert (answer.status_code, answer.json()["size"]) == (201, 0)
+        assert (files.root / place / "a.csv").read_bytes() == b""
+
+    @pytest.mark.storage(8)
+    @pytest.mark.parametrize("kind", ["text/csv", "application/json", "application/x-www-form-urlencoded", ""])
+    async def test_what_is_not_multipart_is_refused(self, ana: Caller, place: str, kind: str):
+        path = f"storage/upload/file?dest=file:///{place}"
+        answer = await ana.send("POST", path, content=CONTENT, headers={"Content-Type": kind})
+        assert await refused(answer) == (415, "unsupported_media_type")
+
+    @pytest.mark.storage(3)
+    async def test_strangers_upload_nothing(self, files: Files, place: str):
+        assert (await upload(files.api.stranger, place)).status_code == 401
+        bad = Caller(files.api, "", {"Authorization": "Bearer bad"})
+        answer = await upload(bad, place)
+        assert (answer.status_code, answer.json()["code"]) == (401, "token_not_valid")
+        assert names(files.root / place) == []
+
+    @pytest.mark.storage(95)
+    async def test_nobody_uploads_as_another(self, ana: Caller, files: Files, place: str):
+        assert await refused(await upload(ana, place, doas="bob")) == (400, "invalid_parameter")
+        field = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nz\r\n'
+        body = raw('name="doas"', b"bob", field)
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        assert await refused(answer) == (400, "invalid_parameter")
+        assert names(files.root / place) == []
+
+
+class TestDestination:
+    @pytest.mark.storage(84)
+    @pytest.mark.storage(7)
+    @pytest.mark.parametrize("name", ["dest", "destination_path", "dest_path"])
+    async def test_the_destination_stands_in_the_query_or_before_the_file(
+        self, ana: Caller, files: Files, place: str, name: str
+    ):
+        parts = {"file": ("query.csv", CONTENT)}
+        query = await ana.send("POST", "storage/upload/file/", params={name: f"file:///{place}"}, files=parts)
+        assert query.status_code == 201, query.text
+        parts = {name: (None, f"file:///{place}"), "file": ("field.csv", CONTENT)}
+        field = await ana.send("POST", "storage/upload/file", files=parts)
+        assert field.status_code == 201, field.text
+        assert names(files.root / place) == ["field.csv", "query.csv"]
+
+    @pytest.mark.storage(84)
+    async def test_the_destination_behind_the_file_is_refused(self, ana: Caller, files: Files, place: str):
+        parts = {"file": ("a.csv", CONTENT), "dest": (None, f"file:///{place}")}
+        answer = await ana.send("POST", "storage/upload/file", files=parts)
+        assert await refused(answer) == (400, "missing_parameter")
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        assert await refused(answer) == (400, "invalid_parameter")
+        assert names(files.root / place) == []
+
+    @pytest.mark.storage(7)
+    async def test_two_destinations_contradict_each_other(self, ana: Caller, place: str):
+        answer = await upload(ana, place, destination_path="file:///shared")
+        assert await refused(answer) == (400, "conflicting_parameters")
+
+    @pytest.mark.storage(92)
+    async def test_the_destination_must_be_a_directory(self, ana: Caller, files: Files, place: str):
+        (files.root / place / "file").write_bytes(b"")
+        assert await refused(await upload(ana, f"{place}/none")) == (404, "path_not_found")
+        assert await refused(await upload(ana, f"{place}/file")) == (400, "not_a_directory")
+        assert names(files.root / place) == ["file"]
+
+    @pytest.mark.storage(92)
+    @pytest.mark.security("S9")
+    async def test_nobody_uploads_into_another_home(self, ana: Caller, files: Files):
+        bob = await files.api.user("bob")
+        (files.root / "user" / bob.username).mkdir(parents=True)
+        answer = await upload(ana, f"user/{bob.username}")
+        assert answer.status_code == 403
+        assert names(files.root / "user" / bob.username) == []
+
+    @pytest.mark.security("S1")
+    @pytest.mark.security("T1")
+    @pytest.mark.parametrize("dest", ["file:///a/../b", "file:///a/%2e%2e/b", "file:///a/%252E%252e/b", "file:///a\0"])
+    async def test_a_destination_that_leaves_the_root_is_refused(self, ana: Caller, dest: str):
+        answer = await ana.send("POST", f"storage/upload/file?dest={quote(dest)}", files={"file": ("a", b"")})
+        assert answer.status_code == 400
+
+
+class TestName:
+    @pytest.mark.storage(17)
+    @pytest.mark.parametrize(
+        "name", ["a?b#c.csv", "100%.csv", "two words.csv", "é.csv", "日本.csv", "%2e%2f", "a&(b)@'"]
+    )
+    async def test_strange_names_arrive_as_they_are(self, ana: Caller, files: Files, place: str, name: str):
+        body = raw(f'name="file"; filename="{name}"')
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["result"]["name"] == name
+        assert (files.root / place / name).read_bytes() == CONTENT
+
+    @pytest.mark.security("S6")
+    @pytest.mark.security("T2")
+    @pytest.mark.storage(56)
+    @pytest.mark.parametrize(
+        "parameter",
+        [
+            'filename="../../x"',
+            'filename="C:\\x"',
+            'filename="a/b"',
+            'filename="/etc/passwd"',
+            'filename="a\nb"',
+            'filename="a\x7fb"',
+            'filename="a\x00b"',
+            'filename=".."',
+            'filename="%2e%2e"',
+            'filename=""',
+            'filename="  "',
+            'filename="._qs_upload_x"',
+            "filename*=UTF-8''..%2F..%2Fx",
+            "filename*=UTF-8''a%0D%0Ab",
+            'filename="=?UTF-8?Q?a=0D=0Ab?="',
+            f'filename="{"x" * 256}"',
+        ],
+    )
+    async def test_names_that_are_paths_or_worse_are_refused(
+        self, ana: Caller, files: Files, place: str, parameter: str
+    ):
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **raw(f'name="file"; {parameter}'))
+        assert await refused(answer) == (400, "invalid_name")
+        assert names(files.root / place) == []
+
+    @pytest.mark.security("S6")
+    async def test_a_name_with_a_carriage_return_is_refused(self, ana: Caller, files: Files, place: str):
+        answer = await ana.send(
+            "POST", f"storage/upload/file?dest=file:///{place}", **raw('name="file"; filename="a\rb"')
+        )
+        assert answer.status_code == 400
+        assert names(files.root / place) == []
+
+    async def test_blanks_around_a_name_are_removed(self, ana: Caller, files: Files, place: str):
+        assert (await upload(ana, place, "  a b.csv ")).json()["result"]["name"] == "a b.csv"
+
+
+class TestOverwriting:
+    @pytest.mark.storage(85)
+    async def test_an_existing_file_stays_unless_it_may_be_replaced(self, ana: Caller, files: Files, place: str):
+        await upload(ana, place)
+        assert await refused(await upload(ana, place, content=b"new")) == (409, "already_exists")
+        assert (files.root / place / "a.csv").read_bytes() == CONTENT
+        replaced = await upload(ana, place, content=b"new", overwrite="true")
+        assert (replaced.status_code, replaced.json()["size"]) == (201, 3)
+        assert (files.root / place / "a.csv").read_bytes() == b"new"
+        assert names(files.root / place) == ["a.csv"]
+
+    @pytest.mark.storage(85)
+    async def test_a_directory_is_never_replaced(self, ana: Caller, files: Files, place: str):
+        (files.root / place / "a.csv").mkdir()
+        assert await refused(await upload(ana, place, overwrite="true")) == (409, "already_exists")
+
+    async def test_overwrite_may_stand_in_a_field(self, ana: Caller, files: Files, place: str):
+        await upload(ana, place)
+        parts = {"overwrite": (None, "yes"), "file": ("a.csv", b"new")}
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        assert answer.status_code == 201
+        assert (files.root / place / "a.csv").read_bytes() == b"new"
+
+
+class TestDigest:
+    @pytest.mark.storage(88)
+    async def test_a_wrong_digest_leaves_nothing(self, ana: Caller, files: Files, place: str):
+        wrong = hashlib.sha256(b"other").hexdigest()
+        assert await refused(await upload(ana, place, sha256=wrong)) == (422, "verification_failed")
+        assert names(files.root / place) == []
+        await upload(ana, place)
+        answer = await upload(ana, place, content=b"new", overwrite="1", sha256=wrong)
+        assert await refused(answer) == (422, "verification_failed")
+        assert (files.root / place / "a.csv").read_bytes() == CONTENT
+
+    async def test_the_right_digest_is_accepted_in_either_case(self, ana: Caller, place: str):
+        assert (await upload(ana, place, sha256=hashlib.sha256(CONTENT).hexdigest().upper())).status_code == 201
+
+    @pytest.mark.parametrize("sha256", ["abc", "g" * 64, "a" * 63])
+    async def test_what_is_no_digest_is_refused(self, ana: Caller, files: Files, place: str, sha256: str):
+        assert await refused(await upload(ana, place, sha256=sha256)) == (400, "invalid_parameter")
+        assert names(files.root / place) == []
+
+
+class TestSettings:
+    @pytest.mark.storage(87)
+    async def test_files_above_the_limit_are_refused(self, tmp_path: Path, database_dsn: str):
+        settings = storage_settings(tmp_path, database_dsn, max_file_size_upload_limit=20_000)
+        async with open_api(settings) as api:
+            ana = await api.user("ana")
+            fits = await upload(ana, "shared", content=b"x" * 20_000)
+            assert fits.status_code == 201, fits.text
+            # Its length is within what boundaries and headers may add, so only the bytes themselves tell.
+            streamed = await upload(ana, "shared", "b.csv", content=b"x" * 20_001)
+            assert await refused(streamed) == (413, "file_too_large")
+            assert streamed.json()["message"] == "File exceeds maximum allowed size of 20000 bytes."
+            space = await ana.get("taskserver/upload/available_space")
+            assert space.json()["upload_available_space"] == 20_000
+        assert names(tmp_path / "files" / "shared") == ["a.csv"]
+
+    @pytest.mark.storage(87)
+    async def test_too_long_a_body_is_refused_before_it_is_read(self, tmp_path: Path, database_dsn: str):
+        settings = storage_settings(tmp_path, database_dsn, max_file_size_upload_limit=20_000)
+
+        async def never_read():
+            raise AssertionError("the body was read")
+            yield b""
+
+        async with open_api(settings) as api:
+            headers = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "30000"}
+            answer = await (await api.user("ana")).send(
+                "POST", "storage/upload/file?dest=file:///shared", content=never_read(), headers=headers
+            )
+        assert await refused(answer) == (413, "file_too_large")
+
+    async def test_uploads_can_be_switched_off(self, tmp_path: Path, database_dsn: str):
+        async with open_api(storage_settings(tmp_path, database_dsn, show_upload_button=False)) as api:
+            ana = await api.user("ana")
+            assert await refused(await upload(ana, "shared")) == (403, "upload_disabled")
+
+    @pytest.mark.storage(58)
+    async def test_extensions_are_judged(self, tmp_path: Path, database_dsn: str):
+        settings = storage_settings(
+            tmp_path, database_dsn, allow_file_extensions=(".csv", "gz"), restrict_file_extensions=("gz",)
+        )
+        async with open_api(settings) as api:
+            ana = await api.user("ana")
+            assert (await upload(ana, "shared", "a.CSV")).status_code == 201
+            assert await refused(await upload(ana, "shared", "a.txt")) == (400, "extension_not_permitted")
+            assert await refused(await upload(ana, "shared", "README")) == (400, "extension_not_permitted")
+            assert await refused(await upload(ana, "shared", "a.csv.gz")) == (400, "extension_restricted")
+        assert names(tmp_path / "files" / "shared") == ["a.CSV"]
+
+
+class TestSpace:
+    @pytest.mark.storage(96)
+    async def test_the_space_is_an_integer(self, ana: Caller):
+        answer = await ana.get("taskserver/upload/available_space/")
+        assert answer.status_code == 200
+        assert answer.json()["upload_available_space"] > 0
