@@ -1,8 +1,6 @@
 """The map of the local root, rule by rule (Contract storage 10.5)."""
 
 import stat
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import body, content, is_there, names, put
@@ -11,42 +9,8 @@ from queryserver.domain.errors import InvalidPath, PathExists, PathNotFound, Per
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.interfaces.storage import PartPlan
 from queryserver.storages.local import LocalFileSystem
-from queryserver.storages.local.file_system import UserStorage
 
 ALICE, BOB, ADMIN = StorageUser("alice"), StorageUser("bob"), StorageUser("root", is_admin=True)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "root"
-    root.mkdir()
-    return root
-
-
-@pytest.fixture
-async def file_system(root: Path) -> AsyncIterator[LocalFileSystem]:
-    file_system = LocalFileSystem(root)
-    yield file_system
-    await file_system.close()
-
-
-@pytest.fixture
-async def alice(file_system: LocalFileSystem) -> UserStorage:
-    return file_system.as_user(ALICE)
-
-
-@pytest.fixture
-async def bob(file_system: LocalFileSystem) -> UserStorage:
-    return file_system.as_user(BOB)
-
-
-@pytest.fixture
-async def admin(file_system: LocalFileSystem) -> UserStorage:
-    return file_system.as_user(ADMIN)
-
-
-async def reads(storage: UserStorage, path: str) -> None:
-    await storage.stat(path)
 
 
 CHANGES = {

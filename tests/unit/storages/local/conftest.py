@@ -1,0 +1,50 @@
+"""A local root in an empty directory, as its users see it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.storages.local.descriptors import open_below
+
+from queryserver.domain.files import StorageUser
+from queryserver.storages.local import LocalFileSystem, PrivateStorage
+from queryserver.storages.local.file_system import UserStorage
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+async def file_system(root: Path) -> AsyncIterator[LocalFileSystem]:
+    """Whatever a test does, nothing of the root stays open."""
+    file_system = LocalFileSystem(root)
+    yield file_system
+    await file_system.close()
+    assert not await asyncio.to_thread(open_below, root)
+
+
+@pytest.fixture
+async def alice(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(StorageUser("alice"))
+
+
+@pytest.fixture
+async def bob(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(StorageUser("bob"))
+
+
+@pytest.fixture
+async def admin(file_system: LocalFileSystem) -> UserStorage:
+    return file_system.as_user(StorageUser("root", is_admin=True))
+
+
+@pytest.fixture
+async def private(tmp_path: Path) -> AsyncIterator[PrivateStorage]:
+    """Files of the service itself, below `own`."""
+    async with PrivateStorage(tmp_path / "own") as storage:
+        yield storage
