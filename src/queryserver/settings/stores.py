@@ -72,7 +72,10 @@ class HdfsClusterSettings(Section):
     fs_defaultfs: Text = "hdfs://localhost:8020"
     """Name of the file system."""
     webhdfs_url: Text = "http://localhost:9870/webhdfs/v1"
-    """Address of WebHDFS or HttpFS."""
+    """Address of WebHDFS or HttpFS; a comma list for several name nodes."""
+    redirect_hosts: Names = ()
+    """Hosts besides those of webhdfs_url that reads and writes may be sent on to: the data nodes; `*.domain` for all
+    of a domain."""
     security_enabled: Flag = False
     """Whether Kerberos is used."""
     ssl_cert_ca_verify: Flag = True
@@ -179,6 +182,10 @@ class OzoneSettings(Section):
     """Name of the file system, `ofs://…`."""
     webhdfs_url: Text = ""
     """Address of HttpFS."""
+    redirect_hosts: Names = ()
+    """Hosts besides that of webhdfs_url that reads and writes may be sent on to; `*.domain` for all of a domain."""
+    service_user: Text = "queryserver"
+    """The login of this service, which acts for callers."""
     security_enabled: Flag = False
     """Whether Kerberos is used."""
     ssl_cert_ca_verify: Flag = True
