@@ -73,6 +73,8 @@ def _other_statuses(operation: Operation) -> Collection[int]:
     """What else than its own status an operation answers with when all is well."""
     if "application/octet-stream" in operation.response:
         return (206, 304)
+    if operation.http == 200 and "UploadCompleteResponse" in operation.response:
+        return (201,)
     return (202,) if "RunningOperation" in operation.response else ()
 
 

@@ -1,6 +1,7 @@
 """Files that arrive in parts, in any order and at any instance (Contract storage 9.2)."""
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -9,11 +10,14 @@ from queryserver.domain.errors import (
     InvalidParameter,
     OperationInProgress,
     PartConflict,
+    PathExists,
+    PathNotFound,
     QueryServerError,
     TooManyRequests,
 )
 from queryserver.domain.files import StoragePath
 from queryserver.domain.storage_names import new_name
+from queryserver.interfaces.storage import PartPlan
 from queryserver.interfaces.storage_uploads import NewUpload, PartUpload, PartUploads, UploadTerms
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.claims import LEASE, attempts
@@ -22,7 +26,7 @@ from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.part_terms import GivenPart, plan_of, size_of_part
 from queryserver.services.storage.part_writing import PartWriting
 from queryserver.services.storage.stores import Caller, Place, Stores
-from queryserver.services.storage.upload_rules import UploadRules
+from queryserver.services.storage.upload_rules import OBJECT_STORES, UploadRules
 
 MAX_OPEN_UPLOADS = 20
 KEEP = timedelta(hours=24)
@@ -148,13 +152,25 @@ class PartUploading:
             await self._records.release(upload.id, claimant)
             return
         try:
-            staging = await place.storage.begin_parts(upload.terms.plan)
+            staging = await _begin_parts(place, upload.terms.plan)
         except QueryServerError:
             # Nothing has arrived yet: the next part begins anew.
             await self._records.forget(upload.id)
             raise
         if not await self._records.prepared(upload.id, claimant, staging):
             await place.storage.discard_parts(upload.terms.plan, staging)
+
+
+async def _begin_parts(place: Place, plan: PartPlan) -> str:
+    """The staging place. In an object store the directory comes with its first file; parts want it before."""
+    try:
+        return await place.storage.begin_parts(plan)
+    except PathNotFound:
+        if place.path.scheme not in OBJECT_STORES:
+            raise
+    with suppress(PathExists):
+        await place.storage.mkdir(place.path.parent.path)
+    return await place.storage.begin_parts(plan)
 
 
 def _needs_staging(upload: PartUpload, given: GivenPart) -> bool:

@@ -19,8 +19,9 @@ from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.domain.user import User
 from queryserver.services.storage.stores import Caller, Place, Stores, may_use
 
-# A directory of these stores is there as soon as a file in it is.
-_OBJECT_STORES = frozenset({Scheme.S3A})
+OBJECT_STORES = frozenset({Scheme.S3A})
+"""A directory of these stores is there as soon as a file in it is."""
+
 # What boundaries, headers and fields add to the bytes of the file.
 _FRAME_BYTES = 8 * 1024
 
@@ -69,7 +70,7 @@ async def _require_directory(place: Place) -> None:
     if len(place.path.names) < levels:
         raise RootNotAllowed("Files lie in buckets, containers and volumes, not beside them.")
     found = await _found(place)
-    if found is None and place.path.scheme in _OBJECT_STORES and len(place.path.names) > levels:
+    if found is None and place.path.scheme in OBJECT_STORES and len(place.path.names) > levels:
         bucket = StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))
         found = await _found(Place(bucket, place.file_system, place.storage))
     if found is None:

@@ -1,0 +1,403 @@
+"""Uploads in parts (Contract storage 9.2)."""
+
+import asyncio
+import hashlib
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from tests.api.driving import Caller, open_api
+from tests.api.storage.conftest import Files, storage_settings
+from tests.fakes.storage import LIKE_S3, MemoryFileSystem
+
+from queryserver.domain.files import Scheme
+from queryserver.interfaces.storage import StorageTraits
+
+PART = 1000
+
+
+@pytest.fixture
+async def ana(files: Files) -> Caller:
+    return await files.api.user("ana")
+
+
+@pytest.fixture
+def place(files: Files) -> str:
+    return files.place()
+
+
+@dataclass
+class Sender:
+    """A client that sends one file in parts of 1000 bytes."""
+
+    caller: Caller
+    dest: str
+    content: bytes
+    name: str = "big.bin"
+    uuid: str = field(default_factory=lambda: str(uuid4()))
+
+    @property
+    def parts(self) -> int:
+        return -(-len(self.content) // PART)
+
+    def query(self, index: int, **changes: Any) -> dict[str, Any]:
+        return {
+            "qquuid": self.uuid,
+            "qqpartindex": index,
+            "qqpartbyteoffset": index * PART,
+            "qqtotalfilesize": len(self.content),
+            "qqtotalparts": self.parts,
+            "qqfilename": self.name,
+            "qqchunksize": PART,
+            "dest": self.dest,
+            **changes,
+        }
+
+    async def send(self, index: int, content: bytes | None = None, **changes: Any) -> httpx.Response:
+        content = self.content[index * PART : (index + 1) * PART] if content is None else content
+        query = {name: value for name, value in self.query(index, **changes).items() if value is not None}
+        return await self.caller.send(
+            "POST", "storage/upload/chunks", params=query, files={"qqfile": ("blob", content)}
+        )
+
+    async def state(self) -> httpx.Response:
+        return await self.caller.get("storage/upload/chunks", qquuid=self.uuid)
+
+    async def complete(self, **fields: Any) -> httpx.Response:
+        return await self.caller.post("storage/upload/complete", qquuid=self.uuid, **fields)
+
+    async def discard(self) -> httpx.Response:
+        return await self.caller.send("DELETE", "storage/upload/chunks", params={"qquuid": self.uuid})
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.json()["status"] == -1, answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("._qs_"))
+
+
+def everything(directory: Path) -> list[str]:
+    return sorted(entry.name for entry in directory.iterdir())
+
+
+@pytest.fixture
+def sender(ana: Caller, place: str) -> Sender:
+    return Sender(ana, f"file:///{place}", random.Random(3).randbytes(4 * PART + 17))
+
+
+class TestArrival:
+    @pytest.mark.storage(89)
+    async def test_parts_in_any_order_with_repeats_make_the_file(self, sender: Sender, files: Files, place: str):
+        order = [*range(sender.parts)] * 2
+        random.Random(5).shuffle(order)
+        for index in order:
+            assert names(files.root / place) == []
+            answer = await sender.send(index)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["part"] == index
+        done = await sender.complete()
+        assert done.status_code == 201, done.text
+        assert (files.root / place / "big.bin").read_bytes() == sender.content
+        assert everything(files.root / place) == ["big.bin"]
+        body = done.json()
+        assert (body["path"], body["uuid"], body["size"]) == (f"{sender.dest}/big.bin", sender.uuid, 4 * PART + 17)
+        assert (body["success"], body["data"], body["next"]) == (True, "Success", None)
+        assert body["result"]["name"] == "big.bin"
+
+    @pytest.mark.storage(89)
+    async def test_parts_in_parallel_make_the_file(self, sender: Sender, files: Files, place: str):
+        answers = await asyncio.gather(*(sender.send(index) for index in range(sender.parts)))
+        assert [answer.status_code for answer in answers] == [200] * sender.parts
+        assert (await sender.complete()).status_code == 201
+        assert (files.root / place / "big.bin").read_bytes() == sender.content
+
+    @pytest.mark.storage(89)
+    async def test_the_same_part_twice_at_a_time_is_kept_once(self, sender: Sender):
+        answers = await asyncio.gather(*(sender.send(1) for _ in range(4)))
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert (await sender.state()).json()["missing_parts"] == [0, 2, 3, 4]
+
+    async def test_answers_tell_what_has_arrived(self, sender: Sender):
+        assert (await sender.send(2)).json()["offset"] == 0
+        answer = (await sender.send(0)).json()
+        assert (answer["received"], answer["offset"]) == ([[0, 1000], [2000, 3000]], 1000)
+        answer = (await sender.send(1)).json()
+        assert (answer["received"], answer["offset"]) == ([[0, 3000]], 3000)
+        assert (answer["uuid"], answer["path"]) == (sender.uuid, f"{sender.dest}/big.bin")
+
+    async def test_the_last_part_may_tell_its_own_size(self, sender: Sender):
+        assert (await sender.send(4, qqchunksize=17)).status_code == 200
+        assert (await sender.send(0)).status_code == 200
+
+    async def test_fields_may_stand_before_the_file_and_the_name_in_it(self, sender: Sender, files: Files, place: str):
+        fields = {name: (None, str(value)) for name, value in sender.query(0).items() if name != "qqfilename"}
+        parts = {**fields, "qqfile": ("named.bin", sender.content[:PART])}
+        answer = await sender.caller.send("POST", "storage/upload/chunks", files=parts)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["path"] == f"{sender.dest}/named.bin"
+
+    @pytest.mark.parametrize("content", [b"whole file", b""])
+    async def test_without_a_number_of_parts_the_file_is_done_at_once(
+        self, ana: Caller, files: Files, place: str, content: bytes
+    ):
+        sender = Sender(ana, f"file:///{place}", content)
+        for _ in range(2):
+            done = await sender.send(0, content, qqtotalparts=None, qqchunksize=None)
+            assert done.status_code == 201, done.text
+            assert done.json()["size"] == len(content)
+        assert (files.root / place / "big.bin").read_bytes() == content
+        assert (await sender.complete()).json() == done.json()
+        again = await sender.send(0, b"x" * len(content), qqtotalparts=0)
+        assert told(again) == (409, "part_conflict") if content else again.status_code == 201
+
+    async def test_an_empty_file_in_one_part_is_completed(self, ana: Caller, files: Files, place: str):
+        sender = Sender(ana, f"file:///{place}", b"")
+        assert (await sender.send(0, qqtotalparts=1)).status_code == 200
+        assert (await sender.complete()).status_code == 201
+        assert (files.root / place / "big.bin").read_bytes() == b""
+
+
+class TestRules:
+    @pytest.mark.storage(91)
+    @pytest.mark.parametrize("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
+    async def test_the_number_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
+        sender.uuid = uuid
+        for answer in (await sender.send(0), await sender.state(), await sender.complete(), await sender.discard()):
+            assert told(answer) == (400, "invalid_parameter")
+        assert everything(files.root / place) == []
+
+    @pytest.mark.storage(91)
+    @pytest.mark.security("S9")
+    @pytest.mark.security("T20")
+    async def test_an_upload_of_another_user_is_unknown(self, sender: Sender, files: Files, place: str):
+        await sender.send(0)
+        bob = await files.api.user("bob")
+        theirs = Sender(bob, sender.dest, sender.content, uuid=sender.uuid)
+        for answer in (await theirs.state(), await theirs.complete(), await theirs.discard()):
+            assert told(answer) == (404, "upload_not_found")
+        own = await theirs.send(1, qqfilename="bob.bin")
+        assert (own.json()["received"], own.json()["path"]) == ([[1000, 2000]], f"{sender.dest}/bob.bin")
+        assert (await sender.state()).json()["received"] == [[0, 1000]]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"qqfilename": "other.bin"},
+            {"dest": "file:///shared"},
+            {"overwrite": "true"},
+            {"qqtotalfilesize": 4 * PART + 18},
+            {"qqtotalparts": 3, "qqtotalfilesize": 3 * PART},
+        ],
+    )
+    async def test_the_first_part_fixes_what_the_upload_is(self, sender: Sender, changes: dict[str, Any]):
+        await sender.send(0)
+        assert told(await sender.send(1, **changes)) == (409, "part_conflict")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"qqpartbyteoffset": 999},
+            {"qqpartindex": 5},
+            {"qqpartindex": -1},
+            {"qqtotalparts": 6},
+            {"qqtotalparts": 10_001, "qqtotalfilesize": 10_001 * PART},
+            {"qqchunksize": 129 * 2**20, "qqtotalfilesize": 5 * 129 * 2**20, "qqpartbyteoffset": 129 * 2**20},
+            {"qqchunksize": None},
+            {"qqtotalfilesize": None},
+            {"qqtotalfilesize": "x"},
+            {"qqtotalfilesize": 0},
+            {"sha256": "abc"},
+            {"dest": None},
+        ],
+    )
+    async def test_numbers_that_contradict_each_other_are_refused(
+        self, sender: Sender, files: Files, place: str, changes: dict[str, Any]
+    ):
+        assert (await sender.send(1, **changes)).status_code == 400
+        assert everything(files.root / place) == []
+
+    @pytest.mark.parametrize("size", [999, 1001, 0])
+    async def test_a_part_has_the_bytes_that_its_numbers_say(self, sender: Sender, size: int):
+        await sender.send(0)
+        assert told(await sender.send(1, b"x" * size)) == (400, "invalid_parameter")
+        assert told(await sender.send(0, b"x" * size)) == (400, "invalid_parameter")
+        assert (await sender.state()).json()["received"] == [[0, 1000]]
+        assert (await sender.send(1)).status_code == 200
+
+    async def test_other_bytes_for_the_same_part_are_a_conflict(self, sender: Sender, files: Files, place: str):
+        for index in range(sender.parts):
+            await sender.send(index)
+        assert told(await sender.send(1, b"x" * PART)) == (409, "part_conflict")
+        await sender.complete()
+        assert told(await sender.send(1, b"x" * PART)) == (409, "part_conflict")
+        assert (await sender.send(1)).status_code == 200
+        assert (files.root / place / "big.bin").read_bytes() == sender.content
+
+    @pytest.mark.storage(88)
+    async def test_a_part_with_a_wrong_digest_is_not_kept(self, sender: Sender):
+        assert told(await sender.send(0, sha256="0" * 64)) == (422, "verification_failed")
+        assert (await sender.state()).json()["received"] == []
+        right = hashlib.sha256(sender.content[:PART]).hexdigest()
+        assert (await sender.send(0, sha256=right)).status_code == 200
+
+    @pytest.mark.storage(92)
+    async def test_the_destination_is_checked_at_the_first_part(self, sender: Sender, files: Files, place: str):
+        assert told(await sender.send(0, dest=f"{sender.dest}/none")) == (404, "path_not_found")
+        (files.root / place / "big.bin").write_bytes(b"old")
+        assert told(await sender.send(0)) == (409, "already_exists")
+        assert told(await sender.send(0, qqfilename="a/b")) == (400, "invalid_name")
+        assert told(await sender.send(0, qqfilename="..\\b")) == (400, "invalid_name")
+        assert told(await sender.state()) == (404, "upload_not_found")
+
+    @pytest.mark.security("T30")
+    async def test_a_user_has_twenty_open_uploads(self, sender: Sender):
+        senders = [Sender(sender.caller, sender.dest, sender.content, name=f"{number}") for number in range(21)]
+        answers = [await one.send(0) for one in senders]
+        assert [answer.status_code for answer in answers] == [200] * 20 + [429]
+        assert told(answers[20]) == (429, "too_many_requests")
+        assert (await senders[0].discard()).status_code == 200
+        assert (await senders[20].send(0)).status_code == 200
+
+    async def test_parts_are_as_large_as_the_store_wants_them(self, tmp_path: Path, database_dsn: str):
+        traits = StorageTraits(container_levels=1, min_part_bytes=2 * PART)
+        buckets = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"])
+        builders = {Scheme.S3A: lambda _: buckets}
+        async with open_api(storage_settings(tmp_path, database_dsn), stores=builders) as api:
+            sender = Sender(await api.user("ana"), "s3a://lake", b"x" * 1500)
+            assert told(await sender.send(0)) == (400, "invalid_parameter")
+            single = Sender(sender.caller, "s3a://lake/new/folder", b"x" * 500)
+            assert (await single.send(0)).status_code == 200
+            assert (await single.complete()).status_code == 201
+            assert buckets.tree.entries["lake/new/folder/big.bin"].content == b"x" * 500
+            assert told(await Sender(sender.caller, "s3a://", b"x").send(0)) == (400, "root_not_allowed")
+            assert told(await Sender(sender.caller, "s3a://none", b"x").send(0)) == (404, "path_not_found")
+
+
+class TestCompletion:
+    @pytest.mark.storage(89)
+    async def test_missing_parts_are_named(self, sender: Sender, files: Files, place: str):
+        await sender.send(1)
+        await sender.send(3)
+        answer = await sender.complete()
+        assert told(answer) == (409, "upload_incomplete")
+        assert answer.json()["details"] == {"missing_parts": [0, 2, 4]}
+        assert names(files.root / place) == []
+
+    @pytest.mark.storage(90)
+    async def test_a_second_completion_gives_the_same_answer(self, sender: Sender):
+        for index in range(sender.parts):
+            await sender.send(index)
+        answers = await asyncio.gather(*(sender.complete() for _ in range(3)))
+        answers.append(await sender.caller.post_json("storage/upload/complete", qquuid=sender.uuid))
+        assert {answer.status_code for answer in answers} == {201}
+        assert all(answer.json() == answers[0].json() for answer in answers)
+        assert (await sender.state()).json()["missing_parts"] == []
+
+    async def test_what_is_said_again_must_be_the_same(self, sender: Sender):
+        for index in range(sender.parts):
+            await sender.send(index)
+        for said in (
+            {"qqfilename": "other"},
+            {"qqtotalfilesize": "1"},
+            {"qqtotalparts": "9"},
+            {"destination_path": "file:///shared"},
+            {"overwrite": "true"},
+        ):
+            assert told(await sender.complete(**said)) == (409, "part_conflict")
+        fields = {name: str(value) for name, value in sender.query(0).items() if name != "qquuid"}
+        assert (await sender.complete(**fields)).status_code == 201
+
+    @pytest.mark.storage(88)
+    async def test_a_wrong_digest_of_the_whole_leaves_nothing(self, sender: Sender, files: Files, place: str):
+        for index in range(sender.parts):
+            await sender.send(index)
+        assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
+        assert everything(files.root / place) == []
+        assert told(await sender.state()) == (404, "upload_not_found")
+        for index in range(sender.parts):
+            await sender.send(index)
+        right = hashlib.sha256(sender.content).hexdigest()
+        assert (await sender.complete(sha256=right)).status_code == 201
+
+    async def test_a_wrong_digest_of_a_single_part_keeps_the_part(self, ana: Caller, files: Files, place: str):
+        sender = Sender(ana, f"file:///{place}", b"small")
+        await sender.send(0)
+        assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
+        assert names(files.root / place) == []
+        assert (await sender.complete(sha256=hashlib.sha256(b"small").hexdigest())).status_code == 201
+
+    @pytest.mark.storage(85)
+    async def test_a_file_that_came_meanwhile_stays_and_so_do_the_parts(self, sender: Sender, files: Files, place: str):
+        for index in range(sender.parts):
+            await sender.send(index)
+        target = files.root / place / "big.bin"
+        target.write_bytes(b"other")
+        assert told(await sender.complete()) == (409, "already_exists")
+        assert target.read_bytes() == b"other"
+        target.unlink()
+        assert (await sender.complete()).status_code == 201
+        assert target.read_bytes() == sender.content
+
+    @pytest.mark.storage(85)
+    async def test_an_existing_file_is_replaced_on_demand(self, sender: Sender, files: Files, place: str):
+        (files.root / place / "big.bin").write_bytes(b"old")
+        for index in range(sender.parts):
+            assert (await sender.send(index, overwrite="true")).status_code == 200
+            assert (files.root / place / "big.bin").read_bytes() == b"old"
+        assert (await sender.complete()).status_code == 201
+        assert (files.root / place / "big.bin").read_bytes() == sender.content
+
+
+class TestState:
+    @pytest.mark.storage(90)
+    async def test_the_state_outlives_a_restart_and_another_instance_goes_on(self, tmp_path: Path, database_dsn: str):
+        settings = storage_settings(tmp_path, database_dsn)
+        content = random.Random(8).randbytes(2 * PART + 1)
+        async with open_api(settings) as api:
+            sender = Sender(await api.user("ana"), "file:///shared", content)
+            await sender.send(0)
+            before = (await sender.state()).json()
+        async with open_api(settings) as one, open_api(settings) as other:
+            headers = sender.caller.headers
+            first = Sender(Caller(one, "ana", headers), sender.dest, content, uuid=sender.uuid)
+            second = Sender(Caller(other, "ana", headers), sender.dest, content, uuid=sender.uuid)
+            assert (await first.state()).json() == before
+            answers = await asyncio.gather(first.send(1), second.send(2), second.send(0))
+            assert [answer.status_code for answer in answers] == [200] * 3
+            done = await asyncio.gather(first.complete(), second.complete())
+            assert [answer.status_code for answer in done] == [201, 201]
+            assert done[0].json() == done[1].json()
+        assert (tmp_path / "files" / "shared" / "big.bin").read_bytes() == content
+
+    async def test_the_state_has_all_that_a_client_needs_to_go_on(self, sender: Sender):
+        await sender.send(0)
+        await sender.send(2)
+        state = (await sender.state()).json()
+        assert (state["uuid"], state["path"]) == (sender.uuid, f"{sender.dest}/big.bin")
+        assert (state["offset"], state["received"]) == (1000, [[0, 1000], [2000, 3000]])
+        assert (state["missing_parts"], state["total_size"]) == ([1, 3, 4], len(sender.content))
+        left = datetime.fromisoformat(state["expires_at"]) - datetime.now(UTC)
+        assert timedelta(hours=23) < left <= timedelta(hours=24)
+
+    async def test_a_discarded_upload_is_gone_with_its_parts(self, sender: Sender, files: Files, place: str):
+        await sender.send(0)
+        assert (await sender.discard()).json() == {"status": 0, "path": f"{sender.dest}/big.bin"}
+        assert everything(files.root / place) == []
+        for answer in (await sender.state(), await sender.discard(), await sender.complete()):
+            assert told(answer) == (404, "upload_not_found")
+        assert (await sender.send(1)).json()["received"] == [[1000, 2000]]
+
+    async def test_to_discard_a_completed_upload_leaves_the_file(self, sender: Sender, files: Files, place: str):
+        for index in range(sender.parts):
+            await sender.send(index)
+        await sender.complete()
+        assert (await sender.discard()).status_code == 200
+        assert everything(files.root / place) == ["big.bin"]
