@@ -1,6 +1,6 @@
 """One application with a local root for the tests of files. Stores of memory join it with `open_api(..., stores=)`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,8 +16,16 @@ _SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 _numbers = count(1)
 
 
-def storage_settings(directory: Path, database_dsn: str, *, root: Path | None = None, **filebrowser: Any) -> Settings:
-    """Settings with a local root, made when it is missing, and no interpreter."""
+def storage_settings(
+    directory: Path,
+    database_dsn: str,
+    *,
+    root: Path | None = None,
+    ozone: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Any] | None = None,
+    **filebrowser: Any,
+) -> Settings:
+    """Settings with a local root, made when it is missing, and no interpreter. `tables` are of other stores."""
     root = root or directory / "files"
     (root / "shared").mkdir(parents=True, exist_ok=True)
     return Settings.model_validate(
@@ -27,8 +35,10 @@ def storage_settings(directory: Path, database_dsn: str, *, root: Path | None = 
                 "secret_key": _SECRET_KEY,
                 "shutdown_grace_s": 0,
                 "database": {"url": database_dsn, "pool_max": 5},
+                "ozone": ozone or {},
             },
             "filebrowser": {"local_root": root, **filebrowser},
+            **(tables or {}),
         }
     )
 
