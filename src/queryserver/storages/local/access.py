@@ -2,6 +2,7 @@
 
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 from queryserver.domain.errors import PermissionDenied
 from queryserver.domain.files import StorageUser
@@ -59,6 +60,7 @@ def is_private(names: tuple[str, ...]) -> bool:
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
 
 
+@lru_cache(maxsize=1024)
 def _is_like_homes(name: str) -> bool:
     """Whether a name is that of the homes, or might lead there: some file systems fold case and forms of characters."""
     return unicodedata.normalize("NFKC", name).casefold() == HOMES

@@ -67,7 +67,7 @@ class Listing:
             if name == self._last:
                 return
         self._start()
-        self._count = sum(1 for _ in islice(self._names, int(self._passed)))
+        self._count = sum(1 for _ in islice(self._names, int(self._passed) - 1))
 
     def _start(self) -> None:
         self._open.close()
