@@ -56,6 +56,10 @@ class Moving:
                 return await self._transfers.resume(prepared.work, progress)
             return await self._begin(caller, prepared.work, progress)
 
+    async def take_over(self) -> int:
+        """Finish or take back now what processes that are gone left; how many."""
+        return await self._transfers.take_over()
+
     async def _prepared(self, caller: Caller, asked: Asked) -> Prepared:
         destination = self._targets.destination(caller, asked)
         source = destination.source.path

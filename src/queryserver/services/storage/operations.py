@@ -134,6 +134,10 @@ class Operations:
             return OperationStatus(wanted, status.state, progress.done, progress.total, None)
         return status
 
+    async def sweep(self) -> int:
+        """End the records of work whose process is gone; how many."""
+        return await self._records.give_up(_GONE)
+
     async def _started(self, caller: Caller, running: _Running[T]) -> Started:
         operation_id = running.progress.operation_id or uuid4()
         work = running.work
@@ -176,7 +180,7 @@ class Operations:
         while True:
             await asyncio.sleep(self._times.sweep_every.total_seconds())
             try:
-                await self._records.give_up(_GONE)
+                await self.sweep()
             except DatabaseUnavailable as error:
                 log.warning("sweep failed", code=error.code)
 

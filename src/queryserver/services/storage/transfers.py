@@ -188,13 +188,13 @@ class Transfers:
 
     async def _sweeping(self) -> None:
         while True:
+            await asyncio.sleep(self._parts.times.sweep_every.total_seconds())
             try:
                 await self.take_over()
             except QueryServerError as error:
                 log.warning("sweep failed", code=error.code)
             except Exception:  # the outer wall of a task: without it nothing would be taken over any more
                 log.exception("sweep failed")
-            await asyncio.sleep(self._parts.times.sweep_every.total_seconds())
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:

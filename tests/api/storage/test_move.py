@@ -1,0 +1,330 @@
+"""move and its bulk form (Contract storage 7.3, 7.4, 7.5, 7.8)."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.api.driving import Caller
+from tests.api.storage.worlds import Place, World
+from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
+
+from queryserver.domain.errors import PermissionDenied, QueryServerError, StorageError, StorageUnavailable
+from queryserver.domain.files import FileStatus, Scheme, StorageUser
+
+STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
+
+
+@pytest.fixture(params=STORES, ids=str)
+def place(request: pytest.FixtureRequest, world: World) -> Place:
+    return world.place(request.param)
+
+
+@pytest.fixture
+async def ana(world: World) -> Caller:
+    return await world.api.user("ana")
+
+
+async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
+    answer = await caller.post(f"storage/{call}", **fields)
+    return answer.status_code, answer.json()["code"]
+
+
+def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
+    """The call of that number fails."""
+    return lambda call, _path: error if call == number else None
+
+
+@pytest.mark.storage(63)
+async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(ana: Caller, place: Place) -> None:
+    place.put(x=b"x", tree__y=b"y", d=None)
+    into = await ana.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
+    assert into.json() == {
+        "status": 0,
+        "path": place.at("d/x"),
+        "source": place.at("x"),
+        "message": f"Moved '{place.at('x')}' to '{place.at('d/x')}' successfully",
+    }
+    anew = await ana.post("storage/move", src_path=place.at("tree/"), dest_path=place.at("d/other"))
+    assert anew.json()["path"] == place.at("d/other")
+    assert place.all() == {"d": None, "d/x": b"x", "d/other": None, "d/other/y": b"y"}
+
+
+@pytest.mark.storage(63)
+@pytest.mark.parametrize("call", ["move", "copy"])
+async def test_onto_itself_or_into_its_own_parent_is_the_same_path(ana: Caller, place: Place, call: str) -> None:
+    place.put(d__x=b"x")
+    for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/")):
+        assert await refused(ana, call, src_path=place.at("d/x"), dest_path=target) == (400, "same_path")
+    assert place.all() == {"d": None, "d/x": b"x"}
+
+
+@pytest.mark.parametrize("call", ["move", "copy"])
+async def test_a_trailing_slash_demands_a_directory(ana: Caller, place: Place, call: str) -> None:
+    place.put(x=b"x", f=b"f")
+    answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
+    assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
+    assert answer.json()["details"] == {"path": place.at("none")}
+    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f/")) == (400, "not_a_directory")
+    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f")) == (409, "already_exists")
+
+
+async def test_directories_are_never_merged(ana: Caller, place: Place) -> None:
+    place.put(a__d__x=b"new", b__d__y=b"old")
+    moved = await refused(ana, "move", src_path=place.at("a/d"), dest_path=place.at("b"), overwrite="true")
+    assert moved == (409, "already_exists")
+    assert place.all()["b/d/y"] == b"old"
+
+
+# --------------------------------------------------------------------------------------- several objects, one store
+
+
+def tree(place: Place) -> None:
+    """A tree with empty directories, and with more files than are copied at once."""
+    place.put(d__empty=None, d__sub__deep__empty=None)
+    for number in range(12):
+        place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
+
+
+@pytest.mark.parametrize("call", ["rename", "move"])
+async def test_a_tree_moves_as_a_whole_with_its_empty_directories(ana: Caller, world: World, call: str) -> None:
+    place = world.place(Scheme.S3A)
+    tree(place)
+    before = {path.removeprefix("d"): content for path, content in place.all().items()}
+    moved = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    assert moved.status_code == 200, moved.text
+    assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
+
+
+@pytest.mark.storage(65)
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(
+    ana: Caller, world: World, call: str
+) -> None:
+    place = world.place(Scheme.S3A)
+    tree(place)
+    before = place.all()
+    world.fail(Scheme.S3A, "copy", nth(3, StorageError("The disk is on fire.")))
+    answer = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
+    assert answer.json()["message"] == "The disk is on fire."
+    assert answer.json()["details"] == {"rolled_back": True}
+    assert place.all() == before
+    world.heal()
+    again = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    assert again.status_code == 200, again.text
+
+
+@pytest.mark.storage(66)
+@pytest.mark.parametrize("call", ["rename", "move"])
+async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(
+    ana: Caller, world: World, call: str
+) -> None:
+    place = world.place(Scheme.S3A)
+    tree(place)
+    before = {path.removeprefix("d"): content for path, content in place.all().items()}
+    world.fail(Scheme.S3A, "delete", lambda number, _: StorageError("No deletions today.") if number > 2 else None)
+    call_again = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    answer = await ana.post(f"storage/{call}", **call_again)
+    assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
+    assert answer.json()["details"]["state"] == "deleting"
+    # Twelve files and five directories, of which two files are gone.
+    assert answer.json()["details"]["remaining"] == 15
+    there = {path[1:]: content for path, content in place.all().items() if path[0] == "e"}
+    assert there == before
+    world.heal()
+    if call == "rename":
+        # For anybody else it is another call, onto a directory that is there.
+        bob = await world.api.user("bob")
+        assert await refused(bob, call, **call_again) == (409, "already_exists")
+    again = await ana.post(f"storage/{call}", **call_again)
+    assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
+    assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
+    assert await refused(ana, call, **call_again) == (404, "path_not_found")
+
+
+async def test_a_move_into_a_directory_is_ended_by_the_same_call(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.S3A)
+    place.put(d__x=b"x", into=None)
+    world.fail(Scheme.S3A, "delete", StorageUnavailable("Away."))
+    call_again = {"src_path": place.at("d"), "dest_path": place.at("into")}
+    assert await refused(ana, "move", **call_again) == (502, "storage_error")
+    world.heal()
+    assert (await ana.post("storage/move", **call_again)).json()["path"] == place.at("into/d")
+    assert place.all() == {"into": None, "into/d": None, "into/d/x": b"x"}
+
+
+async def test_a_source_that_changed_since_its_copy_stays(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.S3A)
+    place.put(d__x=b"old", d__y=b"y")
+
+    def change(number: int, path: str) -> QueryServerError | None:
+        """When the first original is looked at before its deletion, another client has just written."""
+        if path.endswith("/x") and world.calls(Scheme.S3A)["copy"] == 2:
+            place.put_at("d/x", b"new")
+        return None
+
+    world.fail(Scheme.S3A, "stat", change)
+    answer = await ana.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert place.all()["d/x"] == b"new"
+    assert place.all()["e/x"] == b"old"
+
+
+async def test_a_source_that_got_a_file_meanwhile_keeps_it(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.S3A)
+    place.put(d__x=b"x")
+
+    def add(number: int, path: str) -> QueryServerError | None:
+        place.put_at("d/late", b"late")
+        return None
+
+    world.fail(Scheme.S3A, "copy", add)
+    answer = await ana.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert place.all() == {"d": None, "d/late": b"late", "e": None, "e/x": b"x"}
+
+
+async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(ana: Caller, world: World) -> None:
+    here, there = world.place(Scheme.OFS), world.place(Scheme.OFS, parent="ofs://service/volume/other/area")
+    here.put(d__large=b"x" * 101, d__empty=None)
+    moved = await ana.post("storage/move", src_path=here.at("d"), dest_path=there.path)
+    assert moved.json()["path"] == there.at("d")
+    assert (here.all(), there.all()) == ({}, {"d": None, "d/large": b"x" * 101, "d/empty": None})
+
+
+# --------------------------------------------------------------------------------------------------- between stores
+
+
+@pytest.mark.storage(69)
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (Scheme.HDFS, Scheme.S3A),
+        (Scheme.HDFS, Scheme.FILE),
+        (Scheme.FILE, Scheme.S3A),
+        (Scheme.S3A, Scheme.HDFS),
+        (Scheme.ABFS, Scheme.OFS),
+    ],
+    ids=str,
+)
+async def test_between_stores_content_and_empty_directories_arrive(
+    ana: Caller, world: World, here: Scheme, there: Scheme
+) -> None:
+    source, target = world.place(here), world.place(there)
+    source.put(d__empty=None, d__large=bytes(range(256)) * 20_000, d__nothing=b"")
+    before = source.all()
+    moved = await ana.post("storage/move", src_path=source.at("d"), dest_path=target.path)
+    assert moved.status_code == 200, moved.text
+    assert moved.json()["path"] == target.at("d")
+    assert (source.all(), target.all()) == ({}, before)
+
+
+@dataclass
+class Corrupting(FaultyFileSystem):
+    """A store that keeps other bytes than it is given, as many of them."""
+
+    def as_user(self, user: StorageUser) -> FaultyStorage:
+        return CorruptingStorage(self.inner.as_user(user))
+
+
+class CorruptingStorage(FaultyStorage):
+    """See above."""
+
+    async def write(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
+        async def broken() -> AsyncIterator[bytes]:
+            async for piece in body:
+                yield piece[:-1] + b"?"
+
+        return await self.inner.write(path, broken(), overwrite=overwrite, size_bytes=size_bytes)
+
+
+@pytest.mark.storage(69)
+async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(ana: Caller, world: World) -> None:
+    source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    source.put(d__x=b"good", d__y=b"good", f=b"good")
+    store = world.faulty[Scheme.S3A]
+    honest, store.inner = store.inner, Corrupting(store.inner)
+    try:
+        for item in ("d", "f"):
+            answer = await ana.post("storage/move", src_path=source.at(item), dest_path=target.path)
+            assert (answer.status_code, answer.json()["code"]) == (422, "verification_failed")
+            assert answer.json()["details"] == {"rolled_back": True}
+    finally:
+        store.inner = honest
+    assert source.all() == {"d": None, "d/x": b"good", "d/y": b"good", "f": b"good"}
+    assert target.all() == {}
+
+
+async def test_a_source_that_may_not_be_deleted_is_told_with_a_complete_target(ana: Caller, world: World) -> None:
+    source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    source.put(f=b"f")
+    world.fail(Scheme.HDFS, "delete", PermissionDenied("Not yours."))
+    answer = await ana.post("storage/move", src_path=source.at("f"), dest_path=target.path)
+    assert (answer.status_code, answer.json()["details"]) == (502, {"state": "deleting", "remaining": 1})
+    assert (source.all(), target.all()) == ({"f": b"f"}, {"f": b"f"})
+
+
+async def test_links_are_left_out_and_left_where_they_are(ana: Caller, world: World) -> None:
+    source, target = world.place(Scheme.FILE), world.place(Scheme.S3A)
+    source.put(d__sub__x=b"x", d__y=b"y")
+    source.link("d/sub/link")
+    moved = await ana.post("storage/move", src_path=source.at("d"), dest_path=target.path)
+    assert moved.json()["details"] == {"skipped_links": [source.at("d/sub/link")]}
+    assert target.all() == {"d": None, "d/sub": None, "d/sub/x": b"x", "d/y": b"y"}
+    assert (source.directory / "d" / "sub" / "link").is_symlink()
+    assert not (source.directory / "d" / "y").exists()
+
+
+# -------------------------------------------------------------------------------------------------------------- bulk
+
+
+@pytest.mark.storage(71)
+@pytest.mark.parametrize("call", ["move", "copy"])
+@pytest.mark.parametrize("route", ["", "/bulk"])
+async def test_one_of_three_that_fails_does_not_stop_the_others(
+    ana: Caller, place: Place, call: str, route: str
+) -> None:
+    place.put(a=b"a", c=b"c", into=None)
+    sources = [place.at(name) for name in ("a", "b", "c")]
+    answer = await ana.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))
+    body = answer.json()
+    assert (answer.status_code, body["status"], body["code"]) == (404, -1, "partial_failure")
+    assert [body["results"][source]["status"] for source in sources] == [0, -1, 0]
+    assert body["results"][sources[0]]["path"] == place.at("into/a")
+    assert body["results"][sources[1]]["code"] == "path_not_found"
+    assert {name: content for name, content in place.all().items() if name.startswith("into/")} == {
+        "into/a": b"a",
+        "into/c": b"c",
+    }
+
+
+@pytest.mark.storage(71)
+async def test_the_highest_status_counts_and_without_failure_it_is_200(ana: Caller, place: Place) -> None:
+    place.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
+    sources = [place.at(name) for name in ("a", "none", "c")]
+    answer = await ana.post_json("storage/move", source_path=sources, destination_path=place.at("into"))
+    assert (answer.status_code, answer.json()["results"][sources[2]]["code"]) == (409, "already_exists")
+    fine = await ana.post_json("storage/move/bulk", source_path=place.at("b"), destination_path=place.at("into"))
+    assert (fine.status_code, fine.json()["status"]) == (200, 0)
+    assert fine.json()["results"][place.at("b")]["path"] == place.at("into/b")
+
+
+@pytest.mark.parametrize("call", ["move", "copy"])
+async def test_several_sources_need_a_directory(ana: Caller, place: Place, call: str) -> None:
+    place.put(a=b"a", b=b"b", f=b"f")
+    for target in ("none", "f"):
+        asked = {"source_path": [place.at("a"), place.at("b")], "destination_path": place.at(target)}
+        assert await refused(ana, call, **asked) == (400, "not_a_directory")
+    assert place.all() == {"a": b"a", "b": b"b", "f": b"f"}
+
+
+@pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
+async def test_a_bulk_call_has_one_to_a_thousand_items(ana: Caller, world: World, call: str) -> None:
+    place = world.place(Scheme.HDFS)
+    assert await refused(ana, call, destination_path=place.path) == (400, "missing_parameter")
+    many = [place.at(str(number)) for number in range(1001)]
+    status, code = await refused(ana, call, source_path=many, destination_path=place.path)
+    assert (status, code) in {(400, "invalid_parameter"), (413, "too_many_entries")}

@@ -1,0 +1,293 @@
+"""wait, storage/operation, and what other processes do with the work of dead ones (Contract storage 7.5, 7.6)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.driving import Caller
+from tests.api.storage.conftest import storage_settings
+from tests.api.storage.worlds import Place, World, memory_stores, open_world
+from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
+
+from queryserver.domain.errors import StorageError
+from queryserver.domain.files import FileStatus, Scheme, StorageUser
+
+
+class Gate(FaultyFileSystem):
+    """A store whose copies and deletions wait until the gate is open, from the given call on."""
+
+    def __init__(self, inner: FaultyFileSystem, call: str, number: int = 1) -> None:
+        super().__init__(inner.inner)
+        self.call, self.number, self.passed = call, number, 0
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+
+    def as_user(self, user: StorageUser) -> FaultyStorage:
+        return _Gated(self.inner.as_user(user), self)
+
+    async def pass_through(self, call: str) -> None:
+        if call != self.call:
+            return
+        self.passed += 1
+        if self.passed >= self.number:
+            self.reached.set()
+            await self.open.wait()
+
+
+class _Gated(FaultyStorage):
+    def __init__(self, inner: Any, gate: Gate) -> None:
+        super().__init__(inner)
+        self.gate = gate
+
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
+        await self.gate.pass_through("copy")
+        return await self.inner.copy(source, target, overwrite=overwrite)
+
+    async def delete(self, path: str, *, recursive: bool) -> None:
+        await self.gate.pass_through("delete")
+        await self.inner.delete(path, recursive=recursive)
+
+
+@pytest.fixture
+async def ana(world: World) -> Caller:
+    return await world.api.user("ana")
+
+
+@pytest.fixture
+async def gate(world: World) -> AsyncIterator[Gate]:
+    """Copies on S3 wait."""
+    store = world.faulty[Scheme.S3A]
+    honest, gate = store.inner, Gate(store, "copy")
+    store.inner = gate
+    yield gate
+    gate.open.set()
+    store.inner = honest
+
+
+async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
+    """The operation when it has ended."""
+    for _ in range(600):
+        body = (await caller.get("storage/operation", id=operation_id)).json()
+        if body["state"] != "running":
+            return body
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"still running: {body}")
+
+
+def three(place: Place) -> None:
+    place.put(d__a=b"a", d__b=b"b", d__sub__c=b"c")
+
+
+@pytest.mark.storage(70)
+@pytest.mark.parametrize("call", ["move", "copy", "rename"])
+async def test_a_call_that_is_not_waited_for_gives_its_body_later(
+    ana: Caller, world: World, gate: Gate, call: str
+) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    started = await ana.post(f"storage/{call}?wait=0", src_path=place.at("d"), dest_path=place.at("e"))
+    assert started.status_code == 202
+    body = started.json()
+    assert (body["status"], body["path"], body["state"]) == (0, place.at("e"), "running")
+    await gate.reached.wait()
+    running = (await ana.get("storage/operation", id=body["operation_id"])).json()
+    assert (running["state"], running["done"], running["total"], running["result"]) == ("running", 0, 3, None)
+    gate.open.set()
+    end = await ended(ana, body["operation_id"])
+    assert (end["state"], end["done"], end["total"]) == ("done", 3, 3)
+    other = world.place(Scheme.S3A)
+    three(other)
+    waited = await ana.post(f"storage/{call}", src_path=other.at("d"), dest_path=other.at("e"))
+    assert end["result"] == {
+        key: value if key == "status" else value.replace(other.path, place.path) for key, value in waited.json().items()
+    }
+
+
+async def test_a_short_work_within_its_wait_is_answered_as_ever(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(x=b"x")
+    answer = await ana.post("storage/rename", src_path=place.at("x"), dest_path="y", wait="600")
+    assert (answer.status_code, answer.json()["path"]) == (200, place.at("y"))
+
+
+async def test_a_failure_after_the_answer_is_found_with_its_error_body(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    started = await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    await gate.reached.wait()
+    world.fail(Scheme.S3A, "copy", StorageError("Broken."))
+    place.put_at("e/a", b"foreign")
+    gate.open.set()
+    end = await ended(ana, started.json()["operation_id"])
+    assert end["state"] == "failed"
+    assert (end["result"]["status"], end["result"]["details"]) == (-1, {"rolled_back": True})
+    assert end["result"]["code"] == "already_exists"
+    assert place.all()["e/a"] == b"foreign"
+
+
+async def test_errors_of_the_check_are_told_at_once(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.S3A)
+    answer = await ana.post("storage/move", src_path=place.at("none"), dest_path=place.at("e"), wait="0")
+    assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
+
+
+async def test_a_copy_on_ozone_gives_its_text(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.OFS)
+    place.put(large=b"x" * 101)
+    started = await ana.post("storage/copy", src_path=place.at("large"), dest_path=place.at("e"), wait="0")
+    end = await ended(ana, started.json()["operation_id"])
+    assert end["result"] == f"Following files were skipped due to file size limitations:\n- {place.at('large')}"
+
+
+async def test_a_bulk_call_may_go_on_alone(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    place.put(a=b"a", into=None)
+    sources = [place.at("a"), place.at("none")]
+    started = await ana.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"), wait="0")
+    assert (started.status_code, started.json()["path"]) == (202, place.at("into"))
+    gate.open.set()
+    end = await ended(ana, started.json()["operation_id"])
+    assert (end["state"], end["done"], end["total"]) == ("failed", 2, 2)
+    assert end["result"]["code"] == "partial_failure"
+    assert [end["result"]["results"][source]["status"] for source in sources] == [0, -1]
+
+
+@pytest.mark.security("S9")
+async def test_other_users_and_other_ids_are_not_found(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    started = await ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    bob = await world.api.user("bob")
+    admin = await world.api.user("admin", admin=True)
+    for caller in (bob, admin):
+        answer = await caller.get("storage/operation", id=started.json()["operation_id"])
+        assert (answer.status_code, answer.json()["code"]) == (404, "operation_not_found")
+    for wrong in ("x", "../x", "00000000-0000-0000-0000-000000000000"):
+        answer = await ana.get("storage/operation", id=wrong)
+        assert (answer.status_code, answer.json()["code"]) == (404, "operation_not_found")
+    answer = await ana.get("storage/operation")
+    assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
+
+
+async def test_the_same_call_while_it_runs_is_refused(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    started = await ana.post("storage/move", **asked, wait="0")
+    await gate.reached.wait()
+    again = await ana.post("storage/move", **asked)
+    assert (again.status_code, again.json()["code"]) == (409, "operation_in_progress")
+    gate.open.set()
+    assert (await ended(ana, started.json()["operation_id"]))["state"] == "done"
+
+
+async def test_a_client_that_leaves_does_not_stop_the_work(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    call = asyncio.create_task(ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e")))
+    await gate.reached.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    gate.open.set()
+    for _ in range(600):
+        if not any(path == "d" or path.startswith("d/") for path in place.all()):
+            break
+        await asyncio.sleep(0.05)
+    assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+
+
+# ------------------------------------------------------------------------------------------------------- dead processes
+
+
+async def forget_leases(world: World) -> None:
+    """As if the lease of the dead process had run out."""
+    await world.api.database.execute("update storage_transfers set lease_until = now() - interval '1 second'")
+    await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
+
+
+@pytest.mark.storage(65)
+@pytest.mark.storage(66)
+@pytest.mark.parametrize("stage", ["copy", "delete"])
+async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
+    """Two applications on one database and the same stores; the first is held at its second copy or deletion."""
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    async with open_world(settings, tmp_path / "files", memory) as first:
+        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
+        first.faulty[Scheme.S3A].inner = gate
+        ana = await first.api.user("ana")
+        place = first.place(Scheme.S3A)
+        three(place)
+        before = place.all()
+        asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+        started = (await ana.post("storage/move", **asked, wait="0")).json()
+        await gate.reached.wait()
+        async with open_world(settings, tmp_path / "files", memory) as second:
+            heir = Caller(second.api, ana.username, ana.headers)
+            busy = await heir.post("storage/move", **asked)
+            assert (busy.status_code, busy.json()["code"]) == (409, "operation_in_progress")
+            await forget_leases(second)
+            await second.api.services.storage.moving.take_over()
+            end = (await heir.get("storage/operation", id=started["operation_id"])).json()
+            if stage == "copy":
+                assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
+                assert place.all() == before
+                assert (await heir.post("storage/move", **asked)).status_code == 200
+            else:
+                assert (end["state"], end["result"]["path"]) == ("done", place.at("e"))
+            moved = place.all()
+            assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+            # The first one wakes up: it has lost the right to write, and must not undo anything.
+            gate.open.set()
+            await asyncio.sleep(0.3)
+            assert place.all() == moved
+
+
+@pytest.mark.parametrize("stage", ["copy", "delete"])
+async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    async with open_world(settings, tmp_path / "files", memory) as first:
+        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
+        first.faulty[Scheme.S3A].inner = gate
+        ana = await first.api.user("ana")
+        place = first.place(Scheme.S3A)
+        three(place)
+        asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+        await ana.post("storage/rename", **asked, wait="0")
+        await gate.reached.wait()
+        async with open_world(settings, tmp_path / "files", memory) as second:
+            heir = Caller(second.api, ana.username, ana.headers)
+            await forget_leases(second)
+            again = await heir.post("storage/rename", **asked)
+            assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
+            assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+
+
+async def test_an_operation_whose_process_is_gone_has_failed(ana: Caller, world: World) -> None:
+    await world.api.database.execute(
+        """insert into storage_operations (id, user_id, kind, path, state, lease_until)
+        select '11111111-2222-3333-4444-555555555555', id, 'storage.delete', '/x', 'running', now() - interval '1 s'
+        from users where username = $1""",
+        ana.username,
+    )
+    await world.api.services.storage.operations.sweep()
+    body = (await ana.get("storage/operation", id="11111111-2222-3333-4444-555555555555")).json()
+    assert (body["state"], body["result"]["status"], body["result"]["code"]) == ("failed", -1, "internal_error")
+
+
+async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: Path, database_dsn: str) -> None:
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    async with open_world(settings, tmp_path / "files", memory) as first:
+        gate = Gate(first.faulty[Scheme.S3A], "copy", number=2)
+        first.faulty[Scheme.S3A].inner = gate
+        ana = await first.api.user("ana")
+        place = first.place(Scheme.S3A)
+        three(place)
+        before = place.all()
+        started = (await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")).json()
+        await gate.reached.wait()
+    async with open_world(settings, tmp_path / "files", memory) as second:
+        await second.api.services.storage.moving.take_over()
+        assert place.all() == before
+        end = await ended(Caller(second.api, ana.username, ana.headers), started["operation_id"])
+        assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
