@@ -27,6 +27,9 @@ class S3Address:
     directory: Path
     """Where the buckets lie as directories."""
     pid: int
+    guest_key_id: str
+    guest_secret: str
+    """Of a user to whom no bucket is open."""
     region: str = _REGION
 
     @property
@@ -42,18 +45,22 @@ def s3_server() -> Generator[S3Address]:
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
     with data_directory() as directory:
-        buckets, attributes = directory / "buckets", directory / "attributes"
-        for part in (buckets, attributes):
+        buckets, attributes, users = (directory / name for name in ("buckets", "attributes", "users"))
+        for part in (buckets, attributes, users):
             part.mkdir()
         login = ["--access", key_id, "--secret", secret]
+        guest = ["--access", "guest", "--secret", secrets.token_hex(20)]
         options = ["--port", f"{address.host}:{address.port}", "--region", _REGION, "--keep-alive", "--quiet"]
+        options += ["--iam-dir", str(users)]
         # Attributes beside the objects: not every file system has extended ones.
         store = ["posix", "--sidecar", str(attributes), str(buckets)]
         command = [program, *login, *options, *store]
         # As the caller: the program lies in the caller's cache.
         own_group = {"start_new_session": True}
         with serving(command, directory, lambda: listens(address.port), signal.SIGTERM, options=own_group) as process:
-            yield S3Address(address, key_id, secret, buckets, process.pid)
+            admin = [program, "admin", *login, "--endpoint-url", address.url]
+            run_tool(_NAME, [*admin, "create-user", *guest, "--role", "user"])
+            yield S3Address(address, key_id, secret, buckets, process.pid, guest[1], guest[3])
 
 
 def _program() -> Path:

@@ -1,6 +1,6 @@
 """Deletion of objects and of whole prefixes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from queryserver.domain.errors import DirectoryNotEmpty, PathExists, PathNotFound, PermissionDenied, StorageError
@@ -10,6 +10,8 @@ from queryserver.storages.s3.objects import Objects
 from queryserver.storages.s3.places import Place
 
 _BATCH_TIMEOUT_S = 120.0
+# Stores on file systems keep a directory's marker until its entries are gone.
+_PASSES = 3
 _FIRST_PRINTABLE = " "
 # XML, in which keys are deleted by the thousand, has no way to write these.
 _NOT_IN_XML = frozenset("\ufffe\uffff")
@@ -37,39 +39,36 @@ class Deletion:
             raise PathNotFound(f"{place.label} does not exist.")
         if not recursive and any(key != place.prefix for key in keys):
             raise DirectoryNotEmpty(f"{place.label} is not empty.")
-        left = await self._pass(place)
-        while left and (again := await self._pass(place)):
-            # Stores on file systems keep a directory's marker until its entries are gone.
-            if again >= left:
-                await self._refuse(place)
-            left = again
+        for _ in range(_PASSES):
+            await self._pass(place)
+            if not await self._objects.keys_below(place, 1):
+                return
+        raise StorageError(f"The store kept entries of {place.label}.")
 
-    async def _pass(self, place: Place) -> int:
-        """Delete all keys of a prefix once; how many the store kept."""
+    async def _pass(self, place: Place) -> None:
+        """Delete all keys of a prefix once."""
         arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
-        kept = 0
         while True:
             page = await self._connection.ask("list_objects_v2", arguments, about=place.label)
-            kept += await self._delete_keys(place, [entry["Key"] for entry in page.get("Contents", ())])
+            await self._delete_keys(place, [entry["Key"] for entry in page.get("Contents", ())])
             if not page.get("IsTruncated"):
-                return kept
+                return
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
-    async def _delete_keys(self, place: Place, keys: Sequence[str]) -> int:
-        """Delete up to 1000 keys, the deepest first; how many the store kept."""
+    async def _delete_keys(self, place: Place, keys: Sequence[str]) -> None:
+        """Delete up to 1000 keys, the deepest first. Raises PermissionDenied."""
         for key in filter(_is_odd, keys):
             await self._delete_key(place, key)
         if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _is_odd(key)]):
-            return 0
+            return
         answer = await self._connection.ask(
             "delete_objects",
             {"Bucket": place.bucket, "Delete": {"Objects": batch, "Quiet": True}},
             about=place.label,
             timeout_s=_BATCH_TIMEOUT_S,
         )
-        errors = answer.get("Errors", ())
-        _raise_refusals(place, errors)
-        return len(errors)
+        if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
+            raise PermissionDenied(f"The store refuses to delete entries of {place.label}.")
 
     async def _delete_key(self, place: Place, key: str) -> None:
         await self._connection.ask("delete_object", {"Bucket": place.bucket, "Key": key}, about=place.label)
@@ -80,14 +79,6 @@ class Deletion:
             with suppress(PathExists):
                 await self._objects.make_marker(directory)
 
-    async def _refuse(self, place: Place) -> None:
-        raise StorageError(f"The store kept entries of {place.label}.")
-
 
 def _is_odd(key: str) -> bool:
     return any(character < _FIRST_PRINTABLE or character in _NOT_IN_XML for character in key)
-
-
-def _raise_refusals(place: Place, errors: Sequence[Mapping[str, str]]) -> None:
-    if any(error.get("Code") == "AccessDenied" for error in errors):
-        raise PermissionDenied(f"The store refuses to delete entries of {place.label}.")

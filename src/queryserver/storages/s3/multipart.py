@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +18,7 @@ from queryserver.storages.s3.places import Place
 # S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
 _ABORTS = 3
+_LAST_PART_S = 5.0
 _TAG_LENGTH = 32
 
 
@@ -50,34 +51,11 @@ class MultipartUpload:
 
     async def send(self, number: int, block: bytearray) -> SentPart:
         """Store a part. Another one of the same number is replaced. Raises UploadGone."""
-        try:
-            sent = await self._connection.ask(
-                "upload_part",
-                {**self._names, "PartNumber": number, "Body": block},
-                about=self._place.label,
-                timeout_s=self._connection.time_for(len(block)),
-            )
-        except StorageUnavailable:
-            # A store that refuses a part without reading it may break the line before its answer is here.
-            await self.stored()
-            raise
-        return SentPart(number, len(block), tag_of(sent))
+        return await _landed(self._send(number, block))
 
     async def copy(self, number: int, source: Place, tag: str, start: int, end: int) -> SentPart:
         """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
-        copied = await self._connection.ask(
-            "upload_part_copy",
-            {
-                **self._names,
-                "PartNumber": number,
-                "CopySource": {"Bucket": source.bucket, "Key": source.key},
-                "CopySourceIfMatch": f'"{tag}"',
-                "CopySourceRange": f"bytes={start}-{end - 1}",
-            },
-            about=source.label,
-            timeout_s=self._connection.time_for(end - start),
-        )
-        return SentPart(number, end - start, tag_of(copied["CopyPartResult"]))
+        return await _landed(self._copy(number, source, tag, start, end))
 
     async def stored(self) -> Sequence[SentPart]:
         """The parts that the store has, by number. Raises UploadGone."""
@@ -135,6 +113,35 @@ class MultipartUpload:
                 return
             arguments["PartNumberMarker"] = told["NextPartNumberMarker"]
 
+    async def _send(self, number: int, block: bytearray) -> SentPart:
+        try:
+            sent = await self._connection.ask(
+                "upload_part",
+                {**self._names, "PartNumber": number, "Body": block},
+                about=self._place.label,
+                timeout_s=self._connection.time_for(len(block)),
+            )
+        except StorageUnavailable:
+            # A store that refuses a part without reading it may break the line before its answer is here.
+            await self.stored()
+            raise
+        return SentPart(number, len(block), tag_of(sent))
+
+    async def _copy(self, number: int, source: Place, tag: str, start: int, end: int) -> SentPart:
+        copied = await self._connection.ask(
+            "upload_part_copy",
+            {
+                **self._names,
+                "PartNumber": number,
+                "CopySource": {"Bucket": source.bucket, "Key": source.key},
+                "CopySourceIfMatch": f'"{tag}"',
+                "CopySourceRange": f"bytes={start}-{end - 1}",
+            },
+            about=source.label,
+            timeout_s=self._connection.time_for(end - start),
+        )
+        return SentPart(number, end - start, tag_of(copied["CopyPartResult"]))
+
     async def _join(self, parts: Sequence[SentPart], *, overwrite: bool) -> None:
         joined = [{"PartNumber": part.number, "ETag": f'"{part.tag}"'} for part in parts]
         arguments = {**self._names, "MultipartUpload": {"Parts": joined}}
@@ -170,4 +177,16 @@ async def finished(upload: MultipartUpload) -> None:
         await asyncio.shield(ending)
     except asyncio.CancelledError:
         await ending
+        raise
+
+
+async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
+    """Wait for a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
+    task = asyncio.ensure_future(sending)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=_LAST_PART_S)
+        task.cancel()
+        await asyncio.wait({task})
         raise

@@ -1,0 +1,471 @@
+"""What is particular to S3, on a real server: keys in order, markers, multipart uploads, logins, outages."""
+
+import asyncio
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from uuid import uuid4
+
+import botocore.auth
+import pytest
+from tests.contract.storage_basis import MIB, USER, batches, body, content, is_there, names, put
+from tests.contract.test_s3_storage import options
+from tests.engines.fault_proxy import Fault, fault_proxy
+
+from queryserver.domain.errors import (
+    DirectoryNotEmpty,
+    PathExists,
+    PathNotFound,
+    PermissionDenied,
+    QueryServerError,
+    StorageError,
+    StorageUnavailable,
+    UploadAborted,
+)
+from queryserver.interfaces.storage import PartPlan
+from queryserver.storages.s3 import S3FileSystem
+from queryserver.storages.s3.options import S3Keys
+from queryserver.storages.s3.storage import S3Storage
+
+pytestmark = pytest.mark.engine("s3")
+BUCKET = "objects"
+PART = 5 * MIB
+
+
+class CountedStore:
+    """A store, its driver's client, and the calls that went out."""
+
+    def __init__(self, file_system: S3FileSystem, client) -> None:
+        self.storage: S3Storage = file_system.as_user(USER)
+        self.client = client
+        self.calls = Counter[str]()
+        self.before = dict[str, object]()
+        client.meta.events.register("before-call.s3", self._count)
+
+    def _count(self, model, **_) -> None:
+        self.calls[model.name] += 1
+        if action := self.before.get(model.name):
+            action()
+
+    async def uploads(self) -> list[str]:
+        """Keys of multipart uploads that were neither completed nor aborted."""
+        return [
+            upload["Key"] for upload in (await self.client.list_multipart_uploads(Bucket=BUCKET)).get("Uploads", ())
+        ]
+
+
+async def counted(address, **changes) -> tuple[S3FileSystem, CountedStore]:
+    file_system = S3FileSystem(options(address, **changes))
+    return file_system, CountedStore(file_system, await file_system._connection._opened())
+
+
+@pytest.fixture(scope="module")
+async def open_store(s3_server):
+    file_system, store = await counted(s3_server)
+    await store.storage.mkdir(BUCKET)
+    yield store
+    await file_system.close()
+
+
+@pytest.fixture
+def store(open_store):
+    open_store.calls.clear()
+    open_store.before.clear()
+    return open_store
+
+
+@pytest.fixture
+async def base(store):
+    path = f"{BUCKET}/{uuid4().hex}"
+    await store.storage.mkdir(path)
+    store.calls.clear()
+    yield path
+    store.before.clear()
+    await store.storage.delete(path, recursive=True)
+    assert await store.uploads() == []
+
+
+@pytest.fixture
+async def proxy(s3_server):
+    async with fault_proxy(s3_server.http.host, s3_server.http.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def proxied(s3_server, proxy):
+    """The store behind a line that breaks."""
+    file_system, store = await counted(s3_server, endpoint=f"http://127.0.0.1:{proxy.port}", timeout_s=2.0)
+    yield store
+    await file_system.close()
+
+
+async def put_key(store: CountedStore, path: str, content: bytes = b"x") -> None:
+    """As another program does it."""
+    await store.client.put_object(Bucket=BUCKET, Key=key_of(path), Body=content)
+
+
+def key_of(path: str) -> str:
+    return path.removeprefix(f"{BUCKET}/")
+
+
+async def pieces(count: int, size: int = MIB) -> AsyncIterator[bytes]:
+    for number in range(count):
+        yield bytes([number % 251]) * size
+
+
+# ------------------------------------------------------------------ directories
+
+
+@pytest.mark.storage(33, 34)
+async def test_2300_keys_come_in_order_with_a_thousand_for_each_call(store, base, s3_server):
+    directory = s3_server.directory / base / "many"
+    directory.mkdir()
+    for number in range(2300):
+        (directory / f"f{number * 7 % 2300:04d}").touch()
+    store.calls.clear()
+    found = await batches(store.storage, f"{base}/many")
+    assert [len(batch.entries) for batch in found] == [1000, 1000, 300]
+    assert [entry.name for batch in found for entry in batch.entries] == [f"f{number:04d}" for number in range(2300)]
+    assert store.calls == {"ListObjectsV2": 3}
+    # A cursor of one process is good for another.
+    file_system, other = await counted(s3_server)
+    again = await batches(other.storage, f"{base}/many", cursor=found[0].cursor)
+    await file_system.close()
+    assert [batch.entries for batch in again] == [batch.entries for batch in found[1:]]
+    store.calls.clear()
+    await store.storage.delete(f"{base}/many", recursive=True)
+    assert store.calls["DeleteObjects"] == 3
+    assert store.calls["DeleteObject"] == 0
+    assert not await is_there(store.storage, f"{base}/many")
+
+
+async def test_a_folder_counts_as_its_name_with_a_slash(store, base):
+    for path in ("a/x", "a-b/x", "a.txt", "a0", "a!"):
+        await put_key(store, f"{base}/{path}")
+    whole = [entry.name for batch in await batches(store.storage, base) for entry in batch.entries]
+    assert whole == ["a!", "a-b", "a.txt", "a", "a0"]
+    by_one = [entry.name for batch in await batches(store.storage, base, batch_size=1) for entry in batch.entries]
+    assert by_one == whole
+
+
+async def test_a_prefix_without_a_marker_is_a_directory(store, base):
+    await put_key(store, f"{base}/p/q/file")
+    assert (await store.storage.stat(f"{base}/p/q")).is_directory
+    assert await names(store.storage, f"{base}/p") == ["q"]
+    await store.storage.delete(f"{base}/p", recursive=True)
+    assert not await is_there(store.storage, f"{base}/p")
+
+
+@pytest.mark.storage(35)
+async def test_keys_that_no_path_can_name_are_not_listed_but_deleted(store, base):
+    for key in ("._qs_upload_0", "d/._qs_x/file", "d/file", "d/tab\tbed", "d/new\nline"):
+        await put_key(store, f"{base}/{key}")
+    assert await names(store.storage, base) == ["d"]
+    assert await names(store.storage, f"{base}/d") == ["file", "new\nline", "tab\tbed"]
+    await store.storage.delete(f"{base}/d", recursive=True)
+    assert not await is_there(store.storage, f"{base}/d")
+
+
+async def test_attributes_take_one_call_for_a_file_and_two_for_a_directory(store, base):
+    await put_key(store, f"{base}/d/file")
+    store.calls.clear()
+    assert (await store.storage.stat(f"{base}/d/file")).tag
+    assert store.calls == {"HeadObject": 1}
+    store.calls.clear()
+    assert (await store.storage.stat(f"{base}/d")).is_directory
+    assert store.calls == {"HeadObject": 1, "ListObjectsV2": 1}
+
+
+async def test_a_marker_is_kept_once_for_the_last_entry(store, base):
+    await put_key(store, f"{base}/d/one")
+    await put_key(store, f"{base}/d/two")
+    store.calls.clear()
+    await store.storage.delete(f"{base}/d/one", recursive=False)
+    assert store.calls["PutObject"] == 0
+    await store.storage.delete(f"{base}/d/two", recursive=False)
+    assert store.calls["PutObject"] == 1
+    assert await names(store.storage, f"{base}/d") == []
+
+
+# ------------------------------------------------------------------ buckets
+
+
+@pytest.mark.storage(77)
+async def test_buckets_are_listed_and_deleted_only_when_empty(store, base):
+    await store.storage.mkdir("second-bucket")
+    assert {BUCKET, "second-bucket"} <= set(await names(store.storage, ""))
+    with pytest.raises(PathExists):
+        await store.storage.mkdir("second-bucket")
+    await put(store.storage, "second-bucket/file")
+    with pytest.raises(DirectoryNotEmpty):
+        await store.storage.delete("second-bucket", recursive=True)
+    await store.storage.delete("second-bucket/file", recursive=False)
+    await store.storage.delete("second-bucket", recursive=False)
+    assert not await is_there(store.storage, "second-bucket")
+
+
+async def test_buckets_of_the_settings_are_shown_without_asking_the_store(s3_server):
+    file_system, store = await counted(s3_server, buckets=("lake", BUCKET), allow_bucket_creation=False)
+    found = [entry.name for batch in await batches(store.storage, "") for entry in batch.entries]
+    assert found == sorted([BUCKET, "lake"])
+    assert store.calls == {}
+    with pytest.raises(PermissionDenied):
+        await store.storage.mkdir("lake")
+    with pytest.raises(PathNotFound):
+        await store.storage.stat("lake")
+    await file_system.close()
+
+
+async def test_what_no_bucket_can_be_called_is_not_found(store):
+    for name in ("arn:aws:s3:us-east-1:123456789012:accesspoint", "ex--use1-az4--x-s3", "a b", "x"):
+        with pytest.raises(PathNotFound):
+            await store.storage.stat(name)
+        with pytest.raises(PathNotFound):
+            await put(store.storage, f"{name}/file")
+    assert store.calls == {}
+
+
+# ------------------------------------------------------------------ uploads and copies
+
+
+@pytest.mark.storage(86)
+async def test_a_large_body_that_fails_leaves_no_parts(store, base):
+    async def broken() -> AsyncIterator[bytes]:
+        for _ in range(12):
+            yield b"x" * MIB
+            await asyncio.sleep(0.01)
+        raise UploadAborted("gone")
+
+    with pytest.raises(UploadAborted):
+        await store.storage.write(f"{base}/big", broken(), overwrite=False)
+    assert store.calls["UploadPart"] >= 1
+    assert await store.uploads() == []
+    assert await names(store.storage, base) == []
+
+
+@pytest.mark.storage(86)
+async def test_a_cancelled_upload_leaves_no_parts(store, base):
+    begun = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * MIB
+            if store.calls["UploadPart"] > 1:
+                begun.set()
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(store.storage.write(f"{base}/big", endless(), overwrite=False))
+    await asyncio.wait_for(begun.wait(), 30)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await store.uploads() == []
+
+
+async def test_of_two_large_uploads_without_overwrite_one_wins(store, base):
+    writes = [store.storage.write(f"{base}/big", pieces(6), overwrite=False) for _ in range(2)]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["FileStatus", "PathExists"]
+    assert await store.uploads() == []
+
+
+@pytest.mark.security("S10")
+async def test_a_large_upload_holds_little_memory(store, base):
+    await store.storage.write(f"{base}/warm", pieces(11), overwrite=True)
+    tracemalloc.start()
+    try:
+        status = await store.storage.write(f"{base}/big", pieces(120), overwrite=False, size_bytes=120 * MIB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert status.size_bytes == 120 * MIB
+    assert peak < 20 * MIB
+
+
+async def test_parts_larger_than_memory_go_out_in_several(store, base):
+    whole = b"".join([piece async for piece in pieces(37)])
+    plan = PartPlan(f"{base}/file", len(whole), 20 * MIB, 2)
+    staging = await store.storage.begin_parts(plan)
+    parts = [
+        await store.storage.write_part(plan, staging, index, body(whole[index * 20 * MIB :][: 20 * MIB]))
+        for index in (1, 0)
+    ]
+    assert store.calls["UploadPart"] == 4
+    first = await store.storage.join_parts(plan, staging, parts, overwrite=False)
+    assert await content(store.storage, plan.path) == whole
+    # A repeated call, as after a lost answer, is no second file and no failure.
+    assert await store.storage.join_parts(plan, staging, parts, overwrite=False) == first
+
+
+async def test_an_empty_file_in_parts_is_a_file(store, base):
+    plan = PartPlan(f"{base}/empty", 0, PART, 1)
+    staging = await store.storage.begin_parts(plan)
+    part = await store.storage.write_part(plan, staging, 0, body())
+    assert (await store.storage.join_parts(plan, staging, [part], overwrite=False)).size_bytes == 0
+    without = PartPlan(f"{base}/none", 0, PART, 0)
+    staging = await store.storage.begin_parts(without)
+    assert (await store.storage.join_parts(without, staging, [], overwrite=False)).size_bytes == 0
+
+
+@pytest.mark.storage(67)
+async def test_a_copy_above_128_mib_is_made_in_parts_by_the_store(store, base):
+    written = await store.storage.write(f"{base}/big", pieces(130), overwrite=False)
+    await store.client.copy_object(
+        Bucket=BUCKET,
+        Key=key_of(f"{base}/big"),
+        CopySource={"Bucket": BUCKET, "Key": key_of(f"{base}/big")},
+        MetadataDirective="REPLACE",
+        ContentType="text/csv",
+        Metadata={"origin": "tests"},
+    )
+    store.calls.clear()
+    copied = await store.storage.copy(f"{base}/big", f"{base}/copy")
+    assert (store.calls["UploadPartCopy"], store.calls["CopyObject"], store.calls["GetObject"]) == (3, 0, 0)
+    assert copied.size_bytes == written.size_bytes
+    told = await store.client.head_object(Bucket=BUCKET, Key=key_of(f"{base}/copy"))
+    assert (told["ContentType"], told["Metadata"]) == ("text/csv", {"origin": "tests"})
+    window = {"offset": 64 * MIB - 5, "length": 10}
+    assert await content(store.storage, f"{base}/copy", **window) == await content(
+        store.storage, f"{base}/big", **window
+    )
+    with pytest.raises(PathExists):
+        await store.storage.copy(f"{base}/big", f"{base}/copy")
+
+
+async def test_old_uploads_of_a_directory_are_swept(store, base):
+    for key in (key_of(f"{base}/left"), key_of(f"{base}/inner/left")):
+        begun = await store.client.create_multipart_upload(Bucket=BUCKET, Key=key)
+        await store.client.upload_part(
+            Bucket=BUCKET, Key=key, UploadId=begun["UploadId"], PartNumber=1, Body=b"x" * 1000
+        )
+    assert await store.storage.sweep_leftovers(base, older_than_s=60) == 0
+    await asyncio.sleep(1.1)
+    assert await store.storage.sweep_leftovers(base, older_than_s=0) == 1
+    assert await store.uploads() == [key_of(f"{base}/inner/left")]
+    assert await store.storage.sweep_leftovers(f"{base}/inner", older_than_s=0) == 1
+
+
+# ------------------------------------------------------------------ logins, outages
+
+
+def calls_of(storage: S3Storage, path: str):
+    yield storage.stat(path)
+    yield names(storage, BUCKET)
+    yield content(storage, path)
+    yield put(storage, path, overwrite=True)
+    yield storage.mkdir(f"{path}-d")
+    yield storage.delete(path, recursive=True)
+    yield storage.copy(path, f"{path}-2")
+
+
+async def failures_of(storage: S3Storage, path: str) -> list[QueryServerError]:
+    failures = []
+    for call in calls_of(storage, path):
+        with pytest.raises(QueryServerError) as told:
+            await call
+        failures.append(told.value)
+    return failures
+
+
+async def test_wrong_keys_of_the_service_are_no_fault_of_the_user(store, base, s3_server):
+    await put(store.storage, f"{base}/file")
+    file_system, stranger = await counted(s3_server, keys=S3Keys(s3_server.access_key_id, "wrong"))
+    for failure in await failures_of(stranger.storage, f"{base}/file"):
+        assert type(failure) is StorageError
+        assert failure.message == "The store does not accept the credentials of this service."
+    await file_system.close()
+
+
+async def test_what_the_store_refuses_is_denied(store, base, s3_server):
+    await put(store.storage, f"{base}/file")
+    keys = S3Keys(s3_server.guest_key_id, s3_server.guest_secret)
+    file_system, guest = await counted(s3_server, keys=keys)
+    for failure in await failures_of(guest.storage, f"{base}/file"):
+        assert type(failure) is PermissionDenied
+        assert s3_server.guest_key_id not in failure.message
+    await file_system.close()
+    assert await content(store.storage, f"{base}/file") == b"x"
+
+
+async def test_a_wrong_clock_is_named(store, base, monkeypatch):
+    right = botocore.auth.get_current_datetime
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: right() - timedelta(hours=2))
+    for call in (store.storage.stat(f"{base}/file"), names(store.storage, base)):
+        with pytest.raises(StorageError, match="clocks") as told:
+            await call
+        assert type(told.value) is StorageError
+
+
+@pytest.mark.storage(9)
+async def test_an_outage_is_told_and_over_when_the_store_is_back(proxied, proxy, base):
+    await put(proxied.storage, f"{base}/file")
+    await proxy.die()
+    for call in (content(proxied.storage, f"{base}/file"), put(proxied.storage, f"{base}/other")):
+        with pytest.raises(StorageUnavailable, match="does not answer"):
+            await call
+    await proxy.listen()
+    assert await content(proxied.storage, f"{base}/file") == b"x"
+
+
+@pytest.mark.storage(9)
+async def test_a_silent_store_is_given_up(proxied, proxy, base):
+    await put(proxied.storage, f"{base}/file")
+    proxy.set_fault(Fault.SILENCE)
+    for call in (proxied.storage.stat(f"{base}/file"), content(proxied.storage, f"{base}/file")):
+        with pytest.raises(StorageUnavailable):
+            await asyncio.wait_for(call, 20)
+    proxy.set_fault(Fault.NONE)
+
+
+@pytest.mark.storage(51)
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
+async def test_a_download_that_breaks_off_is_no_end_of_file(proxied, proxy, base, fault):
+    await put(proxied.storage, f"{base}/big", b"x" * (12 * MIB))
+    received = []
+
+    async def download() -> None:
+        async with aclosing(proxied.storage.read(f"{base}/big")) as stream:
+            async for piece in stream:
+                if not received:
+                    proxy.set_fault(fault, after_bytes=MIB)
+                received.append(piece)
+
+    with pytest.raises(StorageError):
+        await download()
+    assert 0 < sum(map(len, received)) < 12 * MIB
+    proxy.set_fault(Fault.NONE)
+
+
+@pytest.mark.storage(86)
+async def test_an_outage_in_the_middle_of_an_upload_leaves_what_the_sweep_removes(proxied, proxy, store, base):
+    async def dying() -> AsyncIterator[bytes]:
+        for number in range(20):
+            if number == 13:
+                await proxy.die()
+            yield b"x" * MIB
+
+    with pytest.raises(StorageUnavailable):
+        await proxied.storage.write(f"{base}/big", dying(), overwrite=False)
+    assert await names(store.storage, base) == []
+    assert await store.uploads() == [key_of(f"{base}/big")]
+    await asyncio.sleep(1.1)
+    assert await store.storage.sweep_leftovers(base, older_than_s=0) == 1
+
+
+async def test_a_lost_answer_about_the_last_step_is_no_failure(proxied, proxy, base):
+    proxied.before["CompleteMultipartUpload"] = lambda: proxy.set_fault(Fault.RESET)
+    proxied.before["HeadObject"] = lambda: proxy.set_fault(Fault.NONE)
+    status = await proxied.storage.write(f"{base}/big", pieces(7), overwrite=False)
+    assert status.size_bytes == 7 * MIB
+    assert proxied.calls["CompleteMultipartUpload"] == 1
+
+
+async def test_a_moment_of_outage_is_not_seen_by_readers(proxied, proxy, base):
+    await put(proxied.storage, f"{base}/file")
+    proxied.calls.clear()
+    proxy.set_fault(Fault.RESET)
+    proxied.before["HeadObject"] = lambda: proxied.calls["HeadObject"] > 1 and proxy.set_fault(Fault.NONE)
+    assert (await proxied.storage.stat(f"{base}/file")).is_file
+    assert proxied.calls["HeadObject"] == 2
