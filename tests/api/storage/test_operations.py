@@ -1,6 +1,7 @@
 """wait, storage/operation, and what other processes do with the work of dead ones (Contract storage 7.5, 7.6)."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.domain.errors import StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
+from queryserver.logs.audit import AUDIT_LOGGER
+from queryserver.logs.lines import FIELDS
 
 
 class Gate(FaultyFileSystem):
@@ -291,3 +294,34 @@ async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: 
         assert place.all() == before
         end = await ended(Caller(second.api, ana.username, ana.headers), started["operation_id"])
         assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
+
+
+# --------------------------------------------------------------------------------------------------------------- audit
+
+
+@pytest.mark.security("S15")
+async def test_every_move_and_refusal_is_written_down(
+    ana: Caller, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = world.place(Scheme.S3A)
+    place.put(a=b"a", b=b"b")
+    logger = logging.getLogger(AUDIT_LOGGER)
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger=AUDIT_LOGGER):
+            await ana.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
+            await ana.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
+            world.fail(Scheme.S3A, "copy", StorageError("Broken."))
+            await ana.post("storage/rename", src_path=place.at("b"), dest_path="d")
+    finally:
+        logger.removeHandler(caplog.handler)
+    events = [
+        (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
+        for record in caplog.records
+        if (fields := getattr(record, FIELDS, None)) and fields["user"] == ana.username
+    ]
+    assert list(dict.fromkeys(events)) == [
+        ("storage.move", ana.username, place.at("a"), "ok"),
+        ("storage.copy", ana.username, place.at("none"), "path_not_found"),
+        ("storage.rename", ana.username, place.at("b"), "storage_error"),
+    ]
