@@ -92,7 +92,8 @@ class BlobCalls:
         await self._client.change(Call("PUT", place.names, {"comp": "metadata"}, headers))
 
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
-        await self._client.change(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
+        """Sent twice it is the same block."""
+        await self._client.repeat(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
         query = {"comp": "block", "blockid": block}

@@ -7,7 +7,7 @@ under a name of their own.
 import base64
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -60,7 +60,11 @@ class FlatUploads:
         names.append(block_name(f"{upload}{len(names):06d}"))
         await self._calls.put_block(place, names[-1], last)
         del last
-        await self._verify(place, names, total)
+        sizes = await self._sizes(place)
+        if not sizes.keys() >= set(names):
+            await self._condition(place, overwrite=overwrite)
+            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        _verify(sizes, names, total)
 
         async def commit(condition: dict[str, str]) -> httpx.Headers:
             return await self._calls.commit(place, names, condition)
@@ -72,7 +76,16 @@ class FlatUploads:
         digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
         async def put(condition: dict[str, str]) -> httpx.Headers:
-            return await self._calls.put(place, content, {"content-md5": digest, **condition})
+            try:
+                return await self._calls.put(place, content, {"content-md5": digest, **condition})
+            except AzureFailure as failure:
+                if not failure.is_taken or await self._tree.blob_at(place):
+                    raise
+            # To Azurite the blocks of a write that broke off are a blob, except for a commit.
+            name = block_name(f"{secrets.token_hex(16)}{0:06d}")
+            if content:
+                await self._calls.put_block(place, name, content)
+            return await self._calls.commit(place, [name] if content else [], condition)
 
         return await self._store(place, len(content), put, overwrite=overwrite)
 
@@ -103,15 +116,14 @@ class FlatUploads:
             raise _exists(place)
         return {"if-match": f'"{current.tag}"'}
 
-    async def _verify(self, place: AzurePlace, names: Sequence[str], total: int) -> None:
+    async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
+        """Of the blocks that the account holds under a name."""
         try:
-            sizes = await self._calls.blocks(place)
+            return await self._calls.blocks(place)
         except AzureFailure as failure:
-            if not failure.is_missing:
-                raise
-            sizes = {}
-        if sum(sizes.get(name, 0) for name in names) != total:
-            raise VerificationFailed("The store holds other bytes than were sent.")
+            if failure.is_missing:
+                return {}
+            raise
 
     async def begin_parts(self, place: AzurePlace) -> str:
         """Raises PathNotFound, NotADirectory."""
@@ -142,7 +154,7 @@ class FlatUploads:
         staged, total = unfinished(place, staging), joined_size(plan, parts)
         await self._condition(place, overwrite=overwrite)
         names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
-        await self._verify(staged, names, total)
+        _verify(await self._sizes(staged), names, total)
         await self._calls.commit(staged, names, {})
         async with aclosing(self._reader.read(staged, 0, None, None)) as body:
             status = await self.write(place, body, overwrite=overwrite, size_bytes=total)
@@ -170,6 +182,11 @@ class FlatUploads:
             if not page.marker:
                 return swept
             marker = page.marker
+
+
+def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
+    if sum(sizes.get(name, 0) for name in names) != total:
+        raise VerificationFailed("The store holds other bytes than were sent.")
 
 
 def _part_name(index: int) -> str:

@@ -5,6 +5,8 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import Protocol
 from urllib.parse import quote, urlencode
 
@@ -70,7 +72,9 @@ class Authorizer(Protocol):
         ...
 
 
-def authorizer(credential: SharedKey | SasToken | ClientCredentials, ask: AskForToken) -> Authorizer:
+def authorizer(
+    credential: SharedKey | SasToken | ClientCredentials, ask: AskForToken, clock: Callable[[], float] = monotonic
+) -> Authorizer:
     """For one account. Raises ConfigurationError: the key is no base64."""
     match credential:
         case SharedKey():
@@ -78,7 +82,7 @@ def authorizer(credential: SharedKey | SasToken | ClientCredentials, ask: AskFor
         case SasToken():
             return _SasAuthorizer(credential)
         case ClientCredentials():
-            return _TokenAuthorizer(credential, ask)
+            return _TokenAuthorizer(credential, ask, clock)
 
 
 class _SharedKeyAuthorizer:
@@ -114,7 +118,7 @@ class _SasAuthorizer:
 class _TokenAuthorizer:
     """Holds one token, renews it before it ends, and asks for one at a time."""
 
-    def __init__(self, credential: ClientCredentials, ask: AskForToken) -> None:
+    def __init__(self, credential: ClientCredentials, ask: AskForToken, clock: Callable[[], float]) -> None:
         self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
         self._form = urlencode(
             {
@@ -125,26 +129,25 @@ class _TokenAuthorizer:
             }
         ).encode()
         self._ask = ask
+        self._clock = clock
         self._asking = asyncio.Lock()
         self._token = ""
-        self._renew_at = 0.0
-        self._ends_at = 0.0
+        self._renew_at = self._ends_at = -inf
 
     async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
-        now = asyncio.get_running_loop().time
         async with self._asking:
-            if now() >= self._renew_at:
+            if self._clock() >= self._renew_at:
                 try:
-                    await self._renew(now)
+                    await self._renew()
                 except AzureFailure:
                     # A login service that is down for a while harms nobody whose token still lives.
-                    if now() >= self._ends_at:
+                    if self._clock() >= self._ends_at:
                         raise
             headers["authorization"] = f"Bearer {self._token}"
         return url
 
-    async def _renew(self, now: Callable[[], float]) -> None:
-        asked_at = now()
+    async def _renew(self) -> None:
+        asked_at = self._clock()
         answer = await self._ask(self._url, self._form)
         token, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not isinstance(life, int | float | str):
@@ -158,4 +161,4 @@ class _TokenAuthorizer:
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
     def refused(self) -> None:
-        self._renew_at = self._ends_at = 0.0
+        self._renew_at = self._ends_at = -inf

@@ -65,9 +65,9 @@ class DfsCalls:
         await self._client.change(Call("PUT", place.names, {"resource": resource}, headers))
 
     async def append(self, place: AzurePlace, position: int, content: bytes) -> None:
-        """Bytes that a flush makes part of the file."""
+        """Bytes that a flush makes part of the file. Sent twice they take the same place."""
         query = {"action": "append", "position": position}
-        await self._client.change(Call("PATCH", place.names, query, {}, content))
+        await self._client.repeat(Call("PATCH", place.names, query, {}, content))
 
     async def stream_append(self, place: AzurePlace, position: int, content: AsyncIterator[bytes], length: int) -> None:
         """As `append`; nothing of it stays when the content breaks off."""

@@ -70,6 +70,14 @@ class AzureClient:
 
         return await self._insist(once)
 
+    async def repeat(self, call: Call) -> Answer:
+        """A change that may be sent twice without harm, tried again as `read`."""
+
+        async def once() -> Answer:
+            return await self._exchange(call, self._patience.commit_s)
+
+        return await self._insist(once)
+
     async def change(self, call: Call) -> Answer:
         """An exchange that is sent once. Without an answer nobody knows what it did."""
         return await self._exchange(call, self._patience.commit_s)

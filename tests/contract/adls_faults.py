@@ -1,0 +1,210 @@
+"""What every Azure account does wrong over a line that breaks, and how this service takes it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.contract.storage_basis import MIB, body, content, names, put
+from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
+
+from queryserver.domain.errors import (
+    DirectoryNotEmpty,
+    InvalidName,
+    PathExists,
+    PathNotFound,
+    PermissionDenied,
+    QueryServerError,
+    RootNotAllowed,
+    StorageUnavailable,
+)
+from queryserver.domain.files import StorageUser
+from queryserver.interfaces.storage import FileSystem, PartPlan, Storage
+from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SharedKey
+from queryserver.storages.adls.account import Patience
+
+SHORT = Patience(connect_s=3, answer_s=3, commit_s=10, first_retry_s=0.01)
+WRONG_KEY = "d3Jvbmc="
+USER = StorageUser("alice")
+
+
+class AzureFaults:
+    """Inherited for each kind of account, with the fixtures `server` (host, port) and `account`."""
+
+    container = "faults"
+
+    def at(self, account: AzureAccount, port: int) -> AzureAccount:
+        """The same account at another port."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def storage(self, account: AzureAccount) -> AsyncIterator[Storage]:
+        """Of a container of its own, without faults."""
+        file_system = AdlsFileSystem(account)
+        storage = file_system.as_user(USER)
+        if self.container not in await names(storage, ""):
+            await storage.mkdir(self.container)
+        await storage.mkdir(f"{self.container}/work")
+        try:
+            yield storage
+        finally:
+            await storage.delete(f"{self.container}/work", recursive=True)
+            await file_system.close()
+
+    @pytest.fixture
+    async def proxy(self, server: tuple[str, int]) -> AsyncIterator[FaultProxy]:
+        async with fault_proxy(*server) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    async def broken(self, account: AzureAccount, proxy: FaultProxy) -> AsyncIterator[FileSystem]:
+        """The same account behind the proxy."""
+        file_system = AdlsFileSystem(self.at(account, proxy.port))
+        yield file_system
+        await file_system.close()
+
+    def path(self, name: str) -> str:
+        return f"{self.container}/work/{name}"
+
+    async def test_a_wrong_key_is_a_denial(self, account: AzureAccount, storage: Storage) -> None:
+        wrong = AdlsFileSystem(changed(account, credential=SharedKey("someone", WRONG_KEY)))
+        stranger = wrong.as_user(USER)
+        for call in (stranger.stat(self.path("x")), put(stranger, self.path("x")), names(stranger, "")):
+            with pytest.raises(PermissionDenied) as told:
+                await call
+            tidy(told.value)
+        await wrong.close()
+        assert await names(storage, f"{self.container}/work") == []
+
+    @pytest.mark.storage(86)
+    @pytest.mark.parametrize("sent", [5 * MIB, 13 * MIB])
+    async def test_an_outage_in_an_upload_leaves_nothing(
+        self, storage: Storage, broken: FileSystem, proxy: FaultProxy, sent: int
+    ) -> None:
+        async def cut() -> AsyncIterator[bytes]:
+            yield b"x" * sent
+            await proxy.die()
+            yield b"x" * (5 * MIB)
+
+        with pytest.raises(StorageUnavailable) as told:
+            await broken.as_user(USER).write(self.path("file"), cut(), overwrite=False)
+        tidy(told.value)
+        assert await names(storage, f"{self.container}/work") == []
+        await proxy.listen()
+        await put(broken.as_user(USER), self.path("file"), b"again")
+        assert await content(storage, self.path("file")) == b"again"
+
+    @pytest.mark.storage(51)
+    @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.GARBAGE, Fault.SILENCE])
+    async def test_a_download_that_breaks_off_does_not_look_complete(
+        self, storage: Storage, broken: FileSystem, proxy: FaultProxy, fault: Fault
+    ) -> None:
+        await put(storage, self.path("file"), b"x" * (3 * MIB))
+        proxy.set_fault(fault, after_bytes=MIB)
+        with pytest.raises(StorageUnavailable) as told:
+            await content(broken.as_user(USER), self.path("file"))
+        tidy(told.value)
+
+    @pytest.mark.storage(9)
+    async def test_an_account_out_of_reach_is_told_and_comes_back(
+        self, storage: Storage, broken: FileSystem, proxy: FaultProxy
+    ) -> None:
+        far = broken.as_user(USER)
+        await proxy.die()
+        for call in (far.stat(self.container), names(far, ""), put(far, self.path("x"))):
+            with pytest.raises(StorageUnavailable) as told:
+                await call
+            tidy(told.value)
+        await proxy.listen()
+        assert (await far.stat(self.container)).is_directory
+        assert await names(storage, f"{self.container}/work") == []
+
+    async def test_whoever_answers_no_http_is_an_outage(self, broken: FileSystem, proxy: FaultProxy) -> None:
+        proxy.set_fault(Fault.GARBAGE)
+        with pytest.raises(StorageUnavailable):
+            await broken.as_user(USER).stat(self.container)
+
+    async def test_a_few_bytes_at_a_time_are_enough(
+        self, storage: Storage, broken: FileSystem, proxy: FaultProxy
+    ) -> None:
+        await put(storage, self.path("file"), b"0123456789" * 100)
+        proxy.set_fault(Fault.FRAGMENTS)
+        assert await names(broken.as_user(USER), f"{self.container}/work") == ["file"]
+        assert await content(broken.as_user(USER), self.path("file")) == b"0123456789" * 100
+
+    async def test_a_closed_store_opens_no_connection(self, account: AzureAccount) -> None:
+        file_system = AdlsFileSystem(account)
+        await file_system.close()
+        await file_system.close()
+        with pytest.raises(StorageUnavailable):
+            await file_system.as_user(USER).stat(self.container)
+
+    async def test_containers_are_made_only_where_the_settings_say_so(
+        self, account: AzureAccount, storage: Storage
+    ) -> None:
+        strict = AdlsFileSystem(changed(account, allow_container_creation=False))
+        with pytest.raises(PermissionDenied):
+            await strict.as_user(USER).mkdir("another")
+        with pytest.raises(PathExists):
+            await strict.as_user(USER).mkdir(self.container)
+        await strict.close()
+        for name in ("Upper", "a_b", "x", "two--hyphens"):
+            with pytest.raises(InvalidName):
+                await storage.mkdir(name)
+        for path in ("another/x", "No Container/x", "No Container"):
+            with pytest.raises(PathNotFound):
+                await storage.stat(path)
+
+    @pytest.mark.storage(77)
+    async def test_a_container_is_deleted_only_when_it_is_empty(self, storage: Storage) -> None:
+        await storage.mkdir("deleted")
+        await put(storage, "deleted/file")
+        for recursive in (True, False):
+            with pytest.raises(DirectoryNotEmpty):
+                await storage.delete("deleted", recursive=recursive)
+        await storage.delete("deleted/file", recursive=False)
+        await storage.delete("deleted", recursive=False)
+        assert "deleted" not in await names(storage, "")
+        with pytest.raises(RootNotAllowed):
+            await storage.delete("", recursive=True)
+
+    @pytest.mark.storage(86)
+    async def test_what_a_crash_left_is_swept_once_it_is_old(self, storage: Storage) -> None:
+        folder, plan = f"{self.container}/work", PartPlan(self.path("file"), 6, 3, 2)
+        await put(storage, self.path("kept"))
+        staging = await storage.begin_parts(plan)
+        await storage.write_part(plan, staging, 1, body(b"def"))
+        assert await storage.sweep_leftovers(folder, older_than_s=3600) == 0
+        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 1
+        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 0
+        with pytest.raises(PathNotFound):
+            await storage.write_part(plan, staging, 0, body(b"abc"))
+        await storage.delete(self.path("kept"), recursive=False)
+        await storage.delete(folder, recursive=False)
+        await storage.mkdir(folder)
+
+    async def test_an_empty_file_in_parts_is_a_file(self, storage: Storage) -> None:
+        plan = PartPlan(self.path("empty"), 0, 1, 1)
+        staging = await storage.begin_parts(plan)
+        part = await storage.write_part(plan, staging, 0, body())
+        status = await storage.join_parts(plan, staging, [part], overwrite=False)
+        assert (status.size_bytes, await content(storage, self.path("empty"))) == (0, b"")
+
+    async def test_many_calls_at_once_share_few_connections(self, account: AzureAccount, storage: Storage) -> None:
+        await put(storage, self.path("file"), b"four")
+        patient = AdlsFileSystem(changed(account, patience=Patience()))
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(patient.as_user(USER).stat(self.path("file"))) for _ in range(70)]
+        await patient.close()
+        assert {call.result().size_bytes for call in asked} == {4}
+
+
+def changed(account: AzureAccount, **changes: object) -> AzureAccount:
+    """A copy with other values."""
+    kept = {name: getattr(account, name) for name in AzureAccount.__dataclass_fields__}
+    return AzureAccount(**{**kept, **changes})
+
+
+def tidy(error: QueryServerError) -> None:
+    """Neither address nor account, secret, or anything of the service's own."""
+    for word in ("127.0.0.1", "devstoreaccount1", "standinaccount", "someone", WRONG_KEY, "Request", "sig", "httpx"):
+        assert word not in error.message

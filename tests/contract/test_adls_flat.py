@@ -1,0 +1,190 @@
+"""A flat Azure account on a real Azurite: faults, shared access signatures, folders."""
+
+import base64
+import hashlib
+import hmac
+import itertools
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+
+import pytest
+from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
+from tests.contract.storage_basis import batches, content, names, put
+from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
+
+from queryserver.domain.errors import BucketListingDenied, ChangedMeanwhile, PathExists, PermissionDenied, UploadAborted
+from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SasToken, SharedKey
+from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
+from queryserver.storages.adls.http import AzureClient
+from queryserver.storages.adls.places import AzurePlace
+
+pytestmark = pytest.mark.engine("azurite")
+
+
+@pytest.fixture
+def account(azurite) -> AzureAccount:
+    return flat_account(azurite.port)
+
+
+def flat_account(port: int) -> AzureAccount:
+    return AzureAccount(
+        dfs_url="http://127.0.0.1:9",
+        blob_url=f"http://127.0.0.1:{port}/{ACCOUNT}",
+        credential=SharedKey(ACCOUNT, ACCOUNT_KEY),
+        is_hierarchical=False,
+        allow_container_creation=True,
+        patience=SHORT,
+    )
+
+
+class TestFlatFaults(AzureFaults):
+    container = "flat-faults"
+
+    @pytest.fixture
+    def account(self, azurite) -> AzureAccount:
+        return flat_account(azurite.port)
+
+    @pytest.fixture
+    def server(self, azurite):
+        return azurite.host, azurite.port
+
+    def at(self, account, port):
+        return changed(account, blob_url=flat_account(port).blob_url)
+
+
+@pytest.fixture
+async def storage(account):
+    file_system = AdlsFileSystem(account)
+    storage = file_system.as_user(USER)
+    if "flat" not in await names(storage, ""):
+        await storage.mkdir("flat")
+    await storage.mkdir("flat/work")
+    try:
+        yield storage
+    finally:
+        await storage.delete("flat/work", recursive=True)
+        await file_system.close()
+
+
+@pytest.fixture
+async def calls(account):
+    """As another program writes blobs, without folders."""
+    client = AzureClient(account)
+    yield BlobCalls(client)
+    await client.close()
+
+
+def shared_access(*, permissions: str, ends_in: timedelta) -> SasToken:
+    """An account SAS ("Create an account SAS": service, resource types, permissions, end, version)."""
+    ends_at = (datetime.now(UTC) + ends_in).strftime("%Y-%m-%dT%H:%M:%SZ")
+    version = "2020-08-04"
+    text = f"{ACCOUNT}\n{permissions}\nb\nsco\n\n{ends_at}\n\nhttps,http\n{version}\n"
+    digest = hmac.new(base64.b64decode(ACCOUNT_KEY), text.encode(), hashlib.sha256).digest()
+    fields = {"sv": version, "ss": "b", "srt": "sco", "sp": permissions, "se": ends_at, "spr": "https,http"}
+    return SasToken("?" + urlencode({**fields, "sig": base64.b64encode(digest).decode()}))
+
+
+async def test_a_shared_access_signature_is_enough(account, storage):
+    signed = AdlsFileSystem(changed(account, credential=shared_access(permissions="rwdlac", ends_in=timedelta(1))))
+    await put(signed.as_user(USER), "flat/work/a b/ü?#%", b"by SAS")
+    assert await names(signed.as_user(USER), "flat/work/a b") == ["ü?#%"]
+    assert await content(storage, "flat/work/a b/ü?#%") == b"by SAS"
+    assert "flat" in await names(signed.as_user(USER), "")
+    await signed.close()
+
+
+@pytest.mark.security("S13")
+async def test_a_signature_that_has_ended_is_a_denial_and_is_not_told(account, storage):
+    token = shared_access(permissions="rwdlac", ends_in=timedelta(hours=-1))
+    ended = AdlsFileSystem(changed(account, credential=token))
+    for call in (ended.as_user(USER).stat("flat/work"), put(ended.as_user(USER), "flat/work/x")):
+        with pytest.raises(PermissionDenied) as told:
+            await call
+        tidy(told.value)
+        assert token.token not in repr(told.value.__cause__)
+    assert token.token not in repr(changed(account, credential=token))
+    await ended.close()
+    assert await names(storage, "flat/work") == []
+
+
+async def test_a_signature_for_reading_denies_the_rest(account, storage):
+    await put(storage, "flat/work/file")
+    reading = AdlsFileSystem(changed(account, credential=shared_access(permissions="r", ends_in=timedelta(1))))
+    assert await content(reading.as_user(USER), "flat/work/file") == b"x"
+    with pytest.raises(PermissionDenied):
+        await put(reading.as_user(USER), "flat/work/other")
+    with pytest.raises(BucketListingDenied, match=r"^Bucket listing is not allowed: "):
+        await names(reading.as_user(USER), "")
+    await reading.close()
+
+
+async def test_a_folder_is_listed_once_though_its_mark_and_its_entries_are_far_apart(storage):
+    for path in ("d/file", "d-x", "d!", "d.txt", "da/file", "d0", "e/f/file"):
+        await put(storage, f"flat/work/{path}")
+    expected = ["d", "d!", "d-x", "d.txt", "d0", "da", "e"]
+    for size in (1, 2, 3, 1000):
+        whole = await batches(storage, "flat/work", batch_size=size)
+        assert sorted(entry.name for batch in whole for entry in batch.entries) == expected
+        # Each page once more, begun from the cursor before it.
+        for before, batch in itertools.pairwise(whole):
+            again = await anext(storage.list_directory("flat/work", cursor=before.cursor, batch_size=size))
+            assert again == batch
+
+
+async def test_folders_that_nobody_marked_are_folders_and_stay_when_they_are_emptied(storage, calls):
+    await calls.put(AzurePlace(("flat", "work", "made", "elsewhere", "file")), b"x", {})
+    assert await names(storage, "flat/work") == ["made"]
+    assert (await storage.stat("flat/work/made/elsewhere")).is_directory
+    with pytest.raises(PathExists):
+        await put(storage, "flat/work/made", overwrite=True)
+    with pytest.raises(PathExists):
+        await storage.mkdir("flat/work/made")
+    await storage.delete("flat/work/made/elsewhere/file", recursive=False)
+    assert await names(storage, "flat/work/made") == ["elsewhere"]
+    assert await names(storage, "flat/work/made/elsewhere") == []
+
+
+async def test_folders_are_marked_as_other_programs_mark_them(storage, calls):
+    await storage.mkdir("flat/work/d/e")
+    for place in (("flat", "work", "d"), ("flat", "work", "d", "e")):
+        facts = await calls.facts(AzurePlace(place))
+        assert is_folder(facts)
+        assert facts["content-length"] == "0"
+
+
+async def test_names_with_empty_segments_are_not_listed_but_deleted_with_their_folder(storage, calls):
+    for names_below in (("d", "", "x"), ("d", "file"), ("d", "")):
+        await calls.put(AzurePlace(("flat", "work", *names_below)), b"x", {})
+    assert await names(storage, "flat/work/d") == ["file"]
+    await storage.delete("flat/work/d", recursive=True)
+    assert await names(storage, "flat/work") == []
+
+
+async def test_a_tree_of_many_pages_is_deleted_whole(storage, calls):
+    for number in range(60):
+        await calls.put(AzurePlace(("flat", "work", "tree", f"{number % 7}", f"{number}")), b"x", {})
+    await storage.delete("flat/work/tree", recursive=True)
+    assert (await calls.blobs("flat", "work/tree")).items == []
+
+
+async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, calls):
+    async def overtaken():
+        yield b"x" * (9 * 1024 * 1024)
+        await calls.commit(AzurePlace(("flat", "work", "file")), [], {})
+
+    for overwrite, error in ((False, PathExists), (True, ChangedMeanwhile)):
+        with pytest.raises(error):
+            await storage.write("flat/work/file", overtaken(), overwrite=overwrite)
+        assert await content(storage, "flat/work/file") == b""
+
+
+async def test_the_blocks_of_a_write_that_broke_off_keep_nobody_from_the_name(storage):
+    async def broken():
+        yield b"x" * (9 * 1024 * 1024)
+        raise UploadAborted("gone")
+
+    with pytest.raises(UploadAborted):
+        await storage.write("flat/work/file", broken(), overwrite=False)
+    assert await names(storage, "flat/work") == []
+    await put(storage, "flat/work/file", b"small")
+    assert await content(storage, "flat/work/file") == b"small"
