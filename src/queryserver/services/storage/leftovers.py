@@ -71,7 +71,7 @@ class Leftovers:
         if dry_run:
             return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
         removed = [await self._remove(upload) for upload in expired]
-        swept = [await self._sweep(write) for write in abandoned]
+        swept = [await self._swept(write) for write in abandoned]
         return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
 
     async def _remove(self, upload: PartUpload) -> bool:
@@ -90,19 +90,19 @@ class Leftovers:
         await self._uploads.forget(upload.id)
         return True
 
-    async def _sweep(self, write: UnfinishedWrite) -> int:
-        """How many temporary files were removed."""
-        swept = 0
+    async def _swept(self, write: UnfinishedWrite) -> bool:
+        """Whether the directory was looked into. A store that cannot do it now is asked again the next time."""
         try:
             storage = self._stores.as_user(write.directory.scheme, write.user)
-            swept = await storage.sweep_leftovers(write.directory.path, self._age.total_seconds())
+            removed = await storage.sweep_leftovers(write.directory.path, self._age.total_seconds())
+            log.info("directory swept", scheme=write.directory.scheme, removed=removed)
         except StorageNotConfigured:
-            return 0
+            return False
         except StorageError as error:
             log.warning("directory not swept", scheme=write.directory.scheme, code=error.code)
-            return 0
+            return False
         except QueryServerError as error:
             # The directory is gone, or its user may not look into it any more.
             log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
         await self._writes.end(write.id)
-        return swept
+        return True
