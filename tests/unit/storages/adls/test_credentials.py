@@ -1,0 +1,109 @@
+"""Logins: tokens are kept while they live, and no secret shows."""
+
+import asyncio
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from queryserver.domain.errors import ConfigurationError
+from queryserver.storages.adls.credentials import ClientCredentials, SasToken, SharedKey, authorizer
+from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure
+
+URL = httpx.URL("https://account.dfs.core.windows.net/c/a%20b?action=flush")
+APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.example/")
+
+
+class Login:
+    """A login service and a clock, in seconds."""
+
+    def __init__(self, life: object = 3600) -> None:
+        self.life = life
+        self.now = 1000.0
+        self.asked: list[tuple[str, bytes]] = []
+        self.is_down = False
+
+    async def ask(self, url: str, form: bytes) -> Mapping[str, object]:
+        self.asked.append((url, form))
+        await asyncio.sleep(0)
+        if self.is_down:
+            raise AzureFailure(0, UNREACHABLE)
+        return {"access_token": f"token{len(self.asked)}", "expires_in": self.life}
+
+    def clock(self) -> float:
+        return self.now
+
+
+async def bearer(granting) -> str:
+    headers: dict[str, str] = {}
+    assert await granting.authorize("GET", URL, headers) == URL
+    return headers["authorization"]
+
+
+async def test_a_token_is_renewed_before_it_ends():
+    login = Login()
+    granting = authorizer(APPLICATION, login.ask, login.clock)
+    assert await bearer(granting) == "Bearer token1"
+    login.now += 3299
+    assert await bearer(granting) == "Bearer token1"
+    login.now += 2
+    assert await bearer(granting) == "Bearer token2"
+
+
+async def test_a_short_token_is_renewed_at_half_its_life():
+    login = Login(life="100")
+    granting = authorizer(APPLICATION, login.ask, login.clock)
+    await bearer(granting)
+    login.now += 49
+    assert await bearer(granting) == "Bearer token1"
+    login.now += 2
+    assert await bearer(granting) == "Bearer token2"
+
+
+async def test_a_token_outlives_an_outage_of_the_login_service():
+    login = Login()
+    granting = authorizer(APPLICATION, login.ask, login.clock)
+    await bearer(granting)
+    login.is_down = True
+    login.now += 3400
+    assert await bearer(granting) == "Bearer token1"
+    login.now += 201
+    with pytest.raises(AzureFailure):
+        await bearer(granting)
+
+
+async def test_many_callers_ask_once():
+    login = Login()
+    granting = authorizer(APPLICATION, login.ask, login.clock)
+    assert set(await asyncio.gather(*(bearer(granting) for _ in range(20)))) == {"Bearer token1"}
+    ((url, form),) = login.asked
+    assert url == "https://login.example/tenant/oauth2/v2.0/token"
+    assert b"scope=https%3A%2F%2Fstorage.azure.com%2F.default" in form
+
+
+@pytest.mark.parametrize("life", [None, "soon"])
+async def test_an_answer_without_a_token_is_a_failure(life):
+    login = Login(life)
+    with pytest.raises(AzureFailure):
+        await bearer(authorizer(APPLICATION, login.ask, login.clock))
+
+
+@pytest.mark.parametrize("token", ["?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n"])
+async def test_a_signature_joins_the_parameters_as_it_was_given(token):
+    signing = authorizer(SasToken(token), Login().ask)
+    signed = await signing.authorize("GET", URL, {})
+    assert signed.raw_path == b"/c/a%20b?action=flush&sv=1&sig=a%2Bb%3D"
+    bare = await signing.authorize("GET", URL.copy_with(query=None), {})
+    assert bare.raw_path == b"/c/a%20b?sv=1&sig=a%2Bb%3D"
+
+
+def test_a_key_that_is_no_base64_is_told_at_the_start():
+    with pytest.raises(ConfigurationError, match="account_key"):
+        authorizer(SharedKey("account", "not base64!"), Login().ask)
+
+
+@pytest.mark.security("S13")
+@pytest.mark.parametrize("credential", [APPLICATION, SasToken("sig=secret"), SharedKey("account", "secret")])
+def test_secrets_do_not_show(credential):
+    assert "secret" not in repr(credential)
+    assert "client" not in repr(credential)

@@ -1,0 +1,101 @@
+"""Permissions, times and tags as Azure writes them; paths; errors."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from queryserver.domain.errors import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    InvalidPath,
+    PathExists,
+    PathNotFound,
+    PermissionDenied,
+    StorageError,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+)
+from queryserver.storages.adls import entries
+from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure, azure_errors
+from queryserver.storages.adls.places import AzurePlace, file_place, is_container_name, place_of, unfinished
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "has_acl"),
+    [
+        ("rwxr-x---", 0o750, False),
+        ("rw-r--r--", 0o644, False),
+        ("rwxrwxrwt", 0o1777, False),
+        ("rwxr-x--T", 0o1750, False),
+        ("rwxr-x---+", 0o750, True),
+        ("---------", 0, False),
+        ("", 0, False),
+    ],
+)
+def test_permissions_are_read(text, bits, has_acl):
+    assert entries.permission_bits(text) == (bits, has_acl)
+
+
+def test_times_and_tags_are_read():
+    assert entries.time("Sun, 22 Nov 2026 06:04:08 GMT") == datetime(2026, 11, 22, 6, 4, 8, tzinfo=UTC)
+    assert entries.time("") is None
+    assert [entries.tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
+
+
+@pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
+def test_containers_may_have_these_names(name):
+    assert is_container_name(name)
+
+
+@pytest.mark.parametrize("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
+def test_containers_may_not_have_these_names(name):
+    assert not is_container_name(name)
+
+
+def test_containers_of_the_account_itself_can_be_read():
+    assert place_of("$web/index.html") == AzurePlace(("$web", "index.html"))
+    with pytest.raises(PathNotFound):
+        place_of("Not A Container/x")
+
+
+def test_files_lie_in_containers():
+    assert place_of("") is None
+    for path in ("", "container"):
+        with pytest.raises(InvalidPath):
+            file_place(path)
+    assert file_place("container/d/f").parent == AzurePlace(("container", "d"))
+
+
+@pytest.mark.security("T1")
+@pytest.mark.parametrize("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
+def test_a_staging_place_cannot_be_chosen(token):
+    with pytest.raises(InvalidPath):
+        unfinished(file_place("container/d/f"), token)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (404, "BlobNotFound", PathNotFound),
+        (404, "PathNotFound", PathNotFound),
+        (404, "ContainerNotFound", PathNotFound),
+        (404, "", PathNotFound),
+        (409, "BlobAlreadyExists", PathExists),
+        (409, "DirectoryNotEmpty", DirectoryNotEmpty),
+        (412, "ConditionNotMet", ChangedMeanwhile),
+        (403, "AuthenticationFailed", PermissionDenied),
+        (403, "SomethingNew", PermissionDenied),
+        (401, "", PermissionDenied),
+        (503, "ServerBusy", StorageUnavailable),
+        (503, "", StorageUnavailable),
+        (0, UNREACHABLE, StorageUnavailable),
+        (409, "QuotaExceeded", StoreQuotaExceeded),
+        (409, "BlobArchived", StorageError),
+        (302, "", StorageError),
+    ],
+)
+def test_errors_have_their_kinds(status, code, error):
+    with pytest.raises(error) as told, azure_errors("container/{x}"):
+        raise AzureFailure(status, code)
+    assert type(told.value) is error
+    assert told.value.message.endswith(".")
