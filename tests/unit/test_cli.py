@@ -121,6 +121,15 @@ async def test_config_check_tries_the_database(command: Command, tmp_path: Path)
     assert (await refusing("config", "check", "--offline")).code == 0
 
 
+async def test_config_check_looks_at_the_local_root(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "queryserver.toml").write_text(f"[filebrowser]\nlocal_root = '{tmp_path}/missing'\n")
+    ended = await command("config", "check", "--offline")
+    problem = f"error filebrowser.local_root: {tmp_path}/missing is not a directory."
+    assert (ended.code, ended.out.splitlines()[-1]) == (3, problem)
+    (tmp_path / "missing").mkdir()
+    assert (await command("config", "check", "--offline")).code == 0
+
+
 async def test_config_init_never_overwrites(bare: Command, tmp_path: Path) -> None:
     assert (await bare("config", "init")).code == 0
     written = (tmp_path / "queryserver.toml").read_text()

@@ -24,7 +24,7 @@ def check(
 ) -> None:
     """Print all effective values with their origin, then all problems and warnings."""
     reading = read_settings(config, os.environ)
-    problems = [*reading.problems, *_missing_database(reading.settings)]
+    problems = [*reading.problems, *_missing_database(reading.settings), *_missing_root(reading.settings)]
     typer.echo(as_toml(reading.settings))
     if not problems and not offline:
         problems = run(lambda: _tried(reading.settings))
@@ -54,6 +54,12 @@ def _missing_database(settings: Settings) -> Iterator[str]:
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:
         yield "desktop.database.url: must be given, unless the server runs with `serve --embedded`."
+
+
+def _missing_root(settings: Settings) -> Iterator[str]:
+    from queryserver.container.storages.file import problems_of  # noqa: PLC0415 slow to import
+
+    yield from problems_of(settings)
 
 
 async def _tried(settings: Settings) -> list[str]:

@@ -10,11 +10,12 @@ from queryserver.embedded.databases import ensure_databases
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.embedded.sample import sample_tables
 from queryserver.embedded.sample_files import DUCKDB_FILE, SQLITE_FILE, ensure_sample_files
+from queryserver.embedded.sample_storage import DIRECTORY, ensure_sample_storage
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDefaults:
-    """Where the embedded default keeps its databases. The DSNs hold passwords: never log them."""
+    """Where the embedded default keeps its databases and files. The DSNs hold passwords: never log them."""
 
     service_dsn: str = field(repr=False)
     """The service's own database (over a socket); empty at the first start, to be migrated by the caller."""
@@ -22,6 +23,8 @@ class EmbeddedDefaults:
     """The users' PostgreSQL database, on loopback; its role cannot open the service's database."""
     databases_dir: Path
     """Holds the files of the duckdb and sqlite connectors and nothing else."""
+    files_dir: Path
+    """The local root: the store `file`, with sample files from the first start on."""
     duckdb_path: str = DUCKDB_FILE
     """Relative to `databases_dir`."""
     sqlite_path: str = SQLITE_FILE
@@ -38,6 +41,8 @@ async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[Em
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
         databases_dir = server.state_directory / "databases"
         tables = await asyncio.to_thread(sample_tables)
+        files_dir = server.state_directory / DIRECTORY
         await asyncio.to_thread(ensure_sample_files, databases_dir, tables)
+        await asyncio.to_thread(ensure_sample_storage, files_dir, tables)
         await ensure_databases(server, tables)
-        yield EmbeddedDefaults(server.service_dsn(), server.sample_dsn(), databases_dir)
+        yield EmbeddedDefaults(server.service_dsn(), server.sample_dsn(), databases_dir, files_dir)

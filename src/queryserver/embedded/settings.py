@@ -16,10 +16,12 @@ def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:
     policy = desktop.connector_policy.model_copy(
         update={"local_database_dir": desktop.connector_policy.local_database_dir or defaults.databases_dir}
     )
+    local_root = settings.filebrowser.local_root or defaults.files_dir
     interpreters = settings.notebook.interpreters or sample_interpreters(defaults)
     return settings.model_copy(
         update={
             "desktop": desktop.model_copy(update={"database": database, "connector_policy": policy}),
+            "filebrowser": settings.filebrowser.model_copy(update={"local_root": local_root}),
             "notebook": settings.notebook.model_copy(update={"interpreters": interpreters}),
         }
     )

@@ -1,13 +1,25 @@
 """Store `file`: the directory `filebrowser.local_root`."""
 
+from collections.abc import Iterator
+
+from queryserver.domain.errors import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
 from queryserver.storages.local import LocalFileSystem
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """None without `local_root`."""
+    """None without `local_root`. Raises ConfigurationError."""
     filebrowser = settings.filebrowser
+    if problems := list(problems_of(settings)):
+        raise ConfigurationError(problems)
     if filebrowser.local_root is None:
         return None
     return LocalFileSystem(filebrowser.local_root, umask=int(filebrowser.umask, 8))
+
+
+def problems_of(settings: Settings) -> Iterator[str]:
+    """What is wrong with the directory: it is the operator's, so that it is never made."""
+    root = settings.filebrowser.local_root
+    if root is not None and not root.is_dir():
+        yield f"filebrowser.local_root: {root} is not a directory."
