@@ -8,7 +8,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from queryserver.container.storages import abfs, file, hdfs, s3a
+from queryserver.container.storages import abfs, file, hdfs, ofs, s3a
 from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
@@ -43,7 +43,13 @@ _UNPACKING_THREADS = 4
 Builder = Callable[[Settings], FileSystem | None]
 
 BUILDERS: Mapping[Scheme, Builder] = MappingProxyType(
-    {Scheme.HDFS: hdfs.build, Scheme.S3A: s3a.build, Scheme.FILE: file.build, Scheme.ABFS: abfs.build}
+    {
+        Scheme.HDFS: hdfs.build,
+        Scheme.OFS: ofs.build,
+        Scheme.S3A: s3a.build,
+        Scheme.FILE: file.build,
+        Scheme.ABFS: abfs.build,
+    }
 )
 """What makes the store of a scheme; None when the settings have none."""
 

@@ -15,7 +15,7 @@ from queryserver.storages.webhdfs.gateway import Call, ErrorOf, Gateway
 from queryserver.storages.webhdfs.identity import Identity, NamedIdentity, TokenIdentity, acting_name
 from queryserver.storages.webhdfs.replacing import Renaming
 from queryserver.storages.webhdfs.storage import WebHdfsStorage
-from queryserver.storages.webhdfs.tree import Tree
+from queryserver.storages.webhdfs.tree import ListingOperation, Tree
 
 _FACTS_S = 2.0
 
@@ -29,6 +29,8 @@ class WebHdfsCluster:
         *,
         login: httpx.Auth | None = None,
         error_of: ErrorOf = RemoteFailure.error,
+        has_attributes: bool = True,
+        listing: ListingOperation | None = None,
     ) -> None:
         """`login` is how the service logs in where there are tokens; None: by its Kerberos ticket.
 
@@ -44,11 +46,18 @@ class WebHdfsCluster:
         else:
             self._login = self.gateway = Gateway(address, self._named, error_of=error_of)
         self._service_user = address.service_user
-        self.renaming = Renaming()
+        self._umask = address.umask
+        self._has_attributes = has_attributes
+        self._listing = listing or ListingOperation()
+        self._renaming = Renaming()
 
     def tree(self, user: StorageUser) -> Tree:
         """Raises PermissionDenied: a name that the store would read as another one's."""
-        return Tree(self.gateway, acting_name(user.name))
+        return Tree(self.gateway, acting_name(user.name), self._listing, has_attributes=self._has_attributes)
+
+    def storage(self, user: StorageUser) -> WebHdfsStorage:
+        """As `tree`."""
+        return WebHdfsStorage(self.tree(user), self._renaming, umask=self._umask)
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -81,7 +90,6 @@ class WebHdfsFileSystem:
     ) -> None:
         """Connects to nothing. `trash_interval_min` 0: the cluster is asked. Raises ConfigurationError."""
         self._cluster = WebHdfsCluster(address, login=login)
-        self._umask = address.umask
         self._superuser = superuser
         self._supergroup = supergroup
         self._trash_interval_min = trash_interval_min
@@ -104,7 +112,7 @@ class WebHdfsFileSystem:
 
     def as_user(self, user: StorageUser) -> WebHdfsStorage:
         """See the Protocol. Raises PermissionDenied."""
-        return WebHdfsStorage(self._cluster.tree(user), self._cluster.renaming, umask=self._umask)
+        return self._cluster.storage(user)
 
     async def facts(self, user: StorageUser) -> ClusterFacts:
         """See the Protocol. The superuser is the owner of the root."""

@@ -47,7 +47,7 @@ async def write_part(tree: Tree, plan: PartPlan, staging: str, index: int, body:
     if await tree.find(directory) is None:
         raise PathNotFound("The parts of this upload are gone.")
     name = f"{index}_{uuid.uuid4().hex}"
-    size = await write_verified(tree, f"{directory}/{name}", body, NewFile(0o600))
+    size = (await write_verified(tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
     expected = min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
     if size != expected:
         await tree.remove(f"{directory}/{name}", recursive=False)

@@ -129,7 +129,7 @@ async def _why_refused(tree: Tree, source: str, target: str) -> QueryServerError
     parent = target.rpartition("/")[0]
     holder = await tree.find(parent)
     if holder is None:
-        return PathNotFound(f"/{parent} does not exist.", details={"path": f"/{parent}"})
+        return PathNotFound(f"/{parent} does not exist.")
     if not holder.is_directory:
         return NotADirectory(f"/{parent} is no directory.")
     if await tree.find(target) is not None:

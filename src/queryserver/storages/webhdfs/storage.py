@@ -240,12 +240,14 @@ class WebHdfsStorage:
 
     def _new_file(self, former: FileStatus | None) -> NewFile:
         """With what a file is made that may replace another one."""
-        if former is None:
+        if former is None or not self._tree.has_attributes:
             return NewFile(0o666 & ~self._umask)
         return NewFile(former.permissions, former.replication)
 
     def _like(self, status: FileStatus) -> NewFile:
         """With what a copy is made."""
+        if not self._tree.has_attributes:
+            return self._new_file(None)
         return NewFile(status.permissions, status.replication, status.block_size)
 
     async def _check(self, path: str, version: FileStatus | None) -> None:

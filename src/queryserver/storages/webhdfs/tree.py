@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from queryserver.domain.errors import NotADirectory, PathNotFound, StorageError
+import httpx
+
+from queryserver.domain.errors import NotADirectory, NotSupported, PathNotFound, StorageError
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.gateway import Call, Gateway, encoded
 from queryserver.storages.webhdfs.listing import ListingScanner
@@ -15,6 +17,7 @@ from queryserver.storages.webhdfs.statuses import file_status
 
 PIECE_BYTES = 256 * 1024
 """Pieces of this size cost the layers above little, and hold up nobody."""
+_SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
 """Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
 
@@ -53,12 +56,41 @@ class Entries:
     """How many follow; None: some, perhaps."""
 
 
+class ListingOperation:
+    """How directories are listed: in batches, and on gateways that do not know these, at once.
+
+    HDFS compares the bytes of names as numbers from -128 to 127, so that other letters come before those of ASCII.
+    """
+
+    def __init__(self, *, is_signed: bool = True) -> None:
+        self._is_signed = is_signed
+        self._op = "LISTSTATUS_BATCH"
+
+    def key(self, name: str) -> bytes:
+        """By which the store orders names."""
+        raw = name.encode("utf-8", "surrogatepass")
+        return raw.translate(_SIGNED) if self._is_signed else raw
+
+    def call(self, path: str, after: str | None) -> Call:
+        """For the entries behind a name, if the store lets it choose where to begin."""
+        parameters = {} if after is None else {"startAfter": after}
+        return Call("GET", self._op, path, parameters, is_repeatable=True)
+
+    def give_up_batches(self) -> bool:
+        """The store does not support the call. Whether there is another one."""
+        former, self._op = self._op, "LISTSTATUS"
+        return former != self._op
+
+
 class Tree:
     """Files of a cluster as `user` sees them. Paths are relative to the root."""
 
-    def __init__(self, gateway: Gateway, user: str) -> None:
+    def __init__(self, gateway: Gateway, user: str, listing: ListingOperation, *, has_attributes: bool = True) -> None:
+        """`has_attributes`: whether files have modes, owners and replication factors of their own."""
         self._gateway = gateway
+        self._listing = listing
         self.user = user
+        self.has_attributes = has_attributes
 
     async def told(self, op: str, path: str, *keys: str) -> Any:
         """The answer to a question, below those keys."""
@@ -79,7 +111,7 @@ class Tree:
         """Make it and its parents; what is there already counts as made."""
         made = await self._agreed("PUT", "MKDIRS", path, {"permission": f"{permissions:o}"})
         # HttpFS takes bits away that its own umask names.
-        if made and permissions & 0o022:
+        if made and permissions & 0o022 and self.has_attributes:
             await self.set_permissions(path, permissions)
         return made
 
@@ -125,8 +157,8 @@ class Tree:
     async def _concat(self, target: str, sources: Sequence[str]) -> None:
         await self._done("POST", "CONCAT", target, {"sources": ",".join(f"/{source}" for source in sources)})
 
-    async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile) -> int:
-        """Write a file, over another one if there is one; how many bytes the body had. Parents are made."""
+    async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
+        """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
         sent = 0
 
         async def counted() -> AsyncGenerator[bytes]:
@@ -135,7 +167,7 @@ class Tree:
                 sent += len(piece)
                 yield piece
 
-        call = Call("PUT", "CREATE", path, {"overwrite": "true", **new.parameters})
+        call = Call("PUT", "CREATE", path, {"overwrite": str(overwrite).lower(), **new.parameters})
         await self._gateway.upload(self.user, call, counted())
         return sent
 
@@ -160,17 +192,13 @@ class Tree:
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
         """One call for entries behind a name. Raises NotADirectory."""
-        parameters = {} if after is None else {"startAfter": after}
-        call = Call("GET", "LISTSTATUS_BATCH", path, parameters, is_repeatable=True)
-        scanner, found, last = ListingScanner(), list[FileStatus](), after
-        async with self._gateway.reading(self.user, call) as answer:
+        scanner, found, last, key = ListingScanner(), list[FileStatus](), after, self._listing.key
+        async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
                 for told in scanner.feed(piece):
                     name = _name(told, path)
                     # HttpFS passes over where to begin.
-                    if after is not None and name.encode("utf-8", "surrogatepass") <= after.encode(
-                        "utf-8", "surrogatepass"
-                    ):
+                    if after is not None and key(name) <= key(after):
                         continue
                     if len(found) >= most:
                         yield Entries(found, last or "", None)
@@ -181,6 +209,21 @@ class Tree:
         if remaining and last == after:
             raise StorageError("The store does not go on with its listing.")
         yield Entries(found, last or "", remaining)
+
+    @asynccontextmanager
+    async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
+        async with AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(
+                    self._gateway.reading(self.user, self._listing.call(path, after))
+                )
+            except NotSupported:
+                if not self._listing.give_up_batches():
+                    raise
+                answer = await stack.enter_async_context(
+                    self._gateway.reading(self.user, self._listing.call(path, after))
+                )
+            yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
         """Every entry of a directory, names of our own too."""

@@ -24,29 +24,33 @@ async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewF
     """
     path = beside(target.rpartition("/")[0], f"{UPLOAD_PREFIX}{uuid.uuid4().hex}")
     try:
-        await write_verified(tree, path, body, new)
-        yield await tree.stat(path)
+        yield await write_verified(tree, path, body, new)
     except BaseException:
         with suppress(QueryServerError):
-            await finished(_remove(tree, path))
+            await finished(remove_broken(tree, path))
         raise
 
 
-async def write_verified(tree: Tree, path: str, body: AsyncIterator[bytes], new: NewFile) -> int:
-    """Write a file of our own; its bytes. Raises VerificationFailed."""
-    sent = await tree.upload(path, body, new)
+async def write_verified(
+    tree: Tree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
+) -> FileStatus:
+    """Write a file. Raises VerificationFailed; PathExists without `overwrite`."""
+    sent = await tree.upload(path, body, new, overwrite=overwrite)
     status = await tree.stat(path)
     if status.size_bytes != sent:
         raise VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
-    if status.permissions != new.permissions:
-        # HttpFS takes bits away that its own umask names.
-        with suppress(PermissionDenied):
-            await tree.set_permissions(path, new.permissions)
-    return sent
+    if status.permissions == new.permissions or not tree.has_attributes:
+        return status
+    # HttpFS takes bits away that its own umask names.
+    with suppress(PermissionDenied):
+        await tree.set_permissions(path, new.permissions)
+    return await tree.stat(path)
 
 
 async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStatus) -> None:
     """Owner and group of a file that is replaced, as far as the store lets the user set them."""
+    if not tree.has_attributes:
+        return
     owner = former.owner if former.owner != status.owner else None
     group = former.group if former.group != status.group else None
     if owner:
@@ -58,8 +62,8 @@ async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStat
             await tree.set_owner(path, None, group)
 
 
-async def _remove(tree: Tree, path: str) -> None:
-    """Away with a file whose upload broke off: the data node may be just about to make it."""
+async def remove_broken(tree: Tree, path: str) -> None:
+    """Away with a file whose upload broke off: the store may be just about to make it."""
     for _ in range(_TIMES_TO_REMOVE):
         if await tree.remove(path, recursive=False):
             return

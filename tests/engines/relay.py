@@ -1,0 +1,53 @@
+"""A byte relay between a TCP port and a Unix socket: the way into a network namespace, which shares only files.
+
+python relay.py tcp:127.0.0.1:4000 unix:/tmp/door      outside: takes TCP, goes through the door
+python relay.py unix:/tmp/door tcp:127.0.0.1:14001     inside: takes what comes through the door
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+
+_CHUNK_BYTES = 262_144
+
+
+async def listen(address: str, target: str) -> None:
+    """Until the process ends."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await connect(target)
+        except OSError:
+            writer.transport.abort()
+            return
+        await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer))
+
+    kind, _, place = address.partition(":")
+    if kind == "unix":
+        server = await asyncio.start_unix_server(accept, place)
+    else:
+        host, _, port = place.rpartition(":")
+        server = await asyncio.start_server(accept, host, int(port))
+    async with server:
+        await server.serve_forever()
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    kind, _, place = address.partition(":")
+    if kind == "unix":
+        return await asyncio.open_unix_connection(place)
+    host, _, port = place.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until either side ends."""
+    with suppress(OSError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+    writer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(listen(*sys.argv[1:]))
