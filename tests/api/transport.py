@@ -64,7 +64,8 @@ class _Exchange(httpx.AsyncByteStream):
 
 
 def _scope(request: httpx.Request) -> Scope:
-    raw_path, _, query = request.url.raw_path.partition(b"?")
+    # As with other transports, `target` is sent as it is, where httpx would resolve dots.
+    raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

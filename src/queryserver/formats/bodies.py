@@ -7,13 +7,12 @@ are: large bodies are read in small steps, so that the event loop runs on while 
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors import InvalidBody, InvalidParameter
+from queryserver.domain.errors import InvalidBody, InvalidParameter, UnreadableParameter
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.formats.bodies_multipart import text_parts
 
 MAX_FIELDS = 1000
 _WINDOW_BYTES = 64 * 1024
-_SHOWN = 64  # characters of a name in an error message
 
 
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
@@ -46,8 +45,8 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
     for field in body.split(b"&"):
         if field:
             name, _, value = field.partition(b"=")
-            key = _text(_decoded(name), "The name of a parameter")
-            fields.append((key, _text(_decoded(value), f"The parameter {key[:_SHOWN]}")))
+            key = _name(_decoded(name))
+            fields.append((key, _value(key, _decoded(value))))
     return fields
 
 
@@ -66,18 +65,33 @@ def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FI
         return []
     fields: list[tuple[str, str]] = []
     for name, value in text_parts(body, content_type, max_parts=max_fields):
-        key = _text(name, "The name of a parameter")
-        fields.append((key, _text(value, f"The parameter {key[:_SHOWN]}")))
+        key = _name(name)
+        fields.append((key, _value(key, value)))
     return fields
 
 
-def _text(raw: bytes, what: str) -> str:
+def _name(raw: bytes) -> str:
+    try:
+        return _text(raw)
+    except ValueError as problem:
+        raise InvalidParameter(f"The name of a parameter {problem}") from None
+
+
+def _value(name: str, raw: bytes) -> str:
+    try:
+        return _text(raw)
+    except ValueError as problem:
+        raise UnreadableParameter(name, str(problem)) from None
+
+
+def _text(raw: bytes) -> str:
+    """Raises ValueError with what is wrong."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise InvalidParameter(f"{what} is not valid UTF-8.") from None
+        raise ValueError("is not valid UTF-8.") from None
     if "\0" in text:
-        raise InvalidParameter(f"{what} holds the character U+0000.")
+        raise ValueError("holds the character U+0000.")
     return text
 
 

@@ -44,6 +44,7 @@ from queryserver.domain.errors.calls import LateBody as LateBody
 from queryserver.domain.errors.calls import MissingParameter as MissingParameter
 from queryserver.domain.errors.calls import NotSupported as NotSupported
 from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge
+from queryserver.domain.errors.calls import UnreadableParameter as UnreadableParameter
 from queryserver.domain.errors.calls import UnsupportedMediaType as UnsupportedMediaType
 from queryserver.domain.errors.engines import CredentialsRequired as CredentialsRequired
 from queryserver.domain.errors.engines import EngineError as EngineError

@@ -21,6 +21,14 @@ class InvalidParameter(InvalidRequest):
     code = "invalid_parameter"
 
 
+class UnreadableParameter(InvalidParameter):
+    """The text of a parameter is no UTF-8, or holds U+0000. `name` is that of the parameter."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"The parameter {name[:64]} {problem}")
+        self.name = name
+
+
 class InvalidJson(InvalidRequest):
     """A JSON body or a JSON field does not parse."""
 

@@ -11,6 +11,9 @@ from queryserver.schemas.snippets import Fields
 QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
 """What POST calls read from the query string as well."""
 
+PATH_FIELDS = frozenset({"path", "src_path", "source_path", "dest_path", "destination_path", "dest"})
+"""What holds a path."""
+
 
 class StorageFields(Fields):
     """Fields of a storage call. Each field is read from its own name and from its `SYNONYMS`."""

@@ -12,11 +12,17 @@ from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
 from queryserver.api.errors import respond
-from queryserver.domain.errors import ImpersonationNotAllowed, InvalidParameter, QueryServerError
+from queryserver.domain.errors import (
+    ImpersonationNotAllowed,
+    InvalidParameter,
+    InvalidPath,
+    QueryServerError,
+    UnreadableParameter,
+)
 from queryserver.domain.files import StorageUser
 from queryserver.domain.user import User
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
-from queryserver.schemas.requests.given import QUERY_TOO, Given, StorageFields, parse_given
+from queryserver.schemas.requests.given import PATH_FIELDS, QUERY_TOO, Given, StorageFields, parse_given
 from queryserver.services.everything import Services
 from queryserver.services.storage.stores import Caller
 
@@ -66,6 +72,10 @@ class StorageRoute(APIRoute):
     async def _answer(self, request: Request) -> Response:
         try:
             return await self.endpoint(await self._call(request), **request.path_params)
+        except UnreadableParameter as error:
+            # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2).
+            shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
+            return respond(request, shown, plain=True)
         except QueryServerError as error:
             return respond(request, error, plain=True)
 
