@@ -354,7 +354,7 @@ class EverywhereContract:
         assert await place.content("d/x") == b"one"
         refused(await place.post("trash/restore", path=place.at("d")), 400, "not_in_trash")
         told = (await place.get("trash/path", path=place.path)).json()["trash_path"]
-        assert told.endswith("/.Trash")
+        assert "/.Trash" in told
         assert (await place.post("trash/purge", path=place.path)).json()["purged"] == 1
         assert (await place.post("trash/purge", path=place.path)).json()["purged"] == 0
         good = (await place.post("rmtree", path=place.at("d"), skip_trash="true")).json()
