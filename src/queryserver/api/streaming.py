@@ -2,11 +2,16 @@
 
 from collections.abc import AsyncGenerator, Mapping
 
+import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from queryserver.domain.errors import QueryServerError
+
 HEADERS_ONLY = "queryserver.headers_only"
 """True in the scope of a HEAD call, which routes see as GET."""
+
+log = structlog.get_logger(__name__)
 
 
 class OwnedStream(StreamingResponse):
@@ -24,13 +29,18 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; for HEAD the source is closed behind its first piece."""
+        """Send it; for HEAD the source is closed behind its first piece.
+
+        When the source fails, the answer stays without its end, and so the server breaks the connection.
+        """
         try:
             if scope.get(HEADERS_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b""})
                 return
             await super().__call__(scope, receive, send)
+        except QueryServerError as error:
+            log.warning("answer broke off", code=error.code, reason=error.message)
         finally:
             await self._source.aclose()
 

@@ -13,8 +13,10 @@ _MORE: Mapping[str, str] = MappingProxyType(
     {
         ".avro": "application/avro",
         ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        ".js": "text/javascript",
         ".jsonl": "application/x-ndjson",
         ".md": "text/markdown",
+        ".mjs": "text/javascript",
         ".ndjson": "application/x-ndjson",
         ".odp": "application/vnd.oasis.opendocument.presentation",
         ".ods": "application/vnd.oasis.opendocument.spreadsheet",

@@ -11,7 +11,7 @@ from queryserver.api.v1.storage.places import given_place
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.domain.errors import NotAFile, NotText
 from queryserver.domain.files import FileStatus
-from queryserver.formats.hexdump import Line, hexdump
+from queryserver.formats.hexdump import hexdump
 from queryserver.formats.text_encodings import codec_of
 from queryserver.formats.text_windows import TextWindow, text_window
 from queryserver.formats.unpacking.codecs import Codec
@@ -123,9 +123,8 @@ def _view(
 
 def _with_dump(facts: wire.FileView, shown: Shown) -> Response:
     """A megabyte has 65,536 lines: they are not worth a validation each."""
-    lines: list[Line] = hexdump(shown.excerpt.asked, shown.excerpt.offset)
     body = facts.model_dump(by_alias=True)
-    body["view"]["xxd"] = lines
+    body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")
 
 

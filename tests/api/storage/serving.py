@@ -1,0 +1,30 @@
+"""The application on a real port, for what only a real connection shows."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from tests.api.driving import Api
+
+from queryserver.main import server
+
+
+@asynccontextmanager
+async def served(api: Api) -> AsyncIterator[str]:
+    """The application on a free port of loopback."""
+    settings = api.services.settings
+    free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})
+    config = server(free, api.app)
+    config.lifespan = "off"
+    running = uvicorn.Server(config)
+    task = asyncio.create_task(running.serve())
+    for _ in range(500):
+        if running.started:
+            break
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        running.should_exit = True
+        await task
