@@ -76,7 +76,8 @@ class Leftovers:
 
     async def _remove(self, upload: PartUpload) -> bool:
         """Whether the upload is gone. A store that cannot do it now is asked again the next time."""
-        if not await self._uploads.claim(upload.id, uuid4(), lease=_LEASE):
+        claimant = uuid4()
+        if not await self._uploads.claim(upload.id, claimant, lease=_LEASE):
             return False
         try:
             if upload.staging is not None and upload.result is None:
@@ -84,6 +85,7 @@ class Leftovers:
                 await storage.discard_parts(upload.terms.plan, upload.staging)
         except StorageError as error:
             log.warning("parts of an upload not removed", upload_id=str(upload.id), code=error.code)
+            await self._uploads.release(upload.id, claimant)
             return False
         except QueryServerError as error:
             log.warning("parts of an upload cannot be removed", upload_id=str(upload.id), code=error.code)

@@ -1,0 +1,120 @@
+"""Uploads into a server that is killed, and what the clean-up then finds."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from tests.e2e.harness import PROGRAM
+from tests.e2e.installation import Installation, Node, installed
+from tests.fixtures.database import execute
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+PART = 100_000
+
+
+@pytest.fixture
+async def place(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> AsyncIterator[Installation]:
+    (tmp_path / "files" / "shared").mkdir(parents=True)
+    async with installed(postgres, migrated_template, tmp_path, {}) as place:
+        yield place
+
+
+def temporary(directory: Path) -> list[Path]:
+    return [entry for entry in directory.iterdir() if entry.name.startswith("._qs_")]
+
+
+async def uploading(node: Node, sent: asyncio.Event) -> None:
+    """An upload that never ends."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
+        for number in range(10_000):
+            yield os.urandom(256 * 1024)
+            if number == 20:
+                sent.set()
+            await asyncio.sleep(0.01 if number < 20 else 0.2)
+
+    headers = {**node.headers(), "Content-Type": "multipart/form-data; boundary=x"}
+    with suppress(httpx.TransportError):
+        await node.http.post("/api/v1/storage/upload/file?dest=file:///shared", content=body(), headers=headers)
+
+
+async def part(node: Node, uuid: str, index: int) -> httpx.Response:
+    query = {
+        "qquuid": uuid,
+        "qqpartindex": index,
+        "qqpartbyteoffset": PART * index,
+        "qqtotalfilesize": 2 * PART,
+        "qqtotalparts": 2,
+        "qqchunksize": PART,
+        "qqfilename": "parts.bin",
+        "dest": "file:///shared",
+    }
+    return await node.http.post(
+        "/api/v1/storage/upload/chunks",
+        params=query,
+        files={"file": ("x", bytes([index]) * PART)},
+        headers=node.headers(),
+    )
+
+
+async def cleaned_up(place: Installation, **environment: str) -> str:
+    """What `queryserver cleanup` says."""
+    process = await asyncio.create_subprocess_exec(
+        PROGRAM,
+        "cleanup",
+        "--config",
+        str(place.directory / "queryserver.toml"),
+        env={
+            **{name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")},
+            "QUERYSERVER__DESKTOP__DATA_DIR": str(place.directory / "data"),
+            "QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn,
+            **place.settings(**environment),
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+@pytest.mark.storage(86)
+@pytest.mark.storage(90)
+async def test_a_kill_while_uploading(place: Installation) -> None:
+    shared, root = place.directory / "files" / "shared", str(place.directory / "files")
+    uuid = str(uuid4())
+    async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:
+        assert (await part(victim, uuid, 1)).status_code == 200
+        sent = asyncio.Event()
+        client = asyncio.create_task(uploading(victim, sent))
+        await asyncio.wait_for(sent.wait(), 30)
+        while sum(entry.stat().st_size for entry in temporary(shared)) < 1_000_000:  # noqa: ASYNC110 another process
+            await asyncio.sleep(0.05)
+        await victim.process.kill9()
+        await client
+    assert [entry.name for entry in shared.iterdir() if entry not in temporary(shared)] == []
+    async with place.server(FILEBROWSER__LOCAL_ROOT=root) as server:
+        listed = await server.http.get("/api/v1/storage/list?path=file:///shared", headers=server.headers())
+        assert listed.json()["files"] == []
+        assert (await part(server, uuid, 0)).json()["received"] == [[0, 2 * PART]]
+        completed = await server.post("storage/upload/complete", qquuid=uuid)
+        assert completed.status_code == 201, completed.text
+    assert (shared / "parts.bin").read_bytes() == b"\0" * PART + b"\1" * PART
+
+    assert "interrupted uploads: 0 deleted" in await cleaned_up(place, FILEBROWSER__LOCAL_ROOT=root)
+    assert len(temporary(shared)) == 1
+    await execute(place.database_dsn, "update unfinished_writes set touched_at = now() - interval '25 hours'")
+    for entry in temporary(shared):
+        os.utime(entry, (time.time() - 25 * 3600,) * 2)
+    assert "interrupted uploads: 1 deleted" in await cleaned_up(place, FILEBROWSER__LOCAL_ROOT=root)
+    assert [entry.name for entry in shared.iterdir()] == ["parts.bin"]
