@@ -92,6 +92,8 @@ ADAPTERS = (
     Adapter(ModeStorage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(TrashStorage, "queryserver.storages.local.file_system", "UserStorage"),
     Adapter(FileSystem, "queryserver.storages.local.file_system", "LocalFileSystem"),
+    Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
+    Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
     Adapter(RenamingStorage, "tests.fakes.storage", "Renames"),
     Adapter(TrashStorage, "tests.fakes.storage", "Trashes"),
@@ -147,6 +149,7 @@ STORAGE_TESTS = {
         "TestFaultyLikeS3",
     ),
     "test_local_storage.py": ("TestLocalHome", "TestLocalShared", "TestLocalAdministrator", "TestPrivateStorage"),
+    "test_s3_storage.py": ("TestS3",),
 }
 
 # Test classes that inherit the rules of broken lines, by file; a file without classes says its DIALECTS itself.
