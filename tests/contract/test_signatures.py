@@ -33,6 +33,7 @@ from queryserver.interfaces.storage import (
     SummarizedStorage,
     TrashStorage,
 )
+from queryserver.interfaces.storage_uploads import PartUploads, UnfinishedWrites
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -86,6 +87,8 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
+    Adapter(UnfinishedWrites, "queryserver.db.storage_uploads", "DatabaseUnfinishedWrites"),
+    Adapter(PartUploads, "queryserver.db.storage_uploads", "DatabasePartUploads"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(RenamingStorage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(SummarizedStorage, "queryserver.storages.local.storage", "LocalStorage"),
