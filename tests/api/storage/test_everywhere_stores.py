@@ -1,7 +1,7 @@
 """The checklist on real stores, through the settings that an operator writes."""
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -16,6 +16,19 @@ from tests.engines.versitygw import S3Address
 
 _CONTAINER = "everywhere"
 
+Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture(scope="module")
+def with_tables(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> Opener:
+    """Opens an application with the tables of a store."""
+
+    def opened(tables: Mapping[str, Any]) -> AbstractAsyncContextManager[Api]:
+        directory = tmp_path_factory.mktemp("store")
+        return open_api(storage_settings(directory, shared_database_dsn, tables=tables, allow_bucket_creation=True))
+
+    return opened
+
 
 async def _with_bucket(api: Api, scheme: str) -> str:
     """A bucket that the test makes through the API, if it is not there yet."""
@@ -25,87 +38,109 @@ async def _with_bucket(api: Api, scheme: str) -> str:
     return f"{scheme}://{_CONTAINER}"
 
 
-class _Hdfs(EverywhereContract):
-    @pytest.fixture
-    async def world(self, hdfs_cluster: HdfsCluster, hdfs_url: str, tmp_path: Path, shared_database_dsn: str):
+async def _hdfs_world(api: Api, cluster: HdfsCluster) -> World:
+    user = await api.user("ana")
+    home = f"/user/{user.username}"
+    cluster.call("PUT", home, "MKDIRS")
+    cluster.call("PUT", home, "SETOWNER", owner=user.username, group=user.username)
+    return World(user, home, trash=True, replication=True, summary=True, modes=True, owners=True)
+
+
+def _hdfs(cluster: HdfsCluster, url: str) -> Mapping[str, Any]:
+    table = {
+        "fs_defaultfs": f"hdfs://127.0.0.1:{cluster.rpc_port}",
+        "webhdfs_url": url,
+        "service_user": SERVICE_USER,
+    }
+    return {"hadoop": {"hdfs_clusters": {"default": table}}}
+
+
+def _azure(cluster: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    tables = {"abfs_clusters": {"default": cluster}, "azure_accounts": {"default": {"account_key": key}}}
+    return {"azure": tables}
+
+
+@pytest.fixture(scope="module")
+async def webhdfs_world(hdfs_cluster: HdfsCluster, with_tables: Opener) -> AsyncIterator[World]:
+    async with with_tables(_hdfs(hdfs_cluster, hdfs_cluster.webhdfs_url)) as api:
+        yield await _hdfs_world(api, hdfs_cluster)
+
+
+@pytest.fixture(scope="module")
+async def httpfs_world(
+    hdfs_cluster: HdfsCluster, httpfs_gateway: HttpAddress, with_tables: Opener
+) -> AsyncIterator[World]:
+    async with with_tables(_hdfs(hdfs_cluster, f"{httpfs_gateway.url}/webhdfs/v1")) as api:
+        yield await _hdfs_world(api, hdfs_cluster)
+
+
+@pytest.fixture(scope="module")
+async def s3_world(s3_server: S3Address, with_tables: Opener) -> AsyncIterator[World]:
+    account = {
+        "access_key_id": s3_server.access_key_id,
+        "secret_access_key": s3_server.secret_access_key,
+        "endpoint": s3_server.url,
+        "region": s3_server.region,
+        "path_style": True,
+        "is_secure": False,
+    }
+    async with with_tables({"aws": {"aws_accounts": {"default": account}}}) as api:
+        yield World(await api.user("ana"), await _with_bucket(api, "s3a"), makes_parents=False)
+
+
+@pytest.fixture(scope="module")
+async def flat_world(azurite: HttpAddress, with_tables: Opener) -> AsyncIterator[World]:
+    cluster = {
+        "fs_defaultfs": f"abfs://{_CONTAINER}@{emulator.ACCOUNT}.dfs.core.windows.net",
+        "blob_url": f"{azurite.url}/{emulator.ACCOUNT}",
+        "hierarchical_namespace": False,
+    }
+    async with with_tables(_azure(cluster, emulator.ACCOUNT_KEY)) as api:
+        yield World(await api.user("ana"), await _with_bucket(api, "abfs"), makes_parents=False)
+
+
+@pytest.fixture(scope="module")
+async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
+    async with dfs_server() as server:
         cluster = {
-            "fs_defaultfs": f"hdfs://127.0.0.1:{hdfs_cluster.rpc_port}",
-            "webhdfs_url": hdfs_url,
-            "service_user": SERVICE_USER,
+            "fs_defaultfs": f"abfs://{_CONTAINER}@{server.access.account}.dfs.core.windows.net",
+            "webhdfs_url": server.address.url,
         }
-        tables = {"hadoop": {"hdfs_clusters": {"default": cluster}}}
-        settings = storage_settings(tmp_path, shared_database_dsn, tables=tables)
-        async with open_api(settings) as api:
-            user = await api.user("ana")
-            home = f"/user/{user.username}"
-            hdfs_cluster.call("PUT", home, "MKDIRS")
-            hdfs_cluster.call("PUT", home, "SETOWNER", owner=user.username, group=user.username)
-            yield World(user, home, trash=True, replication=True, summary=True, modes=True, owners=True)
+        async with with_tables(_azure(cluster, server.access.key)) as api:
+            yield World(await api.user("ana"), await _with_bucket(api, "abfs"), modes=True, owners=True)
 
 
 @pytest.mark.engine("hdfs")
-class TestWebHdfs(_Hdfs):
+class TestWebHdfs(EverywhereContract):
     @pytest.fixture
-    def hdfs_url(self, hdfs_cluster: HdfsCluster) -> str:
-        return hdfs_cluster.webhdfs_url
+    def world(self, webhdfs_world: World) -> World:
+        return webhdfs_world
 
 
 @pytest.mark.engine("httpfs")
-class TestHttpFs(_Hdfs):
+class TestHttpFs(EverywhereContract):
     @pytest.fixture
-    def hdfs_url(self, httpfs_gateway: HttpAddress) -> str:
-        return f"{httpfs_gateway.url}/webhdfs/v1"
+    def world(self, httpfs_world: World) -> World:
+        return httpfs_world
 
 
 @pytest.mark.engine("s3")
 class TestS3(EverywhereContract):
     @pytest.fixture
-    async def world(self, s3_server: S3Address, tmp_path: Path, shared_database_dsn: str):
-        account = {
-            "access_key_id": s3_server.access_key_id,
-            "secret_access_key": s3_server.secret_access_key,
-            "endpoint": s3_server.url,
-            "region": s3_server.region,
-            "path_style": True,
-            "is_secure": False,
-        }
-        tables = {"aws": {"aws_accounts": {"default": account}}}
-        settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
-        async with open_api(settings) as api:
-            yield World(await api.user("ana"), await _with_bucket(api, "s3a"), makes_parents=False)
+    def world(self, s3_world: World) -> World:
+        return s3_world
 
 
 @pytest.mark.engine("azurite")
 class TestFlatAzure(EverywhereContract):
     @pytest.fixture
-    async def world(self, azurite: HttpAddress, tmp_path: Path, shared_database_dsn: str):
-        cluster = {
-            "fs_defaultfs": f"abfs://{_CONTAINER}@{emulator.ACCOUNT}.dfs.core.windows.net",
-            "blob_url": f"{azurite.url}/{emulator.ACCOUNT}",
-            "hierarchical_namespace": False,
-        }
-        tables = {"azure": _azure(cluster, emulator.ACCOUNT_KEY)}
-        settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
-        async with open_api(settings) as api:
-            yield World(await api.user("ana"), await _with_bucket(api, "abfs"), makes_parents=False)
+    def world(self, flat_world: World) -> World:
+        return flat_world
 
 
 class TestHierarchicalAzure(EverywhereContract):
     """On our own stand-in."""
 
     @pytest.fixture
-    async def world(self, tmp_path: Path, shared_database_dsn: str):
-        async with dfs_server() as server:
-            cluster = {
-                "fs_defaultfs": f"abfs://{_CONTAINER}@{server.access.account}.dfs.core.windows.net",
-                "webhdfs_url": server.address.url,
-            }
-            tables = {"azure": _azure(cluster, server.access.key)}
-            settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
-            async with open_api(settings) as api:
-                root = await _with_bucket(api, "abfs")
-                yield World(await api.user("ana"), root, modes=True, owners=True)
-
-
-def _azure(cluster: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    return {"abfs_clusters": {"default": cluster}, "azure_accounts": {"default": {"account_key": key}}}
+    def world(self, hierarchical_world: World) -> World:
+        return hierarchical_world
