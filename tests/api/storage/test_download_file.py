@@ -284,6 +284,19 @@ class TestRefusals:
         denied = await fetch(ana, "file:///user/eve/a")
         assert verdict(denied) == (403, -1, "permission_denied")
 
+    @pytest.mark.security("S5")
+    async def test_links_are_not_followed(self, ana, files, place):
+        outside = files.root.parent / "outside.txt"
+        outside.write_text("secret")
+        (files.root / place / "link").symlink_to(outside)
+        for method in ("GET", "HEAD"):
+            assert (await fetch(ana, f"file:///{place}/link", method)).status_code == 403
+        for call in ("storage/download", "storage/display"):
+            refused = await ana.get(call, path=f"file:///{place}/link")
+            assert verdict(refused) == (403, -1, "symlink_not_followed")
+        refused = await ana.get(f"storage/view=file:///{place}/link")
+        assert verdict(refused) == (403, -1, "symlink_not_followed")
+
     @pytest.mark.storage(50)
     async def test_a_refusal_of_the_first_byte_is_told_as_one(self, odd):
         store, ana = odd

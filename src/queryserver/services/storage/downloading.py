@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError
+from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError, SymlinkNotFollowed
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.user import DOWNLOAD
 from queryserver.services.storage.auditing import StorageAudit
@@ -38,7 +38,7 @@ class FileDownloads:
     ) -> FoundFile:
         """The file and what of it is to be sent; its bytes are not touched.
 
-        Raises DownloadDisabled, NotAFile, PathNotFound, RangeNotSatisfiable.
+        Raises DownloadDisabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
         """
         try:
             return await self._find(caller, path, conditions)
@@ -52,7 +52,9 @@ class FileDownloads:
             raise DownloadDisabled("Downloads are switched off for you.")
         place = self._stores.place(caller, path)
         status = await place.storage.stat(path.path)
-        if status.kind in {EntryKind.DIRECTORY, EntryKind.UNKNOWN}:
+        if status.kind is EntryKind.LINK:
+            raise SymlinkNotFollowed(f"{path} is a link.")
+        if not status.is_file:
             raise NotAFile(f"{path} is not a file.")
         part = None if is_unchanged(conditions, status) else asked_part(conditions, status)
         return FoundFile(place, status, part)
