@@ -1,0 +1,271 @@
+"""What the adapter does when a name node misbehaves in ways that no real one does on demand."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from tests.contract.storage_basis import batches, body, content
+from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
+
+from queryserver.domain.errors import (
+    ChangedMeanwhile,
+    PermissionDenied,
+    StorageError,
+    StorageUnavailable,
+    VerificationFailed,
+)
+from queryserver.domain.files import StorageUser
+from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
+
+ANA = StorageUser("ana")
+QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)
+FILE = {
+    "pathSuffix": "", "type": "FILE", "length": 5, "owner": "ana", "group": "g", "permission": "644",
+    "accessTime": 1, "modificationTime": 2, "blockSize": 3, "replication": 1, "fileId": 4,
+}  # fmt: skip
+STATUS = Answer(body=json.dumps({"FileStatus": FILE}).encode())
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def failure(name: str, status: int = 403) -> Answer:
+    return Answer(status, json.dumps({"RemoteException": {"exception": name, "message": "no"}}).encode())
+
+
+def file_system(*urls: str, **options) -> WebHdfsFileSystem:
+    return WebHdfsFileSystem(WebHdfsAddress(urls, "svc", timeouts=QUICK, **options))
+
+
+@pytest.mark.security("S12")
+@pytest.mark.parametrize("scheme", ["http", "https", "file"])
+async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
+    async def elsewhere(_: Asked) -> Answer:
+        return Answer(body=b"other")
+
+    async with scripted_name_node(elsewhere) as foreign:
+        where = f"{scheme}://localhost:{foreign.port}/webhdfs/v1/f?op=OPEN"
+
+        async def script(asked: Asked) -> Answer:
+            if asked.op == "GETFILESTATUS":
+                return STATUS
+            if asked.op == "CREATE":
+                return Answer(body=json.dumps({"Location": where}).encode())
+            return Answer(307, headers={"Location": where})
+
+        async with scripted_name_node(script) as node:
+            store = file_system(node.url)
+            storage = store.as_user(ANA)
+            for call in (content(storage, "f"), storage.write("f", body(b"x"), overwrite=True)):
+                with pytest.raises(StorageError) as told:
+                    await call
+                assert "localhost" not in told.value.message
+            await store.close()
+        assert foreign.asked == []
+
+
+async def test_hosts_of_the_list_are_followed():
+    async def data(_: Asked) -> Answer:
+        return Answer(body=b"bytes")
+
+    async with scripted_name_node(data) as data_node:
+
+        async def script(asked: Asked) -> Answer:
+            if asked.op == "GETFILESTATUS":
+                return STATUS
+            return Answer(307, headers={"Location": f"http://LOCALHOST:{data_node.port}/webhdfs/v1/f?op=OPEN&token=t"})
+
+        async with scripted_name_node(script) as node:
+            store = file_system(node.url, redirect_hosts=["localhost"])
+            assert await content(store.as_user(ANA), "f") == b"bytes"
+            assert data_node.asked[0].query["token"] == "t"
+            await store.close()
+
+
+async def test_a_name_node_that_stands_by_or_is_gone_hands_on_to_the_next():
+    async def standby(_: Asked) -> Answer:
+        return failure("StandbyException")
+
+    async def active(_: Asked) -> Answer:
+        return STATUS
+
+    async with scripted_name_node(standby) as first, scripted_name_node(active) as second:
+        store = file_system("http://127.0.0.1:1/webhdfs/v1", first.url, second.url)
+        for _ in range(3):
+            assert (await store.as_user(ANA).stat("f")).size_bytes == 5
+        # The one that answered is asked first from then on.
+        assert (len(first.asked), len(second.asked)) == (1, 3)
+        await store.close()
+        store = file_system(first.url)
+        with pytest.raises(StorageUnavailable):
+            await store.as_user(ANA).mkdir("d")
+        await store.close()
+
+
+@pytest.mark.storage(9)
+async def test_a_store_that_hangs_is_unavailable_within_the_time_of_a_call():
+    async def silent(_: Asked) -> Answer:
+        await asyncio.sleep(60)
+        return STATUS
+
+    async with scripted_name_node(silent) as node:
+        store = file_system(node.url)
+        async with asyncio.timeout(10):
+            for call in (store.as_user(ANA).stat("f"), store.as_user(ANA).delete("f", recursive=True)):
+                with pytest.raises(StorageUnavailable):
+                    await call
+            with pytest.raises(StorageUnavailable):
+                await store.facts(ANA)
+        await store.close()
+
+
+async def test_reads_are_tried_again_and_writes_are_not():
+    async def busy(_: Asked) -> Answer:
+        return failure("RetriableException")
+
+    async with scripted_name_node(busy) as node:
+        store = file_system(node.url)
+        with pytest.raises(StorageUnavailable):
+            await store.as_user(ANA).stat("f")
+        assert len(node.asked) == 3
+        with pytest.raises(StorageUnavailable):
+            await store.as_user(ANA).set_permissions("f", 0o600)
+        assert len(node.asked) == 4
+        await store.close()
+
+
+@pytest.mark.security("S10")
+async def test_a_gateway_that_answers_with_200_000_entries_at_once_takes_no_memory():
+    before, after = json.dumps({**FILE, "pathSuffix": "NAME"}).split("NAME")
+
+    async def all_entries() -> AsyncIterator[bytes]:
+        yield b'{"DirectoryListing":{"partialListing":{"FileStatuses":{"FileStatus":['
+        for start in range(0, 200_000, 500):
+            entries = (f"{before}{number:06}{after}" for number in range(start, start + 500))
+            yield ("," if start else "").encode() + ",".join(entries).encode()
+        yield b']}},"remainingEntries":0}}'
+
+    async def script(_: Asked) -> Answer:
+        return Answer(body=all_entries())
+
+    async with scripted_name_node(script) as node:
+        store, count, largest = WebHdfsFileSystem(WebHdfsAddress([node.url], "svc")), 0, 0
+        before_bytes = most_bytes = resident_bytes()
+        async with aclosing(store.as_user(ANA).list_directory("d", cursor="099999")) as listing:
+            async for batch in listing:
+                count += len(batch.entries)
+                largest = max(largest, len(batch.entries))
+                most_bytes = max(most_bytes, resident_bytes())
+        # Where to begin was passed over, as HttpFS does.
+        assert (count, largest) == (100_000, 1000)
+        # All entries at once take 80 MB and more.
+        assert most_bytes - before_bytes < 24 * 1024 * 1024
+        await store.close()
+
+
+async def test_a_listing_that_never_goes_on_is_a_failure_and_no_loop():
+    async def same(_: Asked) -> Answer:
+        entries = [{**FILE, "pathSuffix": "a"}]
+        partial = {"FileStatuses": {"FileStatus": entries}}
+        listing = {"DirectoryListing": {"partialListing": partial, "remainingEntries": 5}}
+        return Answer(body=json.dumps(listing).encode())
+
+    async with scripted_name_node(same) as node:
+        store = file_system(node.url)
+        with pytest.raises(StorageError):
+            await batches(store.as_user(ANA), "d")
+        await store.close()
+
+
+async def test_a_file_that_ends_early_or_is_another_now_is_no_whole_file():
+    sent = [Answer(body=b"four"), Answer(body=b"four", content_length=5)]
+
+    async def script(asked: Asked) -> Answer:
+        return STATUS if asked.op == "GETFILESTATUS" else sent[0]
+
+    async with scripted_name_node(script) as node:
+        store = file_system(node.url)
+        storage = store.as_user(ANA)
+        with pytest.raises(StorageError):
+            await content(storage, "f")
+        del sent[0]
+        with pytest.raises(StorageUnavailable):
+            await content(storage, "f")
+        sent[0] = Answer(body=b"bytes")
+        version = await storage.stat("f")
+        assert await content(storage, "f", version=version) == b"bytes"
+        FILE["fileId"] = 5
+        answers = Answer(body=json.dumps({"FileStatus": FILE}).encode())
+        node.script = _always(answers, Answer(body=b"bytes"))
+        with pytest.raises(ChangedMeanwhile):
+            # The last piece, here the only one, is held back until the file was looked at again.
+            await anext(storage.read("f", version=version))
+        FILE["fileId"] = 4
+        await store.close()
+
+
+def _always(status: Answer, data: Answer):
+    async def script(asked: Asked) -> Answer:
+        return status if asked.op == "GETFILESTATUS" else data
+
+    return script
+
+
+@pytest.mark.storage(88)
+async def test_a_store_that_keeps_fewer_bytes_is_caught_and_its_file_removed():
+    async def script(asked: Asked) -> Answer:
+        if asked.op == "GETFILESTATUS" and "._qs_upload_" in asked.path:
+            return STATUS
+        if asked.op == "GETFILESTATUS":
+            return failure("FileNotFoundException", 404)
+        if asked.op == "CREATE" and "noredirect" in asked.query:
+            return Answer(body=json.dumps({"Location": f"{node.url}/x?op=CREATE&data=true"}).encode())
+        return Answer(201) if asked.op == "CREATE" else Answer(body=b'{"boolean":true}')
+
+    async with scripted_name_node(script) as node:
+        store = file_system(node.url)
+        with pytest.raises(VerificationFailed):
+            await store.as_user(ANA).write("d/f", body(b"more than five"), overwrite=False)
+        assert node.asked[-1].op == "DELETE"
+        assert "._qs_upload_" in node.asked[-1].path
+        assert not [asked for asked in node.asked if asked.op == "RENAME"]
+        await store.close()
+
+
+async def test_an_empty_redirect_is_not_taken_for_a_rename_that_was_done():
+    async def script(asked: Asked) -> Answer:
+        if asked.op == "RENAME":
+            return Answer(307, headers={"Location": f"{node.url}/elsewhere"})
+        return failure("FileNotFoundException", 404) if asked.path.endswith("/b") else STATUS
+
+    async with scripted_name_node(script) as node:
+        store = file_system(node.url)
+        with pytest.raises(StorageError):
+            await store.as_user(ANA).rename("a", "b")
+        await store.close()
+
+
+@pytest.mark.storage(94)
+async def test_every_call_names_its_caller_and_no_cookie_is_kept():
+    async def script(_: Asked) -> Answer:
+        return Answer(body=STATUS.body, headers={"Set-Cookie": 'hadoop.auth="u=ana&t=simple"; Path=/; HttpOnly'})
+
+    async with scripted_name_node(script) as node:
+        store = file_system(node.url)
+        for name in ("ana", "bo", "ana"):
+            await store.as_user(StorageUser(name)).stat("f")
+        assert [(asked.query["user.name"], asked.query["doas"]) for asked in node.asked] == [
+            ("svc", "ana"),
+            ("svc", "bo"),
+            ("svc", "ana"),
+        ]
+        assert not any("cookie" in asked.headers for asked in node.asked)
+        with pytest.raises(PermissionDenied):
+            store.as_user(StorageUser("ana/admin@REALM"))
+        await store.close()
