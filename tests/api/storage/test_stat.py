@@ -29,5 +29,9 @@ async def test_a_missing_entry_is_404(files: Files) -> None:
 
 async def test_stat_needs_a_path(files: Files) -> None:
     ana = await files.api.user("ana")
-    for answer in (await ana.get("storage/stat="), await ana.get("storage/stat"), await ana.get("storage/stat", path="")):
+    for answer in (
+        await ana.get("storage/stat="),
+        await ana.get("storage/stat"),
+        await ana.get("storage/stat", path=""),
+    ):
         assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
