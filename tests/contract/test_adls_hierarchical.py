@@ -172,6 +172,15 @@ async def test_a_replaced_file_keeps_its_permissions_and_owners(service, storage
     assert set(service.trees["con"].entries) == {"file"}
 
 
+async def test_a_replaced_file_keeps_its_access_control_list(service, storage):
+    await put(storage, "con/file", b"old")
+    acl = "user::rw-,user:00000000-0000-0000-0000-00000000000a:r--,group::r--,mask::r--,other::---"
+    service.trees["con"].entries["file"].acl = acl
+    assert (await storage.stat("con/file")).has_acl
+    await put(storage, "con/file", b"newer", overwrite=True)
+    assert service.trees["con"].entries["file"].acl == acl
+
+
 async def test_a_file_is_replaced_though_this_service_may_not_give_owners(service, storage):
     await put(storage, "con/file", b"old")
     plan = PartPlan("con/file", 5, 5, 1)

@@ -117,7 +117,10 @@ class DfsServer:
         else:
             entry = tree.find(path)
             if action == "setAccessControl":
+                if "x-ms-acl" in request.headers and "x-ms-permissions" in request.headers:
+                    raise Refused(400, "InvalidInput")
                 entry.permissions = int(request.headers.get("x-ms-permissions", f"{entry.permissions:o}"), 8)
+                entry.acl = request.headers.get("x-ms-acl", entry.acl)
                 entry.owner = request.headers.get("x-ms-owner", entry.owner)
                 entry.group = request.headers.get("x-ms-group", entry.group)
             entry.changed()
@@ -128,6 +131,8 @@ class DfsServer:
         facts = _facts_of(path, entry)
         own = {f"x-ms-{name}": facts[name] for name in ("owner", "group", "permissions")}
         kind = "directory" if entry.is_directory else "file"
+        if request.query.get("action") == "getAccessControl":
+            own["x-ms-acl"] = entry.acl
         length = {"Content-Length": facts["contentLength"], "x-ms-resource-type": kind}
         return web.Response(headers={**_times(entry), **own, **length})
 
@@ -164,7 +169,7 @@ def _facts_of(name: str, entry: Entry) -> dict[str, str]:
         "lastModified": times["Last-Modified"],
         "owner": entry.owner,
         "group": entry.group,
-        "permissions": letters,
+        "permissions": letters + ("+" if entry.acl else ""),
     }
     return {**facts, "isDirectory": "true"} if entry.is_directory else facts
 

@@ -28,6 +28,8 @@ class Entry:
     owner: str = OWNER
     group: str = OWNER
     etag: str = ""
+    acl: str = ""
+    """Entries beyond the permissions; empty: none."""
     modified_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:

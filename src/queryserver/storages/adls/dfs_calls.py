@@ -80,12 +80,16 @@ class DfsCalls:
         await self._client.change(Call("PATCH", place.names, query))
 
     async def touch(self, place: AzurePlace) -> None:
-        """A later time of change."""
-        headers = {"x-ms-properties": "queryserver=dXBsb2Fk"}
+        """A later time of change: it gets the content type that it has."""
+        headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(Call("PATCH", place.names, {"action": "setProperties"}, headers))
 
+    async def access_list(self, place: AzurePlace) -> str:
+        """The access control list, which holds the permissions too."""
+        return (await self._client.read(Call("HEAD", place.names, {"action": "getAccessControl"}))).headers["x-ms-acl"]
+
     async def set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
-        """`x-ms-permissions`, `x-ms-owner`, `x-ms-group`."""
+        """`x-ms-permissions` or `x-ms-acl`, `x-ms-owner`, `x-ms-group`."""
         await self._client.change(Call("PATCH", place.names, {"action": "setAccessControl"}, headers))
 
     async def rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:

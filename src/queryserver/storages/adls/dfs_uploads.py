@@ -68,7 +68,7 @@ class HierarchicalUploads:
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
             if old is not None:
-                await self._take_over(staged, old)
+                await self._take_over(staged, place, old)
             condition = {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
             try:
                 await self._calls.rename(staged, place, condition)
@@ -86,9 +86,11 @@ class HierarchicalUploads:
             raise PathExists(f"abfs://{place.path} exists.")
         return old
 
-    async def _take_over(self, staged: AzurePlace, old: FileStatus) -> None:
+    async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
         """Only owners may give permissions, and only superusers owners."""
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
+        if old.has_acl:
+            access = {"x-ms-acl": await self._calls.access_list(place)}
         for headers in (access, {"x-ms-owner": old.owner, "x-ms-group": old.group}):
             try:
                 if all(headers.values()):
