@@ -10,17 +10,21 @@ from queryserver.storages.s3.options import S3Keys
 
 def build(settings: Settings) -> FileSystem | None:
     """The first account; None without any. Raises ConfigurationError: it has no keys, or half of them."""
+    options = options_of(settings)
+    return None if options is None else S3FileSystem(options)
+
+
+def options_of(settings: Settings) -> S3Options | None:
+    """What the settings say about the first account. Raises ConfigurationError."""
     for name, account in settings.aws.aws_accounts.items():
-        return S3FileSystem(
-            S3Options(
-                region=account.region,
-                endpoint=account.endpoint,
-                is_secure=account.is_secure,
-                path_style=account.path_style,
-                keys=_keys(f"aws.aws_accounts.{name}", account),
-                buckets=_buckets(settings),
-                allow_bucket_creation=settings.filebrowser.allow_bucket_creation,
-            )
+        return S3Options(
+            region=account.region,
+            endpoint=account.endpoint,
+            is_secure=account.is_secure,
+            path_style=account.path_style,
+            keys=_keys(f"aws.aws_accounts.{name}", account),
+            buckets=_buckets(settings),
+            allow_bucket_creation=settings.filebrowser.allow_bucket_creation,
         )
     return None
 

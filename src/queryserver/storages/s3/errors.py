@@ -79,7 +79,7 @@ _KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
         ),
         **dict.fromkeys(
             ("TemporaryRedirect", "Redirect", "302", "307", "308"),
-            (StorageUnavailable, "The store sends this service elsewhere; redirects are not followed."),
+            (StorageError, "The store sends this service elsewhere; redirects are not followed."),
         ),
         **dict.fromkeys(
             ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"),

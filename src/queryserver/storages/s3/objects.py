@@ -14,7 +14,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import EntryKind, FileStatus
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.errors import Meanings
-from queryserver.storages.s3.places import FILE_PERMISSIONS, Place, directory
+from queryserver.storages.s3.places import FILE_PERMISSIONS, MAX_KEY_BYTES, Place, directory
 
 IF_ABSENT: Meanings = {
     "PreconditionFailed": PathExists,
@@ -52,6 +52,8 @@ class Objects:
 
     async def keys_below(self, place: Place, most: int) -> Sequence[str]:
         """The first keys of a directory, its marker among them. Raises PathNotFound: no such bucket."""
+        if len(place.prefix.encode()) > MAX_KEY_BYTES:
+            return ()
         found = await self._connection.ask(
             "list_objects_v2",
             {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most},

@@ -54,8 +54,7 @@ def place_of(path: str) -> Place:
     if not names:
         return Place("", "", "")
     key = "/".join(names[1:])
-    # A byte is left for the slash of a directory's marker.
-    if len(key.encode()) > MAX_KEY_BYTES - 1:
+    if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
     if not is_bucket_name(names[0]):
         raise PathNotFound(f"{label(path)} does not exist.")

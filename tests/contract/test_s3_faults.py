@@ -1,0 +1,212 @@
+"""What the adapter of S3 makes of answers that real test servers cannot be made to give."""
+
+import asyncio
+
+import pytest
+from tests.contract.storage_basis import USER, batches, content, names, put
+from tests.engines.scripted_s3 import Reply, scripted_s3
+
+from queryserver.domain.errors import (
+    BucketListingDenied,
+    DirectoryNotEmpty,
+    NotSupported,
+    PathExists,
+    PathNotFound,
+    PermissionDenied,
+    QueryServerError,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+    VerificationFailed,
+)
+from queryserver.storages.s3 import S3FileSystem, S3Options
+from queryserver.storages.s3.options import S3Keys
+
+EMPTY_LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+MISSING = Reply(404)
+NOTHING = Reply(200, EMPTY_LIST)
+FILE = Reply(200, headers={"ETag": '"9dd4e461268c8034f5c8564e155c67a6"'}, content_length=1)
+
+
+def listed(*keys: str, prefixes: tuple[str, ...] = (), token: str = "") -> Reply:
+    entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+    entries += "".join(f"<CommonPrefixes><Prefix>{prefix}</Prefix></CommonPrefixes>" for prefix in prefixes)
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return Reply(200, f"<ListBucketResult><EncodingType>url</EncodingType>{more}{entries}</ListBucketResult>")
+
+
+@pytest.fixture(scope="module")
+async def peer():
+    async with scripted_s3() as peer:
+        yield peer
+
+
+@pytest.fixture(scope="module")
+async def storage(peer):
+    keys = S3Keys("AKIA0", "secret")
+    file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, keys=keys, timeout_s=5))
+    yield file_system.as_user(USER)
+    await file_system.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply.refusal(403, "AccessDenied"), PermissionDenied),
+        (Reply.refusal(403, "InvalidAccessKeyId"), StorageError),
+        (Reply.refusal(403, "SignatureDoesNotMatch"), StorageError),
+        (Reply.refusal(400, "ExpiredToken"), StorageError),
+        (Reply.refusal(403, "RequestTimeTooSkewed"), StorageError),
+        (Reply.refusal(404, "NoSuchBucket"), PathNotFound),
+        (Reply.refusal(503, "SlowDown"), StorageUnavailable),
+        (Reply.refusal(500, "InternalError"), StorageUnavailable),
+        (Reply.refusal(502, "SomethingNew"), StorageUnavailable),
+        (Reply.refusal(400, "SomethingNew"), StorageError),
+        (Reply.refusal(409, "BucketNotEmpty"), DirectoryNotEmpty),
+        (Reply.refusal(507, "XMinioStorageFull"), StorageFull),
+        (Reply.refusal(403, "QuotaExceeded"), StoreQuotaExceeded),
+        (Reply.refusal(501, "NotImplemented"), NotSupported),
+        (Reply(502, "<html><body>Bad Gateway http://10.1.2.3</body></html>"), StorageUnavailable),
+        (Reply(200, "<html><body>Welcome to http://10.1.2.3</body>"), StorageUnavailable),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else f"{value.status}-{value.body[13:35]}",
+)
+@pytest.mark.storage(9, 10)
+@pytest.mark.security("S13")
+async def test_refusals_have_their_kind_and_a_message_without_secrets(storage, peer, reply, expected):
+    peer.will_answer(reply)
+    with pytest.raises(QueryServerError) as told:
+        await names(storage, "bucket")
+    assert type(told.value) is expected
+    for word in ("10.1.2.3", "127.0.0.1", "AKIA0", "4442587FB7D0", "http", "<"):
+        assert word not in told.value.message
+
+
+@pytest.mark.storage(37)
+async def test_a_refused_list_of_buckets_is_told(storage, peer):
+    peer.will_answer(Reply.refusal(403, "AccessDenied"))
+    with pytest.raises(BucketListingDenied, match=r"^Bucket listing is not allowed: ."):
+        await names(storage, "")
+
+
+async def test_the_region_of_a_bucket_is_not_looked_for(storage, peer):
+    elsewhere = {"x-amz-bucket-region": "eu-west-1"}
+    for reply in (
+        Reply(301, Reply.refusal(301, "PermanentRedirect").body, elsewhere),
+        Reply(400, Reply.refusal(400, "AuthorizationHeaderMalformed").body, elsewhere),
+    ):
+        peer.will_answer(reply)
+        with pytest.raises(StorageError, match="another region than the configured one"):
+            await names(storage, "bucket")
+        assert len(peer.asked) == 1
+
+
+@pytest.mark.security("S12", "T8")
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(storage, peer, status):
+    async with scripted_s3() as other:
+        other.will_answer(listed("stolen"))
+        peer.will_answer(Reply(status, headers={"Location": f"{other.url}/bucket?list-type=2"}))
+        for call in (storage.stat("bucket/file"), names(storage, "bucket"), content(storage, "bucket/file")):
+            with pytest.raises(StorageError):
+                await call
+        assert other.asked == []
+
+
+@pytest.mark.storage(35)
+async def test_keys_that_no_path_can_name_are_left_out(storage, peer):
+    peer.will_answer(
+        listed(
+            *("d/", "d/.", "d/..", "d/%00", "d/._qs_upload_1", f"d/{'x' * 256}", "d/ok", "d/a%0Ab"),
+            prefixes=("d//", "d/./", "d/../", "d/._qs_x/", "d/e/"),
+        )
+    )
+    (batch,) = await batches(storage, "bucket/d")
+    assert [(entry.path, entry.is_directory) for entry in batch.entries] == [
+        ("bucket/d/a\nb", False),
+        ("bucket/d/e", True),
+        ("bucket/d/ok", False),
+    ]
+
+
+async def test_a_listing_that_does_not_go_on_is_no_end(storage, peer):
+    peer.will_answer(listed("a", token="same"))
+    with pytest.raises(StorageError, match="how its listing goes on"):
+        await asyncio.wait_for(names(storage, "bucket"), 10)
+    assert len(peer.asked) == 2
+
+
+async def test_reads_are_tried_thrice_and_conditional_writes_once(storage, peer):
+    peer.will_answer(Reply.refusal(503, "SlowDown"), Reply.refusal(503, "SlowDown"), listed("a"))
+    assert await names(storage, "bucket") == ["a"]
+    assert len(peer.asked) == 3
+    peer.will_answer(NOTHING, Reply.refusal(503, "SlowDown"), heads=[MISSING])
+    with pytest.raises(StorageUnavailable):
+        await put(storage, "bucket/file")
+    assert [asked.method for asked in peer.asked].count("PUT") == 1
+
+
+async def test_writes_carry_their_condition_and_a_signed_payload(storage, peer):
+    peer.will_answer(NOTHING, Reply.refusal(412, "PreconditionFailed"), heads=[MISSING])
+    with pytest.raises(PathExists):
+        await put(storage, "bucket/file", b"x")
+    (sent,) = [asked for asked in peer.asked if asked.method == "PUT"]
+    assert sent.headers["if-none-match"] == "*"
+    # The SHA-256 of the body: a store notices when it gets another one.
+    assert sent.headers["x-amz-content-sha256"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert "x-amz-content-sha256" in sent.headers["authorization"]
+
+
+async def test_a_store_that_knows_no_conditions_is_asked_before(peer):
+    keys = S3Keys("AKIA0", "secret")
+    file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, keys=keys, timeout_s=5))
+    stored = Reply(200, headers=FILE.headers)
+    peer.will_answer(NOTHING, Reply.refusal(501, "NotImplemented"), stored, heads=[MISSING, FILE])
+    assert (await put(file_system.as_user(USER), "bucket/file", b"x")).size_bytes == 1
+    conditions = [asked.headers.get("if-none-match") for asked in peer.asked if asked.method == "PUT"]
+    assert conditions == ["*", None]
+    await file_system.close()
+
+
+@pytest.mark.storage(88)
+async def test_a_stored_size_that_differs_is_told(storage, peer):
+    peer.will_answer(NOTHING, Reply(200, headers=FILE.headers), heads=[MISSING, FILE])
+    with pytest.raises(VerificationFailed):
+        await put(storage, "bucket/file", b"two")
+
+
+@pytest.mark.storage(51)
+async def test_a_body_that_ends_early_is_told(storage, peer):
+    peer.will_answer(Reply(200, "half", FILE.headers, content_length=8))
+    with pytest.raises(StorageError):
+        await content(storage, "bucket/file")
+
+
+async def test_keys_that_xml_cannot_hold_are_deleted_one_by_one(storage, peer):
+    peer.will_answer(
+        listed("d/%01", "d/a"),
+        listed("d/%01", "d/a"),
+        Reply(204),
+        Reply(200, "<DeleteResult></DeleteResult>"),
+        NOTHING,
+        heads=[MISSING],
+    )
+    await storage.delete("bucket/d", recursive=True)
+    assert ("DELETE", "/bucket/d/%01") in [(asked.method, asked.target) for asked in peer.asked]
+    (batch,) = [asked.body for asked in peer.asked if asked.method == "POST"]
+    assert b"<Key>d/a</Key>" in batch
+    assert b"\x01" not in batch
+
+
+async def test_entries_that_the_store_refuses_to_delete_are_told(storage, peer):
+    refused = "<DeleteResult><Error><Key>d/a</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+    peer.will_answer(listed("d/a"), listed("d/a"), Reply(200, refused), heads=[MISSING])
+    with pytest.raises(PermissionDenied):
+        await storage.delete("bucket/d", recursive=True)
+
+
+async def test_entries_that_stay_are_told(storage, peer):
+    peer.will_answer(listed("d/a"), heads=[MISSING])
+    with pytest.raises(StorageError, match="kept entries"):
+        await storage.delete("bucket/d", recursive=True)

@@ -1,0 +1,125 @@
+"""Bodies in blocks, and parts of the right size."""
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+
+from queryserver.domain.errors import InvalidPath, PathNotFound, VerificationFailed
+from queryserver.interfaces.storage import PartPlan, StoredPart
+from queryserver.storages.s3.blocks import MAX_PARTS, MIB, MIN_PART_BYTES, Blocks, part_bytes
+from queryserver.storages.s3.copies import SINGLE_COPY_BYTES, copy_ranges
+from queryserver.storages.s3.multipart import SentPart, joined_tag
+from queryserver.storages.s3.parts import PartNumbers, join
+from queryserver.storages.s3.places import object_place, place_of
+
+GIB = 1024 * MIB
+TIB = 1024 * GIB
+LARGEST_OBJECT = 5 * TIB
+LARGEST_COPIED_PART = 5 * GIB
+
+
+async def body(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def test_blocks_are_full_until_the_end():
+    blocks = Blocks(body(b"ab", b"", b"cdefg", b"h"))
+    assert [bytes(await blocks.take(3)) for _ in range(4)] == [b"abc", b"def", b"gh", b""]
+
+
+@pytest.mark.parametrize("size", [1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT])
+def test_announced_bodies_fit_into_as_many_parts_as_there_may_be(size):
+    part = part_bytes(0, size)
+    assert part >= MIN_PART_BYTES
+    assert -(-size // part) <= MAX_PARTS
+
+
+def test_parts_of_an_announced_body_stay_small_as_long_as_they_can():
+    assert part_bytes(40 * GIB, 48 * GIB) == MIN_PART_BYTES
+    assert part_bytes(0, 160 * GIB) <= 17 * MIB
+
+
+@pytest.mark.parametrize("announced", [None, 10 * MIB])
+def test_bodies_of_unknown_size_fit_as_well(announced):
+    sent = parts = 0
+    while sent < LARGEST_OBJECT:
+        sent += part_bytes(sent, announced)
+        parts += 1
+    assert parts <= MAX_PARTS
+
+
+@pytest.mark.storage(67)
+@pytest.mark.parametrize("size", [SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT])
+def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
+    ranges = list(copy_ranges(size))
+    assert len(ranges) <= MAX_PARTS
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == size
+    assert all(end == start for (_, end), (start, _) in pairwise(ranges))
+    assert all(MIN_PART_BYTES <= end - start <= LARGEST_COPIED_PART for start, end in ranges[:-1])
+    assert 0 < ranges[-1][1] - ranges[-1][0] <= LARGEST_COPIED_PART
+
+
+@pytest.mark.parametrize("part", [5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB])
+@pytest.mark.parametrize("parts", [1, 2, 900, 10_000])
+def test_numbers_of_parts_are_in_order_and_enough(part, parts):
+    plan = PartPlan("b/f", parts * part - 3, part, parts)
+    numbers = PartNumbers(plan)
+    found = [each for index in range(parts) for each in numbers.of(index)]
+    assert [number for number, _ in found] == sorted({number for number, _ in found})
+    assert found[0][0] == 1
+    assert found[-1][0] <= MAX_PARTS
+    assert sum(size for _, size in found) == plan.size_bytes
+    assert all(size >= MIN_PART_BYTES for _, size in found[:-1])
+    if parts <= 900:
+        assert max(size for _, size in found) <= 16 * MIB
+
+
+def test_an_empty_part_has_a_number_too():
+    assert list(PartNumbers(PartPlan("b/f", 0, 5 * MIB, 1)).of(0)) == [(1, 0)]
+
+
+def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums():
+    # Of two parts of 5 MiB "y" as a real store told it.
+    part = "69a41dff505e8c36b0373e700e2c875d"
+    assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, part)]) == "796ca8c6e7129ef48d224336f6c20ffc-2"
+    assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, "opaque")]) == ""
+    assert joined_tag([SentPart(1, 1, "z" * 32)]) == ""
+
+
+async def test_parts_must_be_as_long_as_the_file():
+    plan = PartPlan("b/f", 9, 5, 2)
+    with pytest.raises(VerificationFailed):
+        await join(None, plan, [StoredPart(0, 5, "a")], overwrite=False)
+
+
+def test_places():
+    assert (place_of("").bucket, place_of("bucket").bucket, place_of("bucket").key) == ("", "bucket", "")
+    place = place_of("bucket/a/b.txt")
+    assert (place.bucket, place.key, place.prefix, place.parent.path) == ("bucket", "a/b.txt", "a/b.txt/", "bucket/a")
+    assert place_of("bucket/a").parent.key == ""
+    assert place.label == "s3a://bucket/a/b.txt"
+
+
+def test_keys_have_at_most_1024_bytes():
+    name = "é" * 127
+    longest = f"bucket/{'/'.join([name] * 4)}/abcd"
+    assert len(place_of(longest).key.encode()) == 1024
+    with pytest.raises(InvalidPath):
+        place_of(f"{longest}e")
+
+
+@pytest.mark.parametrize(
+    "bucket", ["x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@"]
+)
+def test_what_cannot_be_a_bucket_is_not_there(bucket):
+    with pytest.raises(PathNotFound):
+        place_of(f"{bucket}/key")
+
+
+@pytest.mark.parametrize("path", ["", "bucket"])
+def test_files_lie_in_buckets(path):
+    with pytest.raises(InvalidPath):
+        object_place(path)
