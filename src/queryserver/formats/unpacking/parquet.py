@@ -35,7 +35,9 @@ def parquet_lines(file: IOBase) -> Iterator[bytes]:
 
 
 def _lines(file: IOBase) -> Iterator[bytes]:
-    metadata = pq.ParquetFile(file).metadata
+    metadata = pq.ParquetFile(
+        file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
+    ).metadata
     parquet = pq.ParquetFile(
         file,
         metadata=metadata,
