@@ -210,3 +210,40 @@ async def test_entries_that_stay_are_told(storage, peer):
     peer.will_answer(listed("d/a"), heads=[MISSING])
     with pytest.raises(StorageError, match="kept entries"):
         await storage.delete("bucket/d", recursive=True)
+
+
+async def asked_with(peer, **settings) -> str:
+    """The authorization of a call of a new client."""
+    file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, timeout_s=5, **settings))
+    peer.will_answer(listed("a"))
+    assert await names(file_system.as_user(USER), "bucket") == ["a"]
+    await file_system.close()
+    return peer.asked[0].headers["authorization"]
+
+
+async def test_the_environment_counts_only_without_keys(peer, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert "Credential=ENVIRONMENT/" in await asked_with(peer)
+    own = await asked_with(peer, keys=S3Keys("AKIA0", "secret"))
+    assert "Credential=AKIA0/" in own
+    assert "/us-east-1/s3/" in own
+
+
+@pytest.mark.security("T8")
+async def test_an_address_of_the_environment_gets_no_keys_of_the_settings(peer, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", peer.url)
+    file_system = S3FileSystem(S3Options(keys=S3Keys("AKIA0", "secret"), timeout_s=1))
+    client = await file_system._connection._opened()
+    assert client.meta.endpoint_url == "https://s3.amazonaws.com"
+    await file_system.close()
+
+
+async def test_a_closed_store_is_told(peer):
+    file_system = S3FileSystem(S3Options(endpoint=peer.url, keys=S3Keys("AKIA0", "secret")))
+    await file_system.close()
+    await file_system.close()
+    with pytest.raises(StorageError, match="closed"):
+        await names(file_system.as_user(USER), "bucket")

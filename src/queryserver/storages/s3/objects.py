@@ -1,6 +1,7 @@
 """Single objects of an S3 store, and whether there are any."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from queryserver.domain.errors import (
@@ -102,10 +103,16 @@ def file_status(path: str, told: Mapping[str, Any], size_bytes: int) -> FileStat
         path,
         EntryKind.FILE,
         size_bytes,
-        told.get("LastModified"),
+        _modified_at(told),
         permissions=FILE_PERMISSIONS,
         tag=tag_of(told),
     )
+
+
+def _modified_at(told: Mapping[str, Any]) -> datetime | None:
+    """In whole seconds: some stores tell more in listings than of an object."""
+    modified_at: datetime | None = told.get("LastModified")
+    return modified_at and modified_at.astimezone(UTC).replace(microsecond=0)
 
 
 def tag_of(told: Mapping[str, Any]) -> str:
