@@ -26,11 +26,13 @@ _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
     target, overwrite, operation_id, state, owner, fence, started_at"""
 
-# A deletion that waits for its user to call again is given up after some days, as are records of what has ended.
+# What waits for its user to call again, or cannot be ended by anybody, is given up after some days.
 _BEGIN = f"""
 with spent as (
     delete from storage_transfers
-    where ended_at < now() - {_KEPT} or (ended_at is null and owner is null and started_at < now() - {_KEPT})
+    where ended_at < now() - {_KEPT} or (
+        ended_at is null and started_at < now() - {_KEPT} and (lease_until is null or lease_until < now())
+    )
 )
 insert into storage_transfers (
     id, user_id, digest, username, is_admin, kind, source_scheme, source, target_scheme, target, overwrite,
@@ -51,7 +53,7 @@ _CLAIM_ORPHANS = f"""
 update storage_transfers set owner = $1, fence = fence + 1, lease_until = now() + $2::interval
 where id in (
     select id from storage_transfers
-    where ended_at is null and owner is not null and (lease_until < now() or ($3 and owner <> $1))
+    where ended_at is null and owner is not null and lease_until < now()
     order by started_at limit 20 for update skip locked
 )
 returning {_COLUMNS}
@@ -123,9 +125,9 @@ class StorageTransfers:
         )
         return bool(there), None
 
-    async def claim_orphans(self, *, owner: str, lease: timedelta, everything: bool) -> Sequence[ClaimedTransfer]:
+    async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
         """See the Protocol. At most 20 at once."""
-        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease, everything)]
+        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
         """See the Protocol."""

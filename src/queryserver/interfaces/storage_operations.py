@@ -59,8 +59,8 @@ class TransferRecords(Protocol):
         """Whether a transfer of one of these digests has not ended, and that one, if no living process has it."""
         ...
 
-    async def claim_orphans(self, *, owner: str, lease: timedelta, everything: bool) -> Sequence[ClaimedTransfer]:
-        """Take over some transfers of processes that are gone. `everything`: those of living ones too."""
+    async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
+        """Take over some transfers of processes that are gone."""
         ...
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:

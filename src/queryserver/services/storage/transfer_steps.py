@@ -130,7 +130,9 @@ class TransferSteps:
         self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
     ) -> None:
         """Make the entries of a kind, some hundred between two records."""
-        while keys := await self._keys(kind, (KeyState.LISTED,)):
+        after: int | None = None
+        while keys := await self._keys(kind, (KeyState.LISTED,), after=after):
+            after = keys[-1].number
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
             # What failed may be there all the same, unless somebody else's entry is what it failed for.
@@ -215,7 +217,9 @@ class TransferSteps:
             ) from error
 
     async def _delete_files(self) -> None:
-        while keys := await self._keys(EntryKind.FILE, (KeyState.COPIED,)):
+        after: int | None = None
+        while keys := await self._keys(EntryKind.FILE, (KeyState.COPIED,), after=after):
+            after = keys[-1].number
             attempts = await attempt_each(keys, self._delete_file, at_once=_DELETIONS_AT_ONCE)
             await self._mark(attempts.done, KeyState.DELETED)
             attempts.raise_failure()
@@ -252,7 +256,9 @@ class TransferSteps:
         return True
 
     async def _remove_files(self) -> None:
-        while keys := await self._keys(EntryKind.FILE, _CREATED):
+        after: int | None = None
+        while keys := await self._keys(EntryKind.FILE, _CREATED, after=after):
+            after = keys[-1].number
             attempts = await attempt_each(keys, self._remove_file, at_once=_DELETIONS_AT_ONCE)
             await self._mark(attempts.done, KeyState.DELETED)
             attempts.raise_failure()

@@ -108,11 +108,9 @@ class Transfers:
         """Finish a transfer whose target is complete."""
         return await self._held(claimed.lease, self._steps(claimed, progress).finish())
 
-    async def take_over(self, *, everything: bool = False) -> int:
-        """Finish or take back what other processes left; how many. `everything`: no other process can be alive."""
-        orphans = await self._parts.records.claim_orphans(
-            owner=self._parts.owner, lease=self._parts.times.lease, everything=everything
-        )
+    async def take_over(self) -> int:
+        """Finish or take back what other processes left; how many."""
+        orphans = await self._parts.records.claim_orphans(owner=self._parts.owner, lease=self._parts.times.lease)
         for claimed in orphans:
             await self._settle(claimed)
         return len(orphans)
