@@ -95,6 +95,12 @@ ADAPTERS = (
     Adapter(ModeStorage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(TrashStorage, "queryserver.storages.local.file_system", "UserStorage"),
     Adapter(FileSystem, "queryserver.storages.local.file_system", "LocalFileSystem"),
+    Adapter(Storage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(RenamingStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(ModeStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(OwnedStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(Storage, "queryserver.storages.adls.blob_storage", "FlatStorage"),
+    Adapter(FileSystem, "queryserver.storages.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
@@ -152,6 +158,7 @@ STORAGE_TESTS = {
         "TestFaultyLikeS3",
     ),
     "test_local_storage.py": ("TestLocalHome", "TestLocalShared", "TestLocalAdministrator", "TestPrivateStorage"),
+    "test_adls_storage.py": ("TestFlatAccount", "TestHierarchicalAccount"),
     "test_s3_storage.py": ("TestS3",),
 }
 
