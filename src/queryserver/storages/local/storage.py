@@ -15,7 +15,7 @@ from queryserver.storages.local.listing import Listing
 from queryserver.storages.local.summing import Summation
 from queryserver.storages.local.threads import FileThreads
 from queryserver.storages.local.transfers import Download, Upload
-from queryserver.storages.local.tree import Tree
+from queryserver.storages.local.tree import Tree, must_be_file
 
 Ended = TypeVar("Ended")
 Ended_co = TypeVar("Ended_co", covariant=True)
@@ -108,6 +108,8 @@ class LocalStorage:
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """See the Protocol."""
+        # Before the parents of the target are made: a copy of nothing leaves nothing.
+        must_be_file(source, (await self.stat(source)).kind)
         async with aclosing(self.read(source)) as body:
             return await self.write(target, body, overwrite=overwrite)
 

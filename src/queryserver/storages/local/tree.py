@@ -58,7 +58,7 @@ class Tree:
     def open_file(self, path: str) -> int:
         """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
         with file_errors(path), self._handle(path) as (handle, kind):
-            _must_be_file(path, kind)
+            must_be_file(path, kind)
             return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
@@ -88,7 +88,7 @@ class Tree:
                 return
             with self._handle(path) as (handle, kind):
                 if kind is not EntryKind.DIRECTORY:
-                    _must_be_file(path, kind)
+                    must_be_file(path, kind)
                 # fchmod(2) refuses such handles, and fchmodat(2) follows links.
                 os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
@@ -191,7 +191,8 @@ def _make(parent: int, name: str, mode: int) -> None:
     os.fsync(parent)
 
 
-def _must_be_file(path: str, kind: EntryKind) -> None:
+def must_be_file(path: str, kind: EntryKind) -> None:
+    """Raises SymlinkNotFollowed, NotAFile."""
     if kind is EntryKind.LINK:
         raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if kind is not EntryKind.FILE:
@@ -200,7 +201,7 @@ def _must_be_file(path: str, kind: EntryKind) -> None:
 
 def _refuse_unopenable(path: str, found: os.stat_result) -> None:
     if not stat.S_ISDIR(found.st_mode):
-        _must_be_file(path, kind_of(found))
+        must_be_file(path, kind_of(found))
 
 
 def _behind(handle: int) -> str:

@@ -1,0 +1,79 @@
+"""After any operations a store holds what the model holds, and refuses what the model refuses."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from tests.engines.hdfs import SERVICE_USER
+from tests.fakes.storage import LIKE_S3, MemoryFileSystem
+from tests.property.storage_model import OPERATIONS, Comparison, compare
+
+from queryserver.domain.errors import PathExists
+from queryserver.domain.files import Scheme, StorageUser
+from queryserver.interfaces.storage import FileSystem, StorageTraits
+from queryserver.storages.local import LocalFileSystem
+from queryserver.storages.s3 import S3FileSystem, S3Options
+from queryserver.storages.s3.options import S3Keys
+from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem
+
+ALICE = StorageUser("alice")
+
+
+@asynccontextmanager
+async def place(file_system: FileSystem, directory: str, *, has_directories: bool = True) -> AsyncGenerator[Comparison]:
+    """A new directory, deleted at the end with all that it holds."""
+    try:
+        storage, base = file_system.as_user(ALICE), f"{directory}/{uuid4().hex}"
+        with suppress(PathExists):
+            await storage.mkdir(directory)
+        await storage.mkdir(base)
+        yield Comparison(storage, base, has_directories)
+        await storage.delete(base, recursive=True)
+    finally:
+        await file_system.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("local-root")
+
+
+class TestLocal:
+    @settings(max_examples=50)
+    @given(operations=OPERATIONS)
+    def test_the_local_root_is_its_model(self, root, operations):
+        compare(place(LocalFileSystem(root), "user/alice"), operations)
+
+
+class TestMemory:
+    @given(operations=OPERATIONS)
+    def test_the_fake_is_its_model(self, operations):
+        compare(place(MemoryFileSystem(), "user/alice"), operations)
+
+    @given(operations=OPERATIONS)
+    def test_the_fake_object_store_is_its_model(self, operations):
+        traits = StorageTraits(lists_in_order=True, container_levels=1)
+        file_system = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["bucket"])
+        compare(place(file_system, "bucket"), operations)
+
+
+@pytest.mark.engine("hdfs")
+class TestWebHdfs:
+    @settings(max_examples=8)
+    @given(operations=OPERATIONS)
+    def test_hdfs_is_its_model(self, hdfs_cluster, operations):
+        file_system = WebHdfsFileSystem(WebHdfsAddress([hdfs_cluster.webhdfs_url], SERVICE_USER))
+        compare(place(file_system, "user/alice"), operations)
+
+
+@pytest.mark.engine("s3")
+class TestS3:
+    @settings(max_examples=8)
+    @given(operations=OPERATIONS)
+    def test_s3_is_its_model(self, s3_server, operations):
+        keys = S3Keys(s3_server.access_key_id, s3_server.secret_access_key)
+        options = S3Options(endpoint=s3_server.url, path_style=True, keys=keys, allow_bucket_creation=True)
+        compare(place(S3FileSystem(options), "model", has_directories=False), operations)
