@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import csv
+import hashlib
 import os
 import re
 import sys
@@ -92,6 +93,25 @@ async def test_the_shell_sequence_runs_as_printed(
     assert [(country, int(orders), Decimal(sales)) for country, orders, sales in lines] == expected
 
 
+async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: ServerProcess, tmp_path: Path) -> None:
+    login = block("bash").partition("# The answer comes at once")[0]
+    script = tmp_path / "files.sh"
+    script.write_text(login + block("shell"))
+    content = "country,sales\nPortugal,12.50\n"
+    (tmp_path / "sales.csv").write_text(content)
+    count, *shown, made, digest, renamed, restored = (
+        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
+    ).splitlines()
+
+    assert int(count) >= 6
+    assert len("\n".join(shown)) <= 201
+    assert made == "file:///shared/reports"
+    assert digest == hashlib.sha256(content.encode()).hexdigest()
+    assert renamed.startswith("Renamed 'file:///shared/reports/sales.csv' to 'file:///shared/reports/2026.csv'")
+    assert restored == "file:///shared/reports/2026.csv"
+    assert (tmp_path / "end.csv").read_text() == content[-10:]
+
+
 async def test_the_python_script_runs_as_printed(
     server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
 ) -> None:
@@ -116,7 +136,7 @@ def test_the_python_script_has_at_most_15_lines() -> None:
 
 def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
     """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the two functions."""
-    begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", block("bash"), re.MULTILINE)
+    begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", block("bash") + block("shell"), re.MULTILINE)
     assert begins
     assert set(begins) <= {"curl", "python3", "pick", "call", "print"}
 
