@@ -33,6 +33,7 @@ from queryserver.interfaces.storage import (
     SummarizedStorage,
     TrashStorage,
 )
+from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
 from queryserver.interfaces.storage_uploads import PartUploads, UnfinishedWrites
 
 TESTS = Path(__file__).parent
@@ -87,6 +88,8 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
+    Adapter(OperationRecords, "queryserver.db.storage_operations", "StorageOperations"),
+    Adapter(TransferRecords, "queryserver.db.storage_transfers", "StorageTransfers"),
     Adapter(UnfinishedWrites, "queryserver.db.storage_uploads", "DatabaseUnfinishedWrites"),
     Adapter(PartUploads, "queryserver.db.storage_uploads", "DatabasePartUploads"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,19 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.domain.errors import StorageError
+from queryserver.db.storage_operations import StorageOperations
+from queryserver.db.storage_transfers import StorageTransfers
+from queryserver.domain.errors import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
+from queryserver.domain.transfers import Transfer, TransferKind, TransferState
+from queryserver.domain.user import User
 from queryserver.logs.audit import AUDIT_LOGGER
 from queryserver.logs.lines import FIELDS
+from queryserver.services.storage.moving import final_body
+from queryserver.services.storage.operations import Progress
+from queryserver.services.storage.stores import Caller as StoreCaller
+from queryserver.services.storage.transfer_steps import TransferSteps
+from queryserver.services.storage.transfers import TransferParts, Transfers, TransferTimes
 
 
 class Gate(FaultyFileSystem):
@@ -325,3 +335,75 @@ async def test_every_move_and_refusal_is_written_down(
         ("storage.copy", ana.username, place.at("none"), "path_not_found"),
         ("storage.rename", ana.username, place.at("b"), "storage_error"),
     ]
+
+
+# -------------------------------------------------------------------------------------------------------------- leases
+
+
+def impatient(world: World, owner: str) -> Transfers:
+    """What a process of that name works with; it looks after its leases every moment."""
+    database = world.api.database
+    return Transfers(
+        TransferParts(
+            owner=owner,
+            records=StorageTransfers(database),
+            operations=StorageOperations(database),
+            stores=world.api.services.storage.stores,
+            body=final_body,
+            times=TransferTimes(renew_every=timedelta(milliseconds=50)),
+        )
+    )
+
+
+async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
+    ana: Caller, world: World, gate: Gate
+) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
+    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    stores = world.api.services.storage.stores
+    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
+    entry = await source.storage.stat(source.path.path)
+    loser = asyncio.create_task(impatient(world, "loser").begin(transfer, (source, target), entry, Progress()))
+    await gate.reached.wait()
+    digests = [transfer.digest]
+    records = StorageTransfers(world.api.database)
+    hour = timedelta(hours=1)
+    assert await records.claim_same(digests, owner="heir", lease=hour) == (True, None)
+    await world.api.database.execute(
+        "update storage_transfers set lease_until = now() - interval '1 s' where digest = $1", transfer.digest
+    )
+    _, claimed = await records.claim_same(digests, owner="heir", lease=hour)
+    assert claimed is not None
+    assert (claimed.lease.owner, claimed.state) == ("heir", TransferState.COPYING)
+    with pytest.raises(OperationInProgress):
+        await loser
+    assert {path for path in place.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
+    # What it made is the heir's business now.
+    assert {"e", "e/sub"} <= set(place.all())
+    await TransferSteps(records, claimed, source, target, Progress()).take_back()
+    assert not any(path[0] == "e" for path in place.all())
+
+
+async def test_a_long_work_keeps_its_lease(ana: Caller, world: World, gate: Gate) -> None:
+    place = world.place(Scheme.S3A)
+    three(place)
+    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
+    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    stores = world.api.services.storage.stores
+    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
+    entry = await source.storage.stat(source.path.path)
+    work = asyncio.create_task(impatient(world, "keeper").begin(transfer, (source, target), entry, Progress()))
+    await gate.reached.wait()
+    looked = "select lease_until from storage_transfers where digest = $1 and ended_at is null"
+    first = await world.api.database.value(looked, transfer.digest)
+    for _ in range(200):
+        if await world.api.database.value(looked, transfer.digest) > first:
+            break
+        await asyncio.sleep(0.05)
+    assert await world.api.database.value(looked, transfer.digest) > first
+    gate.open.set()
+    assert (await work).target == target.path
