@@ -36,10 +36,6 @@ class TestLocalHome(LocalContract):
     facts = StorageFacts("local root", place="user/alice")
 
 
-class TestLocalShared(LocalContract):
-    facts = StorageFacts("local root", place="shared")
-
-
 class TestLocalAdministrator(LocalContract):
     facts = StorageFacts("local root", place="")
 

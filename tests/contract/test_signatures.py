@@ -160,7 +160,7 @@ STORAGE_TESTS = {
         "TestFaultyFileSystem",
         "TestFaultyLikeS3",
     ),
-    "test_local_storage.py": ("TestLocalHome", "TestLocalShared", "TestLocalAdministrator", "TestPrivateStorage"),
+    "test_local_storage.py": ("TestLocalHome", "TestLocalAdministrator", "TestPrivateStorage"),
     "test_adls_storage.py": ("TestFlatAccount", "TestHierarchicalAccount"),
     "test_s3_storage.py": ("TestS3",),
 }
