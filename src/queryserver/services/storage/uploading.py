@@ -66,7 +66,7 @@ class CheckedContent:
     async def pieces(self) -> AsyncGenerator[bytes]:
         """The bytes. Raises FileTooLarge, VerificationFailed, and what the content raises."""
         loop = asyncio.get_running_loop()
-        async with aclosing(self._content) as content:
+        async with aclosing(_one_ahead(self._content)) as content:
             async for piece in content:
                 self.size_bytes += len(piece)
                 if self._max_bytes is not None and self.size_bytes > self._max_bytes:
@@ -77,6 +77,23 @@ class CheckedContent:
                 await hashed
         if self._wanted is not None and self._wanted != self.sha256:
             raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+
+
+async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The same pieces; while one is taken, the next is on its way already."""
+    coming = asyncio.create_task(_next(content), name="next piece")
+    try:
+        while (piece := await coming) is not None:
+            coming = asyncio.create_task(_next(content), name="next piece")
+            yield piece
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await content.aclose()
+
+
+async def _next(content: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(content, None)
 
 
 class Uploads:
