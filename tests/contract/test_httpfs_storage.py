@@ -1,8 +1,13 @@
 """The Storage contract over HttpFS, the gateway of a real HDFS."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from uuid import uuid4
 
+import httpx
 import pytest
+from tests.contract.storage_basis import MIB, batches, content, entries, names, put
 from tests.contract.storage_contract import StorageContract
 from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import (
@@ -13,10 +18,14 @@ from tests.contract.storage_powers import (
     SummaryContract,
     TrashContract,
 )
+from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.engines.hdfs import SERVICE_USER
 from tests.engines.servers import HttpAddress
 
-from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem
+from queryserver.domain.errors import PathNotFound, PermissionDenied, StorageError, StorageUnavailable
+from queryserver.domain.files import StorageUser
+from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
+from queryserver.storages.webhdfs.file_system import WebHdfsCluster
 
 pytestmark = [pytest.mark.engine("hdfs"), pytest.mark.engine("httpfs")]
 
@@ -46,3 +55,142 @@ class TestHttpFsStorage(
         owner_change=("alice", "analysts"),
     )
     tested_with = "Hadoop 3.4"
+
+
+ALICE, BOB = StorageUser("alice"), StorageUser("bob")
+
+
+@pytest.fixture
+async def base(file_system) -> AsyncGenerator[str]:
+    path, storage = f"user/alice/{uuid4().hex}", file_system.as_user(ALICE)
+    await storage.mkdir(path)
+    yield path
+    await storage.delete(path, recursive=True)
+
+
+@pytest.mark.storage(94)
+async def test_two_users_in_turn_through_one_pool_keep_their_identities(file_system):
+    alice, bob = file_system.as_user(ALICE), file_system.as_user(BOB)
+    for turn in range(4):
+        for storage, user, other in ((alice, "alice", "bob"), (bob, "bob", "alice")):
+            status = await put(storage, f"user/{user}/turn{turn}")
+            assert status.owner == user
+            with pytest.raises(PermissionDenied):
+                await put(storage, f"user/{other}/turn{turn}", overwrite=True)
+    for turn in range(4):
+        await alice.delete(f"user/alice/turn{turn}", recursive=False)
+        await bob.delete(f"user/bob/turn{turn}", recursive=False)
+
+
+async def test_where_to_begin_is_passed_over_and_absorbed(file_system, base):
+    storage = file_system.as_user(ALICE)
+    await asyncio.gather(*(storage.mkdir(f"{base}/{number:02}") for number in range(60)))
+    (rest,) = await batches(storage, base, cursor="49")
+    assert [entry.name for entry in rest.entries] == [f"{number}" for number in range(50, 60)]
+    assert len(await entries(storage, base)) == 60
+
+
+@pytest.mark.storage(86)
+async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base):
+    storage = file_system.as_user(ALICE)
+    await put(storage, f"{base}/file", b"old")
+    tree, renaming = storage._tree, storage._renaming
+    with pytest.raises(PathNotFound):
+        await renaming.replace(tree, f"{base}/missing", f"{base}/file")
+    assert await content(storage, f"{base}/file") == b"old"
+    assert [entry.name async for entry in tree.all_entries(base)] == ["file"]
+
+
+async def test_delegation_tokens_name_the_caller(httpfs_gateway):
+    """By the gateway's own simple login instead of a Kerberos ticket."""
+    address = WebHdfsAddress([f"{httpfs_gateway.url}/webhdfs/v1"], SERVICE_USER, uses_tokens=True)
+    cluster = WebHdfsCluster(address, login=NoLogin())
+    for user in (ALICE, BOB, ALICE):
+        assert await cluster.tree(user).told("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
+        (named,) = (await cluster.gateway._identity.parameters(user.name)).items()
+        assert named[0] == "delegation"
+    await cluster._renew(named[1])
+    # Another member of a cluster may have forgotten it.
+    cluster.gateway._identity._tokens["alice"].text = named[1][:-8] + "AAAAAAAA"
+    assert await cluster.tree(ALICE).told("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
+    await cluster.close()
+
+
+class NoLogin(httpx.Auth):
+    """The name in the call is enough."""
+
+
+@pytest.fixture
+async def proxy(httpfs_gateway) -> AsyncGenerator[FaultProxy]:
+    async with fault_proxy(httpfs_gateway.host, httpfs_gateway.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
+    """The gateway writes the address that it was asked by into its redirects: data goes through the proxy too."""
+    url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
+    timeouts = Timeouts(connect_s=2, silence_s=1, call_s=4)
+    file_system = WebHdfsFileSystem(WebHdfsAddress([url], SERVICE_USER, timeouts=timeouts))
+    yield file_system
+    await file_system.close()
+
+
+@pytest.mark.storage(51)
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
+async def test_a_store_that_fails_at_half_ends_a_download_with_an_error(file_system, behind_faults, proxy, base, fault):
+    await put(file_system.as_user(ALICE), f"{base}/big", bytes(range(256)) * 4096 * 8)
+    proxy.set_fault(fault, after_bytes=3 * MIB)
+    got: list[int] = []
+    async with asyncio.timeout(30), aclosing(behind_faults.as_user(ALICE).read(f"{base}/big")) as pieces:
+        with pytest.raises(StorageError):
+            await sizes(pieces, got)
+    assert 0 < sum(got) < 8 * MIB
+
+
+async def sizes(pieces: AsyncIterator[bytes], got: list[int]) -> None:
+    async for piece in pieces:
+        got.append(len(piece))  # noqa: PERF401 what came before a failure counts
+
+
+@pytest.mark.storage(9, 86)
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.SILENCE])
+async def test_a_store_that_fails_in_an_upload_leaves_nothing(file_system, behind_faults, proxy, base, fault):
+    async def breaking() -> AsyncIterator[bytes]:
+        yield b"x" * MIB
+        proxy.set_fault(fault)
+        if fault is Fault.RESET:
+            await proxy.die()
+        yield b"x" * MIB
+
+    async with asyncio.timeout(60):
+        with pytest.raises(StorageUnavailable):
+            await behind_faults.as_user(ALICE).write(f"{base}/file", breaking(), overwrite=False)
+        await proxy.die()
+        with pytest.raises(StorageUnavailable):
+            await behind_faults.as_user(ALICE).stat(base)
+    assert await names(file_system.as_user(ALICE), base) == []
+    await proxy.listen()
+    assert (await put(behind_faults.as_user(ALICE), f"{base}/file")).size_bytes == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.GARBAGE, Fault.CUT, Fault.FRAGMENTS])
+async def test_answers_that_are_none_are_failures_of_the_store(behind_faults, proxy, base, fault):
+    proxy.set_fault(fault)
+    storage = behind_faults.as_user(ALICE)
+    if fault is Fault.FRAGMENTS:
+        assert await names(storage, base) == []
+        return
+    for call in (storage.stat(base), names(storage, base)):
+        with pytest.raises(StorageError):
+            await call
+
+
+async def test_pages_of_html_are_told_in_words_of_our_own(file_system, base):
+    """The gateway answers so to names that it cannot read."""
+    storage = file_system.as_user(ALICE)
+    await put(storage, f"{base}/file", b"12345")
+    with pytest.raises(StorageError) as told:
+        # Past the end, which `read` never asks for.
+        [piece async for piece in storage._tree.content(f"{base}/file", 99, 1)]
+    assert told.value.message == "The store failed with status 500."

@@ -1,8 +1,11 @@
 """The Storage contract over WebHDFS of a real HDFS, and what only HDFS does."""
 
+import asyncio
 from collections.abc import AsyncGenerator
+from uuid import uuid4
 
 import pytest
+from tests.contract.storage_basis import batches, body, content, entries, names, put
 from tests.contract.storage_contract import StorageContract
 from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import (
@@ -15,7 +18,17 @@ from tests.contract.storage_powers import (
 )
 from tests.engines.hdfs import SERVICE_USER, HdfsCluster
 
+from queryserver.domain.errors import (
+    InvalidPath,
+    PermissionDenied,
+    QueryServerError,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+)
+from queryserver.domain.files import StorageUser
+from queryserver.interfaces.storage import PartPlan
 from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem
+from queryserver.storages.webhdfs.tree import NewFile
 
 pytestmark = pytest.mark.engine("hdfs")
 
@@ -45,3 +58,176 @@ class TestWebHdfsStorage(
         owner_change=("alice", "analysts"),
     )
     tested_with = "Hadoop 3.4"
+
+
+ALICE, BOB = StorageUser("alice"), StorageUser("bob")
+
+
+@pytest.fixture
+def storage(file_system):
+    return file_system.as_user(ALICE)
+
+
+@pytest.fixture
+async def base(storage) -> AsyncGenerator[str]:
+    path = f"user/alice/{uuid4().hex}"
+    await storage.mkdir(path)
+    yield path
+    await storage.delete(path, recursive=True)
+
+
+@pytest.mark.security("S9")
+@pytest.mark.storage(36, 92)
+async def test_the_store_decides_what_another_user_may(file_system, storage, base):
+    await put(storage, f"{base}/file")
+    await storage.set_permissions(base, 0o700)
+    other = file_system.as_user(BOB)
+    for call in (
+        other.stat(f"{base}/file"),
+        names(other, base),
+        content(other, f"{base}/file"),
+        put(other, f"{base}/new"),
+        other.mkdir(f"{base}/new"),
+        other.delete(base, recursive=True),
+        other.rename(f"{base}/file", "user/bob/file"),
+        other.set_owner("user/alice", owner="bob", group=None),
+    ):
+        with pytest.raises(PermissionDenied) as told:
+            await call
+        assert "java" not in told.value.message
+        assert "127.0.0.1" not in told.value.message
+    assert await content(storage, f"{base}/file") == b"x"
+
+
+async def test_a_service_that_may_not_act_for_others_is_refused(hdfs_cluster):
+    file_system = WebHdfsFileSystem(WebHdfsAddress([hdfs_cluster.webhdfs_url], "bob"))
+    with pytest.raises(PermissionDenied):
+        await file_system.as_user(ALICE).stat("user/alice")
+    await file_system.close()
+
+
+async def test_the_cluster_tells_its_superuser_and_its_trash(file_system):
+    facts = await file_system.facts(ALICE)
+    assert (facts.is_trash_enabled, facts.is_superuser) == (True, False)
+    assert (facts.superuser, facts.supergroup) == ("hdfs", "supergroup")
+    assert (await file_system.facts(StorageUser("hdfs"))).is_superuser
+
+
+@pytest.mark.storage(30)
+async def test_directories_of_many_batches_are_counted_exactly(file_system, storage, base):
+    await asyncio.gather(*(storage.mkdir(f"{base}/{number:03}") for number in range(120)))
+    found = await batches(storage, base)
+    assert [len(batch.entries) for batch in found] == [50, 50, 20]
+    assert [batch.remaining for batch in found] == [70, 20, 0]
+    assert [entry.name for batch in found for entry in batch.entries] == [f"{number:03}" for number in range(120)]
+    assert (await batches(storage, base, cursor=found[0].cursor))[0].entries[0].name == "050"
+
+
+async def test_entries_with_names_that_nobody_may_give_any_more_can_be_used(hdfs_cluster, storage, base):
+    for name in ("back%5Cslash", "new%0Aline", "semi%3Bcolon", "%20blank%20"):
+        hdfs_cluster.call("PUT", f"/{base}/{name}", "MKDIRS", user=SERVICE_USER, doas="alice")
+    found = await names(storage, base)
+    assert found == [" blank ", "back\\slash", "new\nline", "semi;colon"]
+    for name in found:
+        assert (await storage.stat(f"{base}/{name}")).is_directory
+        await put(storage, f"{base}/{name}/file")
+        await storage.rename(f"{base}/{name}", f"{base}/renamed")
+        await storage.delete(f"{base}/renamed", recursive=True)
+    with pytest.raises(InvalidPath):
+        await put(storage, f"{base}/a:b")
+
+
+async def test_a_quota_is_told_and_nothing_stays(hdfs_cluster, storage, base):
+    await put(storage, f"{base}/file")
+    hdfs_cluster.call("PUT", f"/{base}", "SETQUOTA", namespacequota="2")
+    for call in (put(storage, f"{base}/more"), storage.mkdir(f"{base}/d")):
+        with pytest.raises(StoreQuotaExceeded):
+            await call
+    hdfs_cluster.call("PUT", f"/{base}", "SETQUOTA", namespacequota="1000", storagespacequota="1024")
+    with pytest.raises(StoreQuotaExceeded):
+        await put(storage, f"{base}/large", b"x" * 4096)
+    assert [entry.name async for entry in storage._tree.all_entries(base)] == ["file"]
+
+
+@pytest.mark.storage(9)
+async def test_safe_mode_is_a_store_that_is_not_available(hdfs_cluster, storage, base):
+    await put(storage, f"{base}/file")
+    await asyncio.to_thread(hdfs_cluster.administer, "-safemode", "enter")
+    try:
+        assert await names(storage, base) == ["file"]
+        for call in (put(storage, f"{base}/new"), storage.mkdir(f"{base}/d"), storage.delete(base, recursive=True)):
+            with pytest.raises(StorageUnavailable) as told:
+                await call
+            assert told.value.message == "The store is in safe mode."
+    finally:
+        await asyncio.to_thread(hdfs_cluster.administer, "-safemode", "leave")
+
+
+@pytest.mark.storage(59)
+async def test_a_replaced_file_keeps_mode_group_and_replication(hdfs_cluster, storage, base):
+    await put(storage, f"{base}/file", b"old")
+    await storage.set_permissions(f"{base}/file", 0o640)
+    await storage.set_replication(f"{base}/file", 3)
+    await storage.set_owner(f"{base}/file", owner=None, group="analysts")
+    status = await put(storage, f"{base}/file", b"new", overwrite=True)
+    assert (status.permissions, status.replication, status.group) == (0o640, 3, "analysts")
+    copied = await storage.copy(f"{base}/file", f"{base}/copy")
+    assert (copied.permissions, copied.replication, copied.block_size) == (0o640, 3, status.block_size)
+
+
+async def test_parts_are_joined_without_reading_them_and_a_join_is_taken_up_again(storage, base):
+    plan = PartPlan(f"{base}/file", 10, 4, 3)
+    staging = await storage.begin_parts(plan)
+    parts = [await storage.write_part(plan, staging, number, body(b"abcd"[: 10 - 4 * number])) for number in range(3)]
+    directory = f"{base}/._qs_parts_{staging}"
+    # As a process leaves it that died between two calls of CONCAT.
+    await storage._tree.upload(f"{directory}/joined", body(), _new_file())
+    await storage._tree.concat(f"{directory}/joined", [f"{directory}/{parts[0].receipt}"])
+    status = await storage.join_parts(plan, staging, parts, overwrite=False)
+    assert status.size_bytes == 10
+    assert await content(storage, f"{base}/file") == b"abcdabcdab"
+    assert [entry.name async for entry in storage._tree.all_entries(base)] == ["file"]
+
+
+def _new_file() -> NewFile:
+    return NewFile(0o644)
+
+
+@pytest.mark.storage(86)
+async def test_leftovers_of_a_crash_are_swept_and_old_files_brought_back(storage, base):
+    tree = storage._tree
+    await tree.upload(f"{base}/._qs_upload_{'0' * 32}", body(b"half"), _new_file())
+    await tree.make_directory(f"{base}/._qs_parts_{'1' * 32}", 0o700)
+    await tree.upload(f"{base}/._qs_old_{'2' * 32}/lost", body(b"only copy"), _new_file())
+    await tree.upload(f"{base}/._qs_old_{'3' * 32}/replaced", body(b"old"), _new_file())
+    await put(storage, f"{base}/replaced", b"new")
+    assert await names(storage, base) == ["replaced"]
+    assert await storage.sweep_leftovers(base, older_than_s=3600) == 0
+    await asyncio.sleep(0.05)
+    assert await storage.sweep_leftovers(base, older_than_s=0) == 4
+    assert await names(storage, base) == ["lost", "replaced"]
+    assert await content(storage, f"{base}/lost") == b"only copy"
+    assert await content(storage, f"{base}/replaced") == b"new"
+    assert [entry.name async for entry in tree.all_entries(base)] == ["lost", "replaced"]
+
+
+async def test_the_first_of_several_name_nodes_may_be_gone(hdfs_cluster):
+    urls = ["http://127.0.0.1:1/webhdfs/v1", hdfs_cluster.webhdfs_url]
+    file_system = WebHdfsFileSystem(WebHdfsAddress(urls, SERVICE_USER))
+    storage, path = file_system.as_user(ALICE), f"user/alice/{uuid4().hex}"
+    await put(storage, path, b"content")
+    assert await content(storage, path) == b"content"
+    await storage.delete(path, recursive=False)
+    await file_system.close()
+    alone = WebHdfsFileSystem(WebHdfsAddress(urls[:1], SERVICE_USER))
+    with pytest.raises(StorageUnavailable):
+        await alone.as_user(ALICE).stat("")
+    await alone.close()
+
+
+async def test_many_files_at_once_go_through_one_pool(storage, base):
+    written = [put(storage, f"{base}/{number}", b"%d" % number * 1000) for number in range(30)]
+    assert not [outcome for outcome in await asyncio.gather(*written) if isinstance(outcome, QueryServerError)]
+    read = await asyncio.gather(*(content(storage, f"{base}/{number}") for number in range(30)))
+    assert read == [b"%d" % number * 1000 for number in range(30)]
+    assert len(await entries(storage, base)) == 30
