@@ -1,0 +1,122 @@
+"""Bytes on their way to a store: what is wrong with them is told before they end."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from queryserver.domain.errors import FileTooLarge, InvalidParameter, VerificationFailed
+from queryserver.domain.files import Scheme, StoragePath, StorageUser
+from queryserver.interfaces.storage import PartPlan, StoredPart
+from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload, UploadTerms
+from queryserver.services.storage.claims import attempts
+from queryserver.services.storage.part_terms import GivenPart, contiguous, missing_parts, plan_of, received
+from queryserver.services.storage.uploading import CheckedContent
+
+UUID_0 = UUID(int=0)
+PLACE = StoragePath(Scheme.FILE, "d")
+
+
+class Source:
+    """Pieces of an upload, and how far they were asked for."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.asked = 0
+        self.is_closed = False
+        self._pieces = pieces
+
+    async def content(self) -> AsyncGenerator[bytes]:
+        try:
+            for piece in self._pieces:
+                self.asked += 1
+                yield piece
+        finally:
+            self.is_closed = True
+
+
+async def test_digest_and_size_are_those_of_all_pieces() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        checked = CheckedContent(Source(b"ab", b"c" * 100_000).content(), threads)
+        passed = b"".join([piece async for piece in checked.pieces()])
+    assert (checked.size_bytes, checked.sha256) == (100_002, hashlib.sha256(passed).digest())
+
+
+async def test_a_wrong_digest_and_too_many_bytes_are_raised_before_the_end() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        source = Source(b"ab", b"c", b"d")
+        with pytest.raises(VerificationFailed):
+            [piece async for piece in CheckedContent(source.content(), threads, sha256=b"0" * 32).pieces()]
+        with pytest.raises(FileTooLarge):
+            [piece async for piece in CheckedContent(source.content(), threads, max_bytes=3).pieces()]
+
+
+async def test_one_piece_is_read_ahead_and_an_early_end_closes_the_source() -> None:
+    source = Source(*[b"x"] * 10)
+    with ThreadPoolExecutor(1) as threads:
+        pieces = CheckedContent(source.content(), threads).pieces()
+        await anext(pieces)
+        await asyncio.sleep(0)
+        assert source.asked == 2
+        await pieces.aclose()
+    assert source.is_closed
+
+
+async def test_attempts_end_after_their_time() -> None:
+    assert len([None async for _ in attempts(0)]) == 1
+    assert len([None async for _ in attempts(0.1)]) >= 2
+
+
+def given(index: int, offset: int, total: int, parts: int, part_bytes: int | None) -> GivenPart:
+    return GivenPart(UUID_0, PLACE, "a", index, offset, total, parts, part_bytes)
+
+
+@pytest.mark.parametrize(
+    ("part", "cut"),
+    [
+        (given(0, 0, 25, 3, 10), (10, 3)),
+        (given(2, 20, 25, 3, 10), (10, 3)),
+        (given(2, 20, 25, 3, 5), (10, 3)),
+        (given(1, 10, 20, 2, 10), (10, 2)),
+        (given(0, 0, 25, 1, 100), (25, 1)),
+        (given(0, 0, 25, 0, None), (25, 1)),
+        (given(0, 0, 0, 1, 10), (0, 1)),
+    ],
+)
+def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: GivenPart, cut: tuple[int, int]) -> None:
+    plan = plan_of(part, "d/a")
+    assert (plan.part_bytes, plan.parts) == cut
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        given(3, 30, 25, 3, 10),
+        given(1, 11, 25, 3, 10),
+        given(0, 0, 20, 3, 10),
+        given(0, 0, 31, 3, 10),
+        given(0, 0, 10, 2, 0),
+        given(1, 0, 10, 2, 10),
+        given(1, 10, 25, 3, None),
+        given(0, 0, 10_001, 10_001, 1),
+        given(1, 1, 5, 0, None),
+        given(0, 0, 2**28, 1, 2**28),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(part: GivenPart) -> None:
+    with pytest.raises(InvalidParameter):
+        plan_of(part, "d/a")
+
+
+def test_ranges_are_joined() -> None:
+    plan = PartPlan("d/a", 45, 10, 5)
+    arrived = {index: ArrivedPart(StoredPart(index, 10, ""), b"") for index in (4, 0, 1, 3)}
+    upload = PartUpload(
+        UUID_0, UUID_0, StorageUser("ana"), UploadTerms(PLACE, plan, False), "s", None, datetime.now(UTC), arrived
+    )  # fmt: skip
+    assert received(upload) == [[0, 20], [30, 45]]
+    assert contiguous(upload) == 20
+    assert missing_parts(upload) == [2]
