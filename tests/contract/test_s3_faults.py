@@ -20,6 +20,7 @@ from queryserver.domain.errors import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
+from queryserver.logs.cleaning import Redactor
 from queryserver.storages.s3 import S3FileSystem, S3Options
 from queryserver.storages.s3.options import S3Keys
 
@@ -247,3 +248,15 @@ async def test_a_closed_store_is_told(peer):
     await file_system.close()
     with pytest.raises(StorageError, match="closed"):
         await names(file_system.as_user(USER), "bucket")
+
+
+@pytest.mark.security("S13", "T29")
+async def test_no_secret_of_the_store_is_logged_at_any_level(peer, caplog):
+    caplog.set_level("DEBUG")
+    keys = S3Keys("AKIA0", "planted-secret", "planted-token")
+    authorization = await asked_with(peer, keys=keys)
+    redact = Redactor()
+    logged = "\n".join(redact(record.getMessage()) for record in caplog.records)
+    assert "bucket" in logged
+    for secret in ("planted-secret", "planted-token", authorization.rpartition("=")[2]):
+        assert secret not in logged

@@ -115,6 +115,7 @@ def test_a_trace_is_told_apart_from_lines(log: Log) -> None:
         "https://a.blob.core.windows.net/c/b?sv=1&sig=planted%3D&se=planted",
         "refresh_token=planted&secret_key=planted",
         "token: Bearer planted-secret",
+        "headers={'X-Amz-Security-Token': b'planted', 'X-Other': b'x'}",
         f"token {JWT} was refused",
     ],
 )

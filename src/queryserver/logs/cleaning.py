@@ -12,8 +12,8 @@ _NAMES = (
     r"password|passwd|passphrase|pwd|secret|token|credentials?|signature|\bsig"
     r"|(?:api|access|account|secret|private)[_-]?key(?:[_-]?id)?"
 )
-# Quoted in JSON text within JSON text, quoted, or bare.
-_VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&"'}\])]+"""
+# Quoted in JSON text within JSON text, quoted (also as bytes of Python, as drivers log headers), or bare.
+_VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^\s,;&"'}\])]+"""
 
 # Every pattern begins with fixed text and repeats only what the next part cannot match: time is linear in the line.
 _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
