@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported under the roof of the package that brings it, on purpose.
-BROUGHT_ALONG = {"starlette": "fastapi", "pydantic_core": "pydantic"}
+BROUGHT_ALONG = {"starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx"}
 
 
 def imported() -> set[str]:

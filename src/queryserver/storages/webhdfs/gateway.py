@@ -16,6 +16,7 @@ from queryserver.domain.errors import QueryServerError, StorageError, StorageUna
 from queryserver.storages.webhdfs.address import RedirectRule, WebHdfsAddress
 from queryserver.storages.webhdfs.errors import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.storages.webhdfs.identity import Identity
+from queryserver.storages.wide_reads import WideReadsTransport
 
 _TRIES = 3
 _MOST_ANSWER_BYTES = 1024 * 1024
@@ -72,9 +73,8 @@ class Gateway:
             auth=auth,
             headers={"Accept": "*/*", "Accept-Encoding": "identity"},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            verify=address.tls,
+            transport=WideReadsTransport(address.tls, max_connections=_MOST_CONNECTIONS),
             timeout=httpx.Timeout(address.timeouts.silence_s, connect=address.timeouts.connect_s),
-            limits=httpx.Limits(max_connections=_MOST_CONNECTIONS),
             follow_redirects=False,
             trust_env=False,
         )
