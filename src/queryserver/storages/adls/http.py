@@ -64,37 +64,28 @@ class AzureClient:
 
     async def read(self, call: Call) -> Answer:
         """An exchange that changes nothing, tried again while the account is busy or out of reach."""
-
-        async def once() -> Answer:
-            return await self._exchange(call, self._patience.answer_s)
-
-        return await self._insist(once)
+        async with self._limited(self._patience.answer_s):
+            return await self._insist(lambda: self._exchange(call))
 
     async def repeat(self, call: Call) -> Answer:
         """A change that may be sent twice without harm, tried again as `read`."""
-
-        async def once() -> Answer:
-            return await self._exchange(call, self._patience.commit_s)
-
-        return await self._insist(once)
+        async with self._limited(self._patience.commit_s):
+            return await self._insist(lambda: self._exchange(call))
 
     async def change(self, call: Call) -> Answer:
         """An exchange that is sent once. Without an answer nobody knows what it did."""
-        return await self._exchange(call, self._patience.commit_s)
+        async with self._limited(self._patience.commit_s):
+            return await self._exchange(call)
 
     async def send(self, call: Call) -> Answer:
         """As `change`, with a content that takes as long as its source and the account go on."""
-        return await self._exchange(call, None)
+        return await self._exchange(call)
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
         """The beginning of an answer with a large body. Tried again as `read`, until the first byte."""
-
-        async def once() -> httpx.Response:
-            async with self._limited(self._patience.answer_s):
-                return await self._begin(call)
-
-        response = await self._insist(once)
+        async with self._limited(self._patience.answer_s):
+            response = await self._insist(lambda: self._begin(call))
         try:
             yield response
         except httpx.TransportError:
@@ -110,30 +101,27 @@ class AzureClient:
             await transport.aclose()
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._patience.answer_s
-        for tries in range(1, _TRIES + 1):
+        for tries in range(1, _TRIES):
             try:
                 return await attempt()
             except AzureFailure as failure:
-                wait_s = random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries  # noqa: S311 only a pause
-                if not failure.is_passing or tries == _TRIES or loop.time() + wait_s > give_up:
+                if not failure.is_passing:
                     raise
-            await asyncio.sleep(wait_s)
-        raise _unreachable()
+            # Only a pause: random so that many callers do not come back at once.
+            await asyncio.sleep(random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries)  # noqa: S311
+        return await attempt()
 
-    async def _exchange(self, call: Call, limit_s: float | None) -> Answer:
-        async with self._limited(limit_s):
-            response = await self._begin(call)
-            try:
-                return Answer(response.status_code, response.headers, await _whole(response))
-            except httpx.TransportError:
-                raise _unreachable() from None
-            finally:
-                await response.aclose()
+    async def _exchange(self, call: Call) -> Answer:
+        response = await self._begin(call)
+        try:
+            return Answer(response.status_code, response.headers, await _whole(response))
+        except httpx.TransportError:
+            raise _unreachable() from None
+        finally:
+            await response.aclose()
 
     @asynccontextmanager
-    async def _limited(self, limit_s: float | None) -> AsyncGenerator[None]:
+    async def _limited(self, limit_s: float) -> AsyncGenerator[None]:
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
