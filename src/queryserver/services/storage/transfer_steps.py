@@ -5,7 +5,7 @@ Each step is recorded before and after it is taken, so that another process can 
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from queryserver.domain.errors import (
@@ -34,6 +34,8 @@ _STREAMS_AT_ONCE = 4
 _DELETIONS_AT_ONCE = 8
 _LINKS_TOLD = 1000
 _OWNER_BITS = 0o700
+# An upload that brings nothing for so long is cut off; what is older belongs to nobody.
+_ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
 _Make = Callable[[TransferKey], Awaitable[None]]
@@ -239,7 +241,7 @@ class TransferSteps:
         while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 try:
-                    await _delete(self._from.storage, self._source_of(key))
+                    await _delete_directory(self._from.storage, self._source_of(key))
                 except DirectoryNotEmpty:
                     if not leaves_links:
                         raise
@@ -278,9 +280,13 @@ class TransferSteps:
     async def _remove_directories(self) -> None:
         while keys := await self._keys(EntryKind.DIRECTORY, _CREATED, backwards=True):
             for key in keys:
-                # What somebody else put in it stays.
-                with suppress(DirectoryNotEmpty):
-                    await _delete(self._to.storage, self._target_of(key))
+                target = self._target_of(key)
+                try:
+                    await _delete_directory(self._to.storage, target)
+                except DirectoryNotEmpty:
+                    # What somebody else put in it stays; what a dead process wrote to is too young to be told apart.
+                    if not await _shows_entries(self._to.storage, target):
+                        raise
                 await self._mark([key], KeyState.DELETED)
 
     # -------------------------------------------------------------- records
@@ -363,6 +369,21 @@ async def _digest_of(storage: Storage, path: str) -> bytes:
         async for _ in pieces:
             pass
     return digest.value
+
+
+async def _delete_directory(storage: Storage, path: str) -> None:
+    """Delete an empty directory, with files that a crash left half written. Raises DirectoryNotEmpty."""
+    try:
+        await _delete(storage, path)
+    except DirectoryNotEmpty:
+        if not await storage.sweep_leftovers(path, _ABANDONED_S):
+            raise
+        await _delete(storage, path)
+
+
+async def _shows_entries(storage: Storage, path: str) -> bool:
+    async with aclosing(storage.list_directory(path, batch_size=1)) as batches:
+        return bool([batch async for batch in batches if batch.entries])
 
 
 async def _delete(storage: Storage, path: str) -> None:
