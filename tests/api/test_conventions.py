@@ -23,13 +23,13 @@ from queryserver.services.statements.looking_back import History, HistoryQuestio
 
 CALLS = [one for one in read_operations() if one.status == SERVED]
 OF_USERS = [one for one in CALLS if one.rights == "user"]
-OTHER_METHODS = {"GET": ("POST", "PUT", "DELETE", "PATCH"), "POST": ("GET", "PUT", "DELETE", "PATCH", "HEAD")}
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 
 
 def concrete(operation: Operation) -> str:
     """The path with something plausible in place of its parameters."""
     path = operation.path.replace("{dialect}", "mysql").replace("{operation_id}", str(uuid4()))
-    return path.replace("{asset}", "swagger-ui.css")
+    return path.replace("{asset}", "swagger-ui.css").replace("{path}", "%2Fshared")
 
 
 def name_of(operation: Operation) -> str:
@@ -137,7 +137,10 @@ class TestMethods:
     @pytest.mark.platform(7)
     @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
     async def test_a_wrong_method_is_405_with_allow(self, ana: Caller, operation: Operation):
-        for method in OTHER_METHODS[operation.method]:
+        served = {one.method for one in CALLS if one.path == operation.path}
+        for method in METHODS:
+            if method in served or (method == "HEAD" and "GET" in served):
+                continue
             answer = await ana.send(method, concrete(operation))
             assert answer.status_code == 405
             assert operation.method in answer.headers["allow"].split(", ")

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from queryserver import __version__
@@ -81,7 +82,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 registered for it
     if error.status_code != 405:
         return failure(404, "not_found", "Not found.")
-    allow = _allow(request.scope["path"], (error.headers or {}).get("Allow", ""))
+    allow = _allow(request)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})
     if not request.url.path.startswith(_PUBLIC):
@@ -97,9 +98,14 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return internal_error(request)
 
 
-def _allow(path: str, routed: str) -> str:
-    """The header `Allow` of a path: the methods of its routes, and HEAD where GET brings it."""
-    methods = {method.strip() for method in routed.split(",") if method.strip()}
-    if "GET" in methods and answers_head(path):
+def _allow(request: Request) -> str:
+    """The header `Allow` of a path: the methods of all its routes, and HEAD where GET brings it."""
+    found = (
+        getattr(route, "methods", None) or ()
+        for route in request.app.router.routes
+        if route.matches(request.scope)[0] is not Match.NONE
+    )
+    methods = {method for methods in found for method in methods}
+    if "GET" in methods and answers_head(request.scope["path"]):
         methods.add("HEAD")
     return ", ".join(sorted(methods))
