@@ -33,16 +33,6 @@ class WebHdfsAddress:
     umask: int = 0o022
     timeouts: Timeouts = Timeouts()
 
-    @property
-    def directory_permissions(self) -> int:
-        """Of new directories."""
-        return 0o777 & ~self.umask
-
-    @property
-    def file_permissions(self) -> int:
-        """Of new files."""
-        return 0o666 & ~self.umask
-
 
 class RedirectRule:
     """Which hosts may be asked for the data of a call (Contract storage 12, S12)."""
