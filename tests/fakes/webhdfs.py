@@ -1,6 +1,7 @@
 """A name node of few words: an HTTP server whose answers a test writes, for what no real one does on demand."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -63,9 +64,9 @@ class ScriptedNameNode:
 
 
 @asynccontextmanager
-async def scripted_name_node(script: Script) -> AsyncGenerator[ScriptedNameNode]:
+async def scripted_name_node(script: Script, tls: ssl.SSLContext | None = None) -> AsyncGenerator[ScriptedNameNode]:
     node = ScriptedNameNode(script)
-    server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(node.serve, "127.0.0.1", 0, ssl=tls)
     node.port = server.sockets[0].getsockname()[1]
     try:
         yield node

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import batches, body, content
+from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
 
 from queryserver.domain.errors import (
@@ -269,3 +271,31 @@ async def test_every_call_names_its_caller_and_no_cookie_is_kept():
         with pytest.raises(PermissionDenied):
             store.as_user(StorageUser("ana/admin@REALM"))
         await store.close()
+
+
+@pytest.mark.security("S12")
+async def test_certificates_are_checked_and_https_is_never_left_for_http(tmp_path):
+    authority = Authority()
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(*authority.certify("127.0.0.1").write(tmp_path))
+
+    async def script(asked: Asked) -> Answer:
+        if asked.op == "GETFILESTATUS":
+            return STATUS
+        if asked.op == "OPEN" and asked.path.endswith("plain"):
+            return Answer(307, headers={"Location": f"http://127.0.0.1:{node.port}/webhdfs/v1/f?op=OPEN"})
+        return Answer(body=b"bytes")
+
+    async with scripted_name_node(script, server) as node:
+        url = node.url.replace("http:", "https:")
+        trusting = ssl.create_default_context(cadata=authority.certificate)
+        for tls, is_trusted in ((trusting, True), (True, False), (False, True)):
+            store = file_system(url, tls=tls)
+            if is_trusted:
+                assert await content(store.as_user(ANA), "f") == b"bytes"
+                with pytest.raises(StorageError):
+                    await content(store.as_user(ANA), "plain")
+            else:
+                with pytest.raises(StorageUnavailable):
+                    await store.as_user(ANA).stat("f")
+            await store.close()
