@@ -18,7 +18,7 @@ from queryserver.services.storage.targets import Asked
 
 router = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=StorageRoute)
 
-_RESPONSES = failures(400, 403, 404, 409, 413, 415, 422, 501, 502) | {202: {"model": wire.RunningOperation}}
+_RESPONSES = failures(400, 403, 404, 409, 413, 415, 422, 501, 502)
 
 
 async def _one(call: StorageCall, asked: Asked, wait_s: int | None) -> Response:
@@ -57,7 +57,7 @@ async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
 
 @router.post(
     "/rename",
-    response_model=wire.TransferResponse,
+    response_model=wire.TransferResponse | wire.RunningOperation,
     responses=_RESPONSES,
     openapi_extra=accepts(RenameRequest),
     summary="Give an entry another name",
@@ -71,7 +71,7 @@ async def rename(call: StorageCall) -> Response:
 
 @router.post(
     "/move",
-    response_model=wire.TransferResponse | wire.BulkResponse,
+    response_model=wire.TransferResponse | wire.BulkResponse | wire.RunningOperation,
     responses=_RESPONSES,
     openapi_extra=accepts(MoveRequest),
     summary="Move an entry",
@@ -83,7 +83,7 @@ async def move(call: StorageCall) -> Response:
 
 @router.post(
     "/copy",
-    response_model=wire.TransferResponse | wire.SkippedFiles | wire.BulkResponse,
+    response_model=wire.TransferResponse | wire.SkippedFiles | wire.BulkResponse | wire.RunningOperation,
     responses=_RESPONSES,
     openapi_extra=accepts(MoveRequest),
     summary="Copy an entry",
@@ -95,7 +95,7 @@ async def copy(call: StorageCall) -> Response:
 
 @router.post(
     "/move/bulk",
-    response_model=wire.BulkResponse,
+    response_model=wire.BulkResponse | wire.RunningOperation,
     responses=_RESPONSES,
     openapi_extra=accepts(MoveRequest),
     summary="Move many entries",
@@ -107,7 +107,7 @@ async def move_bulk(call: StorageCall) -> Response:
 
 @router.post(
     "/copy/bulk",
-    response_model=wire.BulkResponse,
+    response_model=wire.BulkResponse | wire.RunningOperation,
     responses=_RESPONSES,
     openapi_extra=accepts(MoveRequest),
     summary="Copy many entries",
