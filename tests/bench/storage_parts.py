@@ -267,6 +267,8 @@ def _s3(address: S3Address) -> Store:
     login = [
         *("--aws-sigv4", f"aws:amz:{address.region}:s3"),
         *("--user", f"{address.access_key_id}:{address.secret_access_key}"),
+        # Not every curl sends it by itself.
+        *("-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"),
     ]
     return Store(
         "S3",

@@ -15,6 +15,7 @@ from queryserver.domain.errors import (
     PermissionDenied,
     QueryServerError,
     RootNotAllowed,
+    StorageError,
     StorageUnavailable,
 )
 from queryserver.domain.files import StorageUser
@@ -65,11 +66,11 @@ class AzureFaults:
     def path(self, name: str) -> str:
         return f"{self.container}/work/{name}"
 
-    async def test_a_wrong_key_is_a_denial(self, account: AzureAccount, storage: Storage) -> None:
+    async def test_a_wrong_key_is_a_failure_of_ours(self, account: AzureAccount, storage: Storage) -> None:
         wrong = AdlsFileSystem(changed(account, credential=SharedKey("someone", WRONG_KEY)))
         stranger = wrong.as_user(USER)
         for call in (stranger.stat(self.path("x")), put(stranger, self.path("x")), names(stranger, "")):
-            with pytest.raises(PermissionDenied) as told:
+            with pytest.raises(StorageError) as told:
                 await call
             tidy(told.value)
         await wrong.close()

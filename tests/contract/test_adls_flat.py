@@ -12,7 +12,14 @@ from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, content, names, put
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 
-from queryserver.domain.errors import BucketListingDenied, ChangedMeanwhile, PathExists, PermissionDenied, UploadAborted
+from queryserver.domain.errors import (
+    BucketListingDenied,
+    ChangedMeanwhile,
+    PathExists,
+    PermissionDenied,
+    StorageError,
+    UploadAborted,
+)
 from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SasToken, SharedKey
 from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
 from queryserver.storages.adls.http import AzureClient
@@ -94,11 +101,11 @@ async def test_a_shared_access_signature_is_enough(account, storage):
 
 
 @pytest.mark.security("S13")
-async def test_a_signature_that_has_ended_is_a_denial_and_is_not_told(account, storage):
+async def test_a_signature_that_has_ended_is_a_failure_of_ours_and_is_not_told(account, storage):
     token = shared_access(permissions="rwdlac", ends_in=timedelta(hours=-1))
     ended = AdlsFileSystem(changed(account, credential=token))
     for call in (ended.as_user(USER).stat("flat/work"), put(ended.as_user(USER), "flat/work/x")):
-        with pytest.raises(PermissionDenied) as told:
+        with pytest.raises(StorageError) as told:
             await call
         tidy(told.value)
         assert token.token not in repr(told.value.__cause__)

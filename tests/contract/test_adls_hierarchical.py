@@ -79,7 +79,7 @@ async def test_a_token_that_is_refused_is_asked_for_anew(service, account, stora
     file_system = by_application(account, service)
     assert (await file_system.as_user(USER).stat("con")).is_directory
     service.access.tokens.clear()
-    with pytest.raises(PermissionDenied):
+    with pytest.raises(StorageError):
         await file_system.as_user(USER).stat("con")
     assert (await file_system.as_user(USER).stat("con")).is_directory
     assert service.login.asked == 2
@@ -87,9 +87,9 @@ async def test_a_token_that_is_refused_is_asked_for_anew(service, account, stora
 
 
 @pytest.mark.parametrize("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
-async def test_an_application_that_may_not_log_in_is_denied(service, account, wrong):
+async def test_an_application_that_may_not_log_in_is_a_failure_of_ours(service, account, wrong):
     file_system = by_application(account, service, **wrong)
-    with pytest.raises(PermissionDenied) as told:
+    with pytest.raises(StorageError) as told:
         await file_system.as_user(USER).stat("con")
     tidy(told.value)
     assert not any(word in told.value.message for word in ("AADSTS", service.login.client_id, *wrong.values()))

@@ -1,7 +1,7 @@
 """HDFS: a NameNode and a DataNode with fresh data, each in a JVM of its own.
 
 Users: `hdfs` is the superuser; `svc` may act for anyone (`doas`); `alice` and `bob` own their homes. The trash is kept
-for an hour. A batch of a listing has 50 entries.
+for an hour.
 """
 
 import os
@@ -76,8 +76,8 @@ def hdfs_program() -> HdfsProgram:
 
 
 @contextmanager
-def hdfs_cluster() -> Generator[HdfsCluster]:
-    """An HDFS with homes of the users and a `/tmp` for all."""
+def hdfs_cluster(*, listing_limit: int = 50) -> Generator[HdfsCluster]:
+    """An HDFS with homes of the users and a `/tmp` for all. A batch of a listing has `listing_limit` entries."""
     program = hdfs_program()
     address, rpc_port = HttpAddress("127.0.0.1", free_port()), free_port()
     with data_directory() as directory:
@@ -86,6 +86,7 @@ def hdfs_cluster() -> Generator[HdfsCluster]:
             "NN_RPC_PORT": str(rpc_port),
             "NN_HTTP_PORT": str(address.port),
             "HADOOP_USER_NAME": SUPERUSER,
+            "LISTING_LIMIT": str(listing_limit),
         }
         cluster = HdfsCluster(address, rpc_port, program, environment)
         arguments = [*HEAP, "-cp", program.class_path(SETTINGS, _web_applications(directory))]

@@ -9,7 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported under the roof of the package that brings it, on purpose.
-BROUGHT_ALONG = {"starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx"}
+BROUGHT_ALONG = {
+    "starlette": "fastapi",
+    "pydantic_core": "pydantic",
+    "httpcore": "httpx",
+    "aiohttp": "aiobotocore",
+    "botocore": "aiobotocore",
+}
 
 
 def imported() -> set[str]:

@@ -51,9 +51,9 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     "InvalidFlushPosition": (VerificationFailed, "The store holds other bytes than were sent."),
     "Md5Mismatch": (VerificationFailed, "The store holds other bytes than were sent."),
     "InvalidResourceName": (InvalidName, "The store does not take the name {path}."),
-    "AuthenticationFailed": (PermissionDenied, "The store refuses the credentials of this service."),
-    "InvalidAuthenticationInfo": (PermissionDenied, "The store refuses the credentials of this service."),
-    "NoAuthenticationInformation": (PermissionDenied, "The store refuses the credentials of this service."),
+    "AuthenticationFailed": (StorageError, "The store refuses the credentials of this service."),
+    "InvalidAuthenticationInfo": (StorageError, "The store refuses the credentials of this service."),
+    "NoAuthenticationInformation": (StorageError, "The store refuses the credentials of this service."),
     "QuotaExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "AccountCapacityExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "InsufficientStorage": (StorageFull, "The store has no room left."),
@@ -63,7 +63,8 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     UNREACHABLE: (StorageUnavailable, "The store cannot be reached."),
 }
 _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
-    401: (PermissionDenied, "The store refuses the credentials of this service."),
+    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
+    401: (StorageError, "The store refuses the credentials of this service."),
     403: (PermissionDenied, "The store refuses access to {path}."),
     404: (PathNotFound, "{path} does not exist."),
     412: (ChangedMeanwhile, "{path} was changed meanwhile."),

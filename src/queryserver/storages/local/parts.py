@@ -20,6 +20,7 @@ from queryserver.storages.local.transfers import (
     NEW_FILE,
     PRIVATE_FILE,
     finished,
+    plain_file,
     refuse_taken,
     take_name,
     write_all,
@@ -56,7 +57,8 @@ def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], 
         refuse_taken(plan.path, directory, name, overwrite=overwrite)
         file = os.open(staging, _OLD_FILE, dir_fd=directory)
         try:
-            status = finished(tree, plan.path, file, plan.size_bytes)
+            former = plain_file(directory, name) if overwrite else None
+            status = finished(tree, plan.path, file, plan.size_bytes, former=former)
         finally:
             os.close(file)
         take_name(plan.path, directory, staging, name, overwrite=overwrite)

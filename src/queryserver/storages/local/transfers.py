@@ -6,6 +6,7 @@ waits for the call that still uses the descriptor.
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from threading import Lock
 
@@ -19,6 +20,7 @@ from queryserver.storages.local.tree import Tree, refuse_all_but_file
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 PRIVATE_FILE = 0o600
+_MODE_BITS = 0o1777
 
 
 class Upload:
@@ -52,7 +54,8 @@ class Upload:
         """Give the file its name once its bytes are durable."""
         with self._lock, file_errors(self._path):
             self._open()
-            status = finished(self._tree, self._path, self._file, self._size_bytes)
+            former = plain_file(self._directory, self._name) if self._overwrite else None
+            status = finished(self._tree, self._path, self._file, self._size_bytes, former=former)
             take_name(self._path, self._directory, self._leftover, self._name, overwrite=self._overwrite)
             self._close()
             return status
@@ -126,14 +129,30 @@ def write_all(file: int, piece: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def finished(tree: Tree, path: str, file: int, size_bytes: int) -> FileStatus:
-    """An open file with its mode, durable. Raises VerificationFailed when it has another size."""
+def finished(tree: Tree, path: str, file: int, size_bytes: int, *, former: os.stat_result | None = None) -> FileStatus:
+    """An open file with its mode, durable; it takes mode and owner from the `former` one that it replaces.
+
+    Raises VerificationFailed when it has another size.
+    """
     if (stored := os.fstat(file).st_size) != size_bytes:
         raise VerificationFailed(f"{path}: {size_bytes} bytes were sent, {stored} are stored.")
     if tree.file_mode != PRIVATE_FILE:
-        os.fchmod(file, tree.file_mode)
+        if former is not None:
+            with suppress(PermissionError):
+                os.fchown(file, former.st_uid, former.st_gid)
+        # After the owner: a change of owner takes bits away.
+        os.fchmod(file, tree.file_mode if former is None else stat.S_IMODE(former.st_mode) & _MODE_BITS)
     os.fsync(file)
     return status_of(path, os.fstat(file))
+
+
+def plain_file(directory: int, name: str) -> os.stat_result | None:
+    """What is known of a plain file; None when there is none."""
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode):
+            return found
+    return None
 
 
 def take_name(path: str, directory: int, leftover: str, name: str, *, overwrite: bool) -> None:
