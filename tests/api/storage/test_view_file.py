@@ -99,7 +99,7 @@ class TestShapes:
 
     async def test_behind_the_end_there_is_nothing(self, ana, files, place):
         path = put(files, f"{place}/a", b"0123456789")
-        for offset in (10, 11, 10**12):
+        for offset in (10, 11, 10**12, 2**63 - 1):
             body = await display(ana, path, offset=offset)
             assert (body["contents"], body["offset"], body["end"]) == ("", offset, offset)
             assert (await view(ana, path, offset=offset))["contents"] == ""

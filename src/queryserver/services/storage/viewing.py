@@ -1,14 +1,14 @@
 """Parts of files to be shown: plain, or unpacked as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from queryserver.domain.errors import DecompressionLimit
+from queryserver.domain.errors import DecompressionLimit, StorageUnavailable
 from queryserver.domain.files import FileStatus
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES, Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines
@@ -28,6 +28,11 @@ _NEAR_BYTES = 64 * 1024
 _ASIDE_BYTES = 32 * 1024
 _STREAMS_AT_ONCE = 4
 _PARQUETS_AT_ONCE = 2
+# What unpacks to nothing, such as members without content, must not be read for ever: of a file so many times as many
+# bytes are read as may be made of it. Text of records can be shorter than their bytes, of gzip and bzip2 it never is.
+_PACKED_PER_UNPACKED = 4
+# A store that is slow without being late must not keep a place from all other users.
+_WITHIN_S = 300.0
 
 T = TypeVar("T")
 
@@ -41,10 +46,16 @@ class Shown:
 
 
 class Viewing:
-    """Cuts parts out of files. `threads` do what takes time; parquet keeps two of them at most."""
+    """Cuts parts out of files. `threads` do what takes time; parquet keeps two of them at most.
 
-    def __init__(self, threads: Executor, *, max_unpacked_bytes: int, max_snappy_bytes: int) -> None:
+    `within_s`: how long a packed file is read for one part of it.
+    """
+
+    def __init__(
+        self, threads: Executor, *, max_unpacked_bytes: int, max_snappy_bytes: int, within_s: float = _WITHIN_S
+    ) -> None:
         self._threads = threads
+        self._within_s = within_s
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
         self._streams = asyncio.Semaphore(_STREAMS_AT_ONCE)
@@ -53,7 +64,8 @@ class Viewing:
     async def show(self, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None) -> Shown:
         """Bytes [offset, offset + length) of the shown stream; `codec` None: what the file seems to be.
 
-        Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable.
+        Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable,
+        StorageUnavailable.
         """
         window = Window(offset, length, self._max_unpacked)
         if codec in {None, Codec.NONE}:
@@ -62,7 +74,9 @@ class Viewing:
             head = await _bytes(place, 0, at_once)
             codec = codec or await self._detected(place, status, head)
             if codec is Codec.NONE:
-                return Shown(codec, _near(head, offset, length) if is_near else await _far(place, head, offset, length))
+                if is_near:
+                    return Shown(codec, _near(head, offset, length))
+                return Shown(codec, await _far(place, status, head, offset, length))
         if codec is Codec.PARQUET:
             await self._parquet(place, status, window)
         elif codec is not None:
@@ -88,15 +102,19 @@ class Viewing:
         if packed is None:
             return
         loop = asyncio.get_running_loop()
-        async with self._streams, aclosing(place.storage.read(place.path.path)) as pieces:
+        most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
+        async with self._streams, self._in_time(), aclosing(place.storage.read(place.path.path)) as pieces:
             async for piece in pieces:
                 if await loop.run_in_executor(self._threads, _feed, packed, window, piece):
                     return
+                taken += len(piece)
+                if taken > most:
+                    raise DecompressionLimit(f"This part of the file lies behind {most} bytes that unpack to little.")
             await loop.run_in_executor(self._threads, _end, packed, window)
 
     async def _parquet(self, place: Place, status: FileStatus, window: Window) -> None:
         loop = asyncio.get_running_loop()
-        async with self._parquets:
+        async with self._parquets, self._in_time():
             file = RandomAccess(partial(_bytes, place), status.size_bytes, loop)
             work = loop.run_in_executor(self._threads, _fill, file, window)
             work.add_done_callback(_forget)
@@ -105,6 +123,14 @@ class Viewing:
             finally:
                 # The thread must not wait for a loop that no longer waits for it.
                 file.stop()
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._within_s):
+                yield
+        except TimeoutError:
+            raise StorageUnavailable("The store gives the file too slowly to show this part of it.") from None
 
 
 def _feed(packed: Unpacker, window: Window, piece: bytes) -> bool:
@@ -147,6 +173,9 @@ def _near(head: bytes, offset: int, length: int) -> Excerpt:
     return Excerpt(offset, length, head[:START_BYTES], before, head[offset:])
 
 
-async def _far(place: Place, head: bytes, offset: int, length: int) -> Excerpt:
+async def _far(place: Place, status: FileStatus, head: bytes, offset: int, length: int) -> Excerpt:
+    if offset - LOOK_BACK_BYTES >= status.size_bytes:
+        # Not asked for: stores differ in what they say to numbers far behind the end.
+        return Excerpt(offset, length, head[:START_BYTES], b"", b"")
     around = await _bytes(place, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
     return Excerpt(offset, length, head[:START_BYTES], around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
