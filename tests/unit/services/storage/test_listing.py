@@ -4,11 +4,19 @@ import asyncio
 import gc
 
 import pytest
+from structlog.testing import CapturingLogger
 from tests.fakes.long_directory import LongDirectory, resident_bytes
 
-from queryserver.domain.errors import StorageError, StorageUnavailable, TooManyEntries
+from queryserver.domain.errors import (
+    PathNotFound,
+    StorageError,
+    StorageUnavailable,
+    TooManyEntries,
+    TooManyRequests,
+)
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.user import User
+from queryserver.services.storage import listing
 from queryserver.services.storage.listing import ListingLimits, Listings, Page, PageWanted
 from queryserver.services.storage.sorting import SortKey
 from queryserver.services.storage.stores import Caller, Place
@@ -117,6 +125,24 @@ class TestStoreOrder:
         page = await page_of(directory, PageWanted())
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
+    async def test_a_directory_that_goes_while_it_is_counted_does_not_take_the_page(self) -> None:
+        directory = LongDirectory(100_000)
+        directory.fails_after, directory.failure = 2, PathNotFound("It is gone.")
+        page = await page_of(directory, PageWanted())
+        assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
+
+    @pytest.mark.security("S13")
+    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        directory = LongDirectory(100_000)
+        directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
+        directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
+        captured = CapturingLogger()
+        monkeypatch.setattr(listing, "log", captured)
+        await page_of(directory, PageWanted())
+        assert [(call.method_name, call.kwargs) for call in captured.calls] == [("debug", {"reason": "No answer."})]
+
     async def test_a_store_that_fails_before_the_page_is_whole_fails_the_call(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageError("Out of order.")
@@ -184,6 +210,16 @@ class TestOtherOrders:
         directory = LongDirectory(3500)
         page = await page_of(directory, PageWanted(2, 2, filter="99.", sort_by=SortKey.NAME, descending=True))
         assert (numbers(page), page.total) == ([3299, 3199], 35)
+
+    @pytest.mark.security("S10")
+    async def test_a_user_sorts_four_large_directories_at_a_time(self) -> None:
+        listings, wanted = Listings(ListingLimits()), PageWanted(sort_by=SortKey.SIZE)
+        large = [page_of(LongDirectory(20_000), wanted, listings) for _ in range(6)]
+        small = [page_of(LongDirectory(10_000), wanted, listings) for _ in range(2)]
+        other = page_of(LongDirectory(20_000), wanted, listings, BOB)
+        found = await asyncio.gather(*large, *small, other, return_exceptions=True)
+        assert [type(one) for one in found] == [Page] * 4 + [TooManyRequests] * 2 + [Page] * 3
+        assert (await page_of(LongDirectory(20_000), wanted, listings)).total == 20_000
 
 
 @pytest.mark.security("S10")
