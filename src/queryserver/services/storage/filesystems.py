@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import NotADirectory, PathNotFound, PermissionDenied, StorageError
+from queryserver.domain.errors import InvalidPath, NotADirectory, PathNotFound, PermissionDenied, StorageError
 from queryserver.domain.files import ClusterFacts, Scheme, StoragePath
 from queryserver.interfaces.accounts import AccountNames
 from queryserver.interfaces.storage import ClusterFileSystem, FileSystem, TrashStorage
@@ -90,7 +90,7 @@ class FileSystems:
             return home
         try:
             status = await place.storage.stat(home.path)
-        except (PathNotFound, NotADirectory, PermissionDenied, StorageError):
+        except (InvalidPath, PathNotFound, NotADirectory, PermissionDenied, StorageError):
             return None
         return home if status.is_directory else None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from queryserver.domain.errors import (
     ImpersonationNotAllowed,
     InvalidParameter,
+    InvalidPath,
     InvalidUsername,
     MissingParameter,
     StorageAccessDenied,
@@ -115,7 +116,11 @@ class Stores:
         if scheme in {Scheme.HDFS, Scheme.FILE}:
             return StoragePath(scheme, f"user/{name}")
         text = self._homes.get(scheme, "").replace("${USER}", name)
-        return self._reader.read(text) if text else StoragePath(scheme, "")
+        try:
+            return self._reader.read(text) if text else StoragePath(scheme, "")
+        except InvalidPath:
+            # Names of users may be longer than those of files.
+            return StoragePath(scheme, "")
 
     def default_home(self, caller: Caller) -> StoragePath:
         """The caller's home on the default store. Raises StorageNotConfigured."""

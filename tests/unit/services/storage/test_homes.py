@@ -1,0 +1,40 @@
+"""Homes on stores, whatever the users are called."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.fakes.storage import MemoryFileSystem
+
+from queryserver.domain.files import Scheme, StoragePath
+from queryserver.domain.storage_paths import PathReader
+from queryserver.domain.user import User
+from queryserver.services.storage.filesystems import FileSystems
+from queryserver.services.storage.stores import Caller, Stores
+
+TOO_LONG = "日" * 100
+RESERVED = "._qs_ana"
+
+
+class Nobody:
+    """A service without users."""
+
+    async def names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return (), ()
+
+
+@pytest.mark.parametrize("name", [TOO_LONG, RESERVED], ids=["too long", "reserved"])
+async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all_the_same(name: str) -> None:
+    caller = Caller.of(User(1, name, is_admin=True))
+    hdfs, s3a = MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)
+    homes = {Scheme.S3A: "s3a://lake/user/${USER}"}
+    stores = Stores([hdfs, s3a], PathReader((Scheme.HDFS, Scheme.S3A)), homes)
+    file_systems = FileSystems(stores, Nobody())
+    assert [known.scheme for known in await file_systems.all(caller)] == [Scheme.HDFS, Scheme.S3A]
+    assert stores.home(caller, Scheme.S3A) == StoragePath(Scheme.S3A, "")
+    place = stores.place(caller, StoragePath(Scheme.HDFS, ""))
+    assert await file_systems.existing_home(caller, place) is None
+
+
+def test_other_users_have_the_home_of_the_settings() -> None:
+    stores = Stores([], PathReader((Scheme.S3A,)), {Scheme.S3A: "s3a://lake/user/${USER}"})
+    assert str(stores.home(Caller.of(User(1, "ana")), Scheme.S3A)) == "s3a://lake/user/ana"
