@@ -54,6 +54,11 @@ def _value(model: type[StorageFields], name: str, given: Given) -> Any:
     ]
     if not found:
         return None
-    if any(str(value) != str(found[0]) for value in found):
-        raise ConflictingParameters(f"{' and '.join(spellings)} are given with different values.")
+    if len(set(map(_content, found))) > 1:
+        raise ConflictingParameters(f"Different values are given for {' and '.join(spellings)}.")
     return found[-1]
+
+
+def _content(value: Any) -> str:
+    """What a value says, whether it came as JSON or as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
