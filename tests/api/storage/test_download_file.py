@@ -15,6 +15,7 @@ from tests.api.storage.serving import served
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import ChangedMeanwhile, StorageUnavailable
 from queryserver.domain.files import Scheme
 from queryserver.logs.audit import AUDIT_LOGGER
@@ -322,12 +323,18 @@ class TestRefusals:
 
     @pytest.mark.storage(96)
     async def test_callers_without_the_right(self, files, path):
-        bob = await files.api.user("bob")
+        await AccountRepository(files.api.database).ensure_group("lookers", ["filebrowser.file_access"])
+        bob = await files.api.user("bob", groups=("lookers",))
         await files.api.database.execute(
-            "delete from group_members where user_id = (select id from users where username = $1)", bob.username
+            "delete from group_members where user_id = (select id from users where username = $1)"
+            " and group_id <> (select id from groups where name = 'lookers')",
+            bob.username,
         )
-        refused = await fetch(bob, path)
-        assert verdict(refused) == (403, -1, "download_disabled")
+        for method in ("GET", "HEAD"):
+            assert (await fetch(bob, path, method)).status_code == 403
+        assert verdict(await fetch(bob, path)) == (403, -1, "download_disabled")
+        listed = await bob.get("storage/list", path=path.rpartition("/")[0])
+        assert [entry["name"] for entry in listed.json()["files"]] == ["data.bin"]
 
 
 class TestBrokenTransfers:
