@@ -75,8 +75,6 @@ class PathReader:
             if not self.configured:
                 raise StorageNotConfigured("This server has no file store.")
             scheme = self.configured[0]
-        elif scheme not in self.configured:
-            raise StorageNotConfigured(f"The store {scheme} is not configured.")
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
             raise UnknownAuthority("The path names another Ozone service than the configured ones.")
@@ -91,6 +89,8 @@ class PathReader:
         scheme = _SCHEMES.get(word.lower())
         if scheme is None:
             raise UnknownScheme(f"No store has the scheme {word[:20]}.")
+        if scheme not in self.configured:
+            raise StorageNotConfigured(f"The store {scheme} is not configured.")
         # One slash is what a proxy leaves of two; with three the authority is empty.
         has_authority = len(slashes) <= 2
         match scheme:

@@ -73,7 +73,19 @@ def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryS
         ALL.read(text)
 
 
-@pytest.mark.parametrize("text", ["s3a://b/k", "s3:/b", "abfs://c", "ofs:///v", "file:///x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3a://b/k",
+        "s3:/b",
+        "abfs://c",
+        "abfs://c@other.example/x",
+        "ofs:///v",
+        "ofs://other/v",
+        "file:///x",
+        "file://host/x",
+    ],
+)
 def test_schemes_that_are_not_configured_are_refused(text: str) -> None:
     with pytest.raises(StorageNotConfigured):
         PathReader(configured=(Scheme.HDFS,)).read(text)
