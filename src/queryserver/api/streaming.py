@@ -1,21 +1,28 @@
 """Answers that are longer than memory. The first piece is made before the status is sent, so that errors show."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from typing import ClassVar
 
 import structlog
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors import BodyTooSlow, QueryServerError
 
 HEADERS_ONLY = "queryserver.headers_only"
 """True in the scope of a HEAD call, which routes see as GET."""
+
+_SLOWEST_BYTES_PER_S = 1024
 
 log = structlog.get_logger(__name__)
 
 
 class OwnedStream(StreamingResponse):
-    """A streamed answer that closes its source at the end, also when the client leaves."""
+    """A streamed answer that closes its source at the end, also when the client leaves or takes nothing any more."""
+
+    patience_s: ClassVar[float] = 300.0
+    """How long a client may take no byte, or fewer than 1 KiB/s: meanwhile it holds what the source holds."""
 
     def __init__(
         self,
@@ -38,11 +45,26 @@ class OwnedStream(StreamingResponse):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body", "body": b""})
                 return
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, self._in_time(send))
         except QueryServerError as error:
             log.warning("answer broke off", code=error.code, reason=error.message)
         finally:
             await self._source.aclose()
+
+    def _in_time(self, send: Send) -> Send:
+        on_its_way = 0
+
+        async def timely(message: Message) -> None:
+            nonlocal on_its_way
+            try:
+                # The server waits here until the client has taken nearly all of the piece before.
+                async with asyncio.timeout(self.patience_s + on_its_way / _SLOWEST_BYTES_PER_S):
+                    await send(message)
+            except TimeoutError:
+                raise BodyTooSlow("The client takes the answer too slowly.") from None
+            on_its_way = len(message.get("body", b""))
+
+        return timely
 
 
 async def stream(
