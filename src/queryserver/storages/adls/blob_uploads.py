@@ -25,6 +25,8 @@ from queryserver.storages.adls.places import AzurePlace, unfinished
 from queryserver.storages.adls.transfers import Reader, blocks_of, drained, exactly, joined_size, part_length
 
 _MOST_BLOCKS = 50_000
+# Whoever announces more than 4.7 TiB is not believed: this process holds a block in memory.
+_LARGEST_BLOCK = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 
 Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
@@ -47,7 +49,7 @@ class FlatUploads:
         await self._condition(place, overwrite=overwrite)
         await self._tree.make_folders(place.parent)
         upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
-        block_bytes = max(self._block_bytes, -(-(size_bytes or 0) // _MOST_BLOCKS))
+        block_bytes = block_size(self._block_bytes, size_bytes)
         async with aclosing(blocks_of(body, block_bytes)) as blocks:
             async for block in blocks:
                 if total:
@@ -182,6 +184,11 @@ class FlatUploads:
             if not page.marker:
                 return swept
             marker = page.marker
+
+
+def block_size(usual: int, announced_bytes: int | None) -> int:
+    """So large that the file has not too many blocks."""
+    return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
 
 
 def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:

@@ -9,6 +9,8 @@ MIN_PART_BYTES = 5 * MIB
 MAX_PARTS = 10_000
 """Most parts that S3 takes."""
 _ROUND_BYTES = MIB
+# No object is larger: who announces more would only make this process hold larger parts.
+_MAX_OBJECT_BYTES = 5 * MIB * MIB
 # Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
 _GROWTH = 1000
 
@@ -38,7 +40,7 @@ class Blocks:
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
     """Size of the next part of a body, so that 10,000 parts suffice. What was announced counts until it is wrong."""
     if announced_bytes is not None and sent_bytes < announced_bytes:
-        wanted = -(-announced_bytes // MAX_PARTS)
+        wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
         wanted = sent_bytes // _GROWTH
     return max(MIN_PART_BYTES, -(-wanted // _ROUND_BYTES) * _ROUND_BYTES)

@@ -41,6 +41,11 @@ def test_parts_of_an_announced_body_stay_small_as_long_as_they_can():
     assert part_bytes(0, 160 * GIB) <= 17 * MIB
 
 
+@pytest.mark.security("S10")
+def test_who_announces_more_than_any_store_takes_gets_no_larger_parts():
+    assert part_bytes(0, 10**18) <= part_bytes(0, LARGEST_OBJECT)
+
+
 @pytest.mark.parametrize("announced", [None, 10 * MIB])
 def test_bodies_of_unknown_size_fit_as_well(announced):
     sent = parts = 0
