@@ -182,6 +182,19 @@ async def test_one_of_three_that_fails_does_not_stop_the_rest(ana, files, place)
     assert (good.status_code, good.json()["status"]) == (200, 0)
 
 
+@pytest.mark.storage(71)
+async def test_a_path_that_is_none_does_not_stop_the_rest_wherever_it_stands(ana, files, place):
+    good = f"file:///{place}/a"
+    for paths in ([good, "gs://b"], ["gs://b", good]):
+        (files.root / place / "a").write_bytes(b"x")
+        answer = await ana.send("POST", "storage/delete/bulk", data={"path": paths, "skip_trash": "true"})
+        body = answer.json()
+        assert (answer.status_code, body["code"]) == (400, "partial_failure")
+        assert body["results"]["gs://b"]["code"] == "unknown_scheme"
+        assert body["results"][good]["status"] == 0
+        assert list((files.root / place).iterdir()) == []
+
+
 @pytest.mark.storage(70)
 async def test_a_delete_need_not_be_waited_for(ana, files, place):
     (files.root / place / "x").write_bytes(b"x")

@@ -108,6 +108,10 @@ class TestFile:
         body = raw('name="doas"', b"bob", field)
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
+        # Behind the file, too.
+        parts = [("file", ("a", b"z")), ("doas", (None, "bob"))]
+        answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
+        assert await refused(answer) == (400, "invalid_parameter")
         assert names(files.root / place) == []
 
 

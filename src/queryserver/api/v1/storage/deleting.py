@@ -8,7 +8,7 @@ from queryserver.api.answers import accepts, failures
 from queryserver.api.v1.storage.bulk import answer_each
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.api.v1.storage.operations import LongCall
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors import NotSupported, QueryServerError
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.storage_changing import DeleteRequest
 
@@ -28,9 +28,16 @@ async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
             status=0, path=str(path), trashed=trash_path is not None, trash_path=trash_path
         ).model_dump()
 
-    shown = str(call.services.storage.stores.path(asked.path[0]))
-    long = LongCall(call, "storage.delete", shown, asked.wait)
+    long = LongCall(call, "storage.delete", _shown(call, asked.path[0]), asked.wait)
     return await answer_each(asked.path, delete, always_bulk=always_bulk, long=long)
+
+
+def _shown(call: StorageCall, text: str) -> str:
+    """What the answer 202 names; a path that is none is an item that fails, and does not stop the others."""
+    try:
+        return str(call.services.storage.stores.path(text))
+    except QueryServerError:
+        return text
 
 
 @router.post(

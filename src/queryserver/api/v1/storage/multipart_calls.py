@@ -42,9 +42,8 @@ async def file_call(
     kind = content_type.partition(";")[0].strip().lower()
     if kind != _MULTIPART:
         raise UnsupportedMediaType(f"An upload is {_MULTIPART}.")
-    stream = MultipartStream(
-        _pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading_fields
-    )
+    leading = {*leading_fields, "doas"}  # refused wherever it stands
+    stream = MultipartStream(_pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
     name = await stream.file_name()
     fields = grouped(stream.fields)
     if "doas" in fields:
