@@ -32,6 +32,7 @@ from queryserver.interfaces.storage import (
     Storage,
     SummarizedStorage,
     TrashStorage,
+    UnseenUploads,
 )
 from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
 from queryserver.interfaces.storage_uploads import PartUploads, UnfinishedWrites
@@ -105,6 +106,7 @@ ADAPTERS = (
     Adapter(Storage, "queryserver.storages.adls.blob_storage", "FlatStorage"),
     Adapter(FileSystem, "queryserver.storages.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
+    Adapter(UnseenUploads, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
     Adapter(RenamingStorage, "tests.fakes.storage", "Renames"),
@@ -113,6 +115,7 @@ ADAPTERS = (
     Adapter(SummarizedStorage, "tests.fakes.storage", "SumsUp"),
     Adapter(ModeStorage, "tests.fakes.storage", "HasModes"),
     Adapter(OwnedStorage, "tests.fakes.storage", "HasOwners"),
+    Adapter(UnseenUploads, "tests.fakes.storage", "KeepsUnseen"),
     Adapter(FileSystem, "tests.fakes.storage", "MemoryFileSystem"),
     Adapter(ClusterFileSystem, "tests.fakes.storage", "MemoryCluster"),
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
 
@@ -216,6 +217,18 @@ class HasOwners(MemoryStorage):
         entry.group = entry.group if group is None else group
 
 
+class KeepsUnseen(MemoryStorage):
+    """UnseenUploads: those that a test put in `tree.unseen`."""
+
+    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+        self._check(path)
+        before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        old = [upload for upload in self.tree.unseen if upload[0] == path and upload[1] < before]
+        for upload in old:
+            self.tree.unseen.remove(upload)
+        return len(old)
+
+
 class Power(Enum):
     """What only some stores can do."""
 
@@ -225,13 +238,14 @@ class Power(Enum):
     SUMMARY = SumsUp
     MODES = HasModes
     OWNERS = HasOwners
+    UNSEEN = KeepsUnseen
 
 
 LIKE_LOCAL = frozenset({Power.RENAME, Power.TRASH, Power.SUMMARY, Power.MODES})
-LIKE_HDFS = frozenset(Power)
-LIKE_S3 = frozenset[Power]()
+LIKE_HDFS = frozenset(Power) - {Power.UNSEEN}
+LIKE_S3 = frozenset({Power.UNSEEN})
 LIKE_ABFS = frozenset({Power.RENAME, Power.MODES, Power.OWNERS})
-LIKE_OZONE = frozenset(Power) - {Power.TRASH}
+LIKE_OZONE = LIKE_HDFS - {Power.TRASH}
 
 
 class MemoryFileSystem:

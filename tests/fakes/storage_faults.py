@@ -20,6 +20,7 @@ from queryserver.interfaces.storage import (
     StoredPart,
     SummarizedStorage,
     TrashStorage,
+    UnseenUploads,
 )
 
 Failure = QueryServerError | Callable[[int, str], QueryServerError | None]
@@ -166,6 +167,13 @@ class _Owners(FaultyStorage):
         await self.inner.set_owner(path, owner=owner, group=group)
 
 
+class _Unseen(FaultyStorage):
+    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+        assert isinstance(self.inner, UnseenUploads)
+        self._call("discard_unseen", path)
+        return await self.inner.discard_unseen(path, older_than_s)
+
+
 _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
     (RenamingStorage, _Renaming),
     (TrashStorage, _Trash),
@@ -173,6 +181,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
     (SummarizedStorage, _Summarized),
     (ModeStorage, _Modes),
     (OwnedStorage, _Owners),
+    (UnseenUploads, _Unseen),
 )
 
 

@@ -46,6 +46,8 @@ class MemoryTree:
     private: Mapping[str, str] = field(default_factory=dict[str, str])
     entries: dict[str, Entry] = field(default_factory=lambda: {"": Entry(EntryKind.DIRECTORY)})
     staged: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
+    unseen: list[tuple[str, datetime]] = field(default_factory=list[tuple[str, datetime]])
+    """Paths of uploads that broke off, and when they got their last bytes."""
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     def make_container(self, path: str) -> None:

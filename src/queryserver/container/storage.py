@@ -14,6 +14,7 @@ from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
 from queryserver.db.storage_operations import StorageOperations
 from queryserver.db.storage_transfers import StorageTransfers
+from queryserver.db.storage_uploads import DatabaseUnfinishedWrites
 from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
@@ -71,13 +72,16 @@ async def open_storage(
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(ground.settings, builders))
-        transfers = Transfers(_transfer_parts(ground, stores))
+        audit = StorageAudit(AuditLog())
+        transfers = Transfers(_transfer_parts(ground, stores, audit))
         await stack.enter_async_context(transfers.running())
         times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)
         operations = Operations(StorageOperations(ground.database), times)
         await stack.enter_async_context(operations.running())
-        audit = StorageAudit(AuditLog())
         rules = extension_rules(ground.settings)
+        uploading = upload_services(
+            UploadGround(ground.settings, ground.database, ground.threads, stores, rules, audit)
+        )
         unpacking = stack.enter_context(ThreadPoolExecutor(_UNPACKING_THREADS, thread_name_prefix="unpacking"))
         yield StorageServices(
             stores=stores,
@@ -87,23 +91,23 @@ async def open_storage(
             file_systems=FileSystems(stores, AccountRepository(ground.database)),
             listings=Listings(_listing_limits(ground.settings)),
             operations=operations,
-            uploading=upload_services(
-                UploadGround(ground.settings, ground.database, ground.threads, stores, rules, audit)
-            ),
-            moving=Moving(Targets(stores, rules), transfers, audit),
-            creations=Creations(stores, rules, audit),
+            uploading=uploading,
+            moving=Moving(Targets(stores, rules), transfers, uploading.leftovers, audit),
+            creations=Creations(stores, rules, uploading.leftovers, audit),
             attributes=Attributes(stores, audit),
             deletions=Deletions(stores, audit),
             trash=Trash(stores, audit),
         )
 
 
-def _transfer_parts(ground: StorageGround, stores: Stores) -> TransferParts:
+def _transfer_parts(ground: StorageGround, stores: Stores, audit: StorageAudit) -> TransferParts:
     return TransferParts(
         owner=uuid4().hex,
         records=StorageTransfers(ground.database),
         operations=StorageOperations(ground.database),
+        unfinished=DatabaseUnfinishedWrites(ground.database),
         stores=stores,
+        audit=audit,
         body=final_body,
     )
 

@@ -23,6 +23,7 @@ unfinished_writes = Table(
     Column("id", UUID(as_uuid=True), primary_key=True),
     Column("scheme", Text, nullable=False),
     Column("directory", Text, nullable=False, comment="relative to the root of the store"),
+    Column("name", Text, nullable=False, server_default="", comment="of the entry that is written; empty: not known"),
     Column("username", Text, nullable=False, comment="as whom the store is used"),
     flag("is_admin", default=False),
     moment("touched_at", nullable=False, now=True),

@@ -25,7 +25,7 @@ _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, par
     result, expires_at"""
 
 _ABANDONED = """
-select id, scheme, directory, username, is_admin from unfinished_writes as written
+select id, scheme, directory, name, username, is_admin from unfinished_writes as written
 where touched_at < now() - $1::interval and not exists (
     select from part_uploads
     where scheme = written.scheme and state = 'open' and expires_at > now()
@@ -75,10 +75,12 @@ class DatabaseUnfinishedWrites:
     async def begin(self, write: UnfinishedWrite) -> None:
         """See the Protocol."""
         await self._database.execute(
-            "insert into unfinished_writes (id, scheme, directory, username, is_admin) values ($1, $2, $3, $4, $5)",
+            """insert into unfinished_writes (id, scheme, directory, name, username, is_admin)
+            values ($1, $2, $3, $4, $5, $6)""",
             write.id,
             write.directory.scheme,
             write.directory.path,
+            write.name,
             write.user.name,
             write.user.is_admin,
         )
@@ -93,6 +95,7 @@ class DatabaseUnfinishedWrites:
             UnfinishedWrite(
                 row["id"],
                 StoragePath(Scheme(row["scheme"]), row["directory"]),
+                row["name"],
                 StorageUser(row["username"], is_admin=row["is_admin"]),
             )
             for row in await self._database.fetch(_ABANDONED, older_than)

@@ -107,8 +107,9 @@ class Storage(Protocol):
         """Store a file: under its name it is complete and durable, or it is not there (the old one stays).
 
         `size_bytes` is announced, not checked. Missing parents are made. A replaced file's permissions, owner, group
-        and replication factor stay where the store allows it, and are set before the new file gets the name. The size that the store reports is compared
-        with the bytes of the body before the name is given. A body that raises leaves nothing, and so does a cancel.
+        and replication factor stay where the store allows it, and are set before the new file gets the name. The size
+        that the store reports is compared with the bytes of the body before the name is given. A body that raises
+        leaves nothing, and so does a cancel.
         Raises PathExists (a directory of that name; any entry without `overwrite`), VerificationFailed,
         StoreQuotaExceeded, StorageFull, and whatever `body` raises.
         """
@@ -157,7 +158,22 @@ class Storage(Protocol):
         ...
 
     async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """Delete what crashed processes left directly in a directory, last written before that time; how many."""
+        """Delete what crashed processes left directly in a directory, last written before that time; how many.
+
+        Only what a reserved name shows to be ours; see `UnseenUploads` for what has no name.
+        """
+        ...
+
+
+@runtime_checkable
+class UnseenUploads(Protocol):
+    """A store that keeps what is not complete under no name of ours, but apart, for the name that it is to get."""
+
+    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+        """Remove what was begun for a file of that path and got nothing since that time; how many.
+
+        It may be that of another program: to be called only for paths to which this service wrote itself.
+        """
         ...
 
 

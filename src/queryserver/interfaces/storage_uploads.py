@@ -16,6 +16,8 @@ class UnfinishedWrite:
 
     id: UUID
     directory: StoragePath
+    name: str
+    """Of the entry that is written; empty: not known, as in records of former versions."""
     user: StorageUser
 
 

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,11 +11,12 @@ import httpx
 import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
-from tests.fakes.storage import MemoryFileSystem, MemoryStorage
+from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
+from tests.fakes.storage_faults import FaultyFileSystem
 
 from queryserver.domain.errors import PermissionDenied, StorageUnavailable
 from queryserver.domain.files import Scheme, StorageUser
-from queryserver.interfaces.storage import PartPlan
+from queryserver.interfaces.storage import PartPlan, StorageTraits
 
 DAY_S = 24 * 3600
 
@@ -146,6 +149,24 @@ class TestSweeping:
             for table in ("part_uploads", "unfinished_writes"):
                 assert await api.database.value(f"select count(*) from {table}") == 0
 
+    async def test_of_unseen_uploads_only_old_ones_of_noted_files_go(self, tmp_path: Path, database_dsn: str):
+        """In an object store they may belong to another program."""
+        store = MemoryFileSystem(Scheme.S3A, StorageTraits(container_levels=1), LIKE_S3, containers=["lake"])
+        async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
+            ana = await api.user("ana")
+            now = datetime.now(UTC)
+            store.tree.unseen += [("lake/mine", now), ("lake/mine", now - timedelta(hours=25))]
+            store.tree.unseen += [("lake/other", now - timedelta(days=9))]
+            await api.database.execute(
+                """insert into unfinished_writes (id, scheme, directory, name, username)
+                values ($1, 's3a', 'lake', 'mine', $2)""",
+                uuid4(),
+                ana.username,
+            )
+            await turn_clock(api)
+            assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
+            assert store.tree.unseen == [("lake/mine", now), ("lake/other", now - timedelta(days=9))]
+
     async def _interrupted(self, api: Api, caller: Caller) -> None:
         """What a crash leaves in the database."""
         await api.database.execute(
@@ -153,6 +174,43 @@ class TestSweeping:
             uuid4(),
             caller.username,
         )
+
+
+NOTED = [
+    ("mkdir", {"path": "/area", "name": "new"}, "mkdir", "new"),
+    ("touch", {"path": "/area", "name": "new"}, "write", "new"),
+    ("save", {"path": "/area/old", "contents": "text"}, "write", "old"),
+    ("copy", {"src_path": "/area/old", "dest_path": "/area/copy"}, "copy", "copy"),
+    ("rename", {"src_path": "/area/new_one", "dest_path": "old", "overwrite": "true"}, "rename", "old"),
+]
+
+
+class TestNotes:
+    @pytest.mark.storage(59)
+    @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED, ids=[row[0] for row in NOTED])
+    async def test_what_is_written_is_noted_until_it_is_there(
+        self, tmp_path: Path, database_dsn: str, call: str, fields: dict[str, str], step: str, name: str
+    ):
+        """So that the clean-up finds what a crash leaves, an old file that stepped aside too."""
+        traits = StorageTraits(lists_in_order=True, acts_as_user=True)
+        store = FaultyFileSystem(MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, containers=["area"]))
+        inner = store.as_user(StorageUser("hdfs"))
+        for old in ("old", "new_one"):
+            await inner.write(f"area/{old}", _body(b"x"), overwrite=False)
+        store.failures[step] = StorageUnavailable("It is away.")
+        async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.HDFS: lambda _: store}) as api:
+            ana = await api.user("ana")
+            noted = "select directory || '/' || name from unfinished_writes"
+            assert (await ana.post(f"storage/{call}", **fields)).status_code == 503
+            assert await api.database.value(noted) == f"area/{name}"
+            await api.database.execute("delete from unfinished_writes")
+            store.failures.clear()
+            assert (await ana.post(f"storage/{call}", **fields)).status_code in {200, 201}
+            assert await api.database.value(noted) is None
+
+
+async def _body(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 class _Unsweepable(MemoryFileSystem):

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.db.storage_operations import StorageOperations
 from queryserver.db.storage_transfers import StorageTransfers
+from queryserver.db.storage_uploads import DatabaseUnfinishedWrites
 from queryserver.domain.errors import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
 from queryserver.domain.transfers import Transfer, TransferKind, TransferState
@@ -256,6 +258,34 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
             assert place.all() == moved
 
 
+@pytest.mark.security("S15")
+@pytest.mark.parametrize(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
+async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_noted(
+    tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
+) -> None:
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    async with open_world(settings, tmp_path / "files", memory) as first:
+        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
+        first.faulty[Scheme.S3A].inner = gate
+        ana = await first.api.user("ana")
+        place = first.place(Scheme.S3A)
+        three(place)
+        await ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+        await gate.reached.wait()
+        async with open_world(settings, tmp_path / "files", memory) as second:
+            await forget_leases(second)
+            # That of the dead process itself.
+            await second.api.database.execute("delete from unfinished_writes")
+            caplog.clear()
+            with audited(caplog):
+                await second.api.services.storage.moving.take_over()
+            assert events(caplog, ana) == [("storage.move", ana.username, place.at("d"), outcome)]
+            noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
+            # All of the window that was begun when the process died.
+            begun = {place.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
+            assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
+
+
 @pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
     memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
@@ -309,28 +339,40 @@ async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: 
 # --------------------------------------------------------------------------------------------------------------- audit
 
 
+@contextmanager
+def audited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Audit events are captured inside."""
+    logger = logging.getLogger(AUDIT_LOGGER)
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger=AUDIT_LOGGER):
+            yield
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, str, str, str]]:
+    """What was written down about a user, each once: operation, user, path, outcome."""
+    found = [
+        (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
+        for record in caplog.records
+        if (fields := getattr(record, FIELDS, None)) and fields["user"] == caller.username
+    ]
+    return list(dict.fromkeys(found))
+
+
 @pytest.mark.security("S15")
 async def test_every_move_and_refusal_is_written_down(
     ana: Caller, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = world.place(Scheme.S3A)
     place.put(a=b"a", b=b"b")
-    logger = logging.getLogger(AUDIT_LOGGER)
-    logger.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.INFO, logger=AUDIT_LOGGER):
-            await ana.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
-            await ana.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
-            world.fail(Scheme.S3A, "copy", StorageError("Broken."))
-            await ana.post("storage/rename", src_path=place.at("b"), dest_path="d")
-    finally:
-        logger.removeHandler(caplog.handler)
-    events = [
-        (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
-        for record in caplog.records
-        if (fields := getattr(record, FIELDS, None)) and fields["user"] == ana.username
-    ]
-    assert list(dict.fromkeys(events)) == [
+    with audited(caplog):
+        await ana.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
+        await ana.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
+        world.fail(Scheme.S3A, "copy", StorageError("Broken."))
+        await ana.post("storage/rename", src_path=place.at("b"), dest_path="d")
+    assert events(caplog, ana) == [
         ("storage.move", ana.username, place.at("a"), "ok"),
         ("storage.copy", ana.username, place.at("none"), "path_not_found"),
         ("storage.rename", ana.username, place.at("b"), "storage_error"),
@@ -348,7 +390,9 @@ def impatient(world: World, owner: str) -> Transfers:
             owner=owner,
             records=StorageTransfers(database),
             operations=StorageOperations(database),
+            unfinished=DatabaseUnfinishedWrites(database),
             stores=world.api.services.storage.stores,
+            audit=world.api.services.storage.audit,
             body=final_body,
             times=TransferTimes(renew_every=timedelta(milliseconds=50)),
         )
@@ -383,7 +427,8 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
     assert {path for path in place.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
     # What it made is the heir's business now.
     assert {"e", "e/sub"} <= set(place.all())
-    await TransferSteps(records, claimed, source, target, Progress()).take_back()
+    unfinished = DatabaseUnfinishedWrites(world.api.database)
+    await TransferSteps(records, unfinished, claimed, (source, target), Progress()).take_back()
     assert not any(path[0] == "e" for path in place.all())
 
 

@@ -166,9 +166,9 @@ async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(
     database: Database, uploads: DatabasePartUploads
 ) -> None:
     writes = DatabaseUnfinishedWrites(database)
-    root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), ANA)
-    beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), ANA)
-    elsewhere = UnfinishedWrite(uuid4(), StoragePath(Scheme.S3A, "d"), StorageUser("bob"))
+    root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
+    beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
+    elsewhere = UnfinishedWrite(uuid4(), StoragePath(Scheme.S3A, "d"), "é", StorageUser("bob"))
     for write in (root, beside, elsewhere):
         await writes.begin(write)
     upload = await opened(uploads, new(await user(database)))

@@ -1,6 +1,7 @@
 """Permissions, owners and replication (Contract storage 6)."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 from queryserver.domain.errors import NotAFile, NotSupported, QueryServerError, TooManyEntries
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
@@ -74,12 +75,13 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
 async def _tree(storage: Storage, top: str) -> Sequence[str]:
     found, directories = [top], [top]
     while directories:
-        async for batch in storage.list_directory(directories.pop()):
-            kept = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
-            found += [entry.path for entry in kept]
-            directories += [entry.path for entry in kept if entry.is_directory]
-            if len(found) > MAX_TREE_ENTRIES:
-                raise TooManyEntries(f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was.")
+        async with aclosing(storage.list_directory(directories.pop())) as batches:
+            async for batch in batches:
+                kept = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
+                found += [entry.path for entry in kept]
+                directories += [entry.path for entry in kept if entry.is_directory]
+                if len(found) > MAX_TREE_ENTRIES:
+                    raise TooManyEntries(f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was.")
     return found
 
 

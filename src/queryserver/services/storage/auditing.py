@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from queryserver.domain.audit import AuditEvent
 from queryserver.domain.errors import QueryServerError
 from queryserver.domain.files import StoragePath
+from queryserver.domain.transfers import Transfer
 from queryserver.interfaces.audit import Audit
 from queryserver.services.storage.stores import Caller
 
@@ -38,6 +39,12 @@ class StorageAudit:
             raise
         finally:
             self.record(caller, operation, path, noted.outcome, size_bytes=noted.size_bytes)
+
+    def settled(self, transfer: Transfer, outcome: str) -> None:
+        """Write the event of a move or copy that another process had begun: that one could not."""
+        # Only GET calls act as others (Contract storage 2.1), so the caller is who the store was used as.
+        name = transfer.acting.name
+        self._audit.record(AuditEvent(name, name, f"storage.{transfer.kind}", str(transfer.source), outcome))
 
     def record(
         self,

@@ -7,15 +7,17 @@ from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.interfaces.storage import Storage
 from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.stores import Caller, Place, Stores
 
 
 class Creations:
     """mkdir, touch and save."""
 
-    def __init__(self, stores: Stores, rules: ExtensionRules, audit: StorageAudit) -> None:
+    def __init__(self, stores: Stores, rules: ExtensionRules, leftovers: Leftovers, audit: StorageAudit) -> None:
         self._stores = stores
         self._rules = rules
+        self._leftovers = leftovers
         self._audit = audit
 
     async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
@@ -23,7 +25,9 @@ class Creations:
         path = _named(path, is_directory=True)
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
-            await place.storage.mkdir(path.path)
+            # Some stores make it under a reserved name first.
+            async with self._leftovers.noted(caller, path):
+                await place.storage.mkdir(path.path)
         return path
 
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
@@ -37,7 +41,8 @@ class Creations:
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.touch", path) as noted:
             await require_directory(place.storage, path.parent)
-            await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
+            async with self._leftovers.noted(caller, path):
+                await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
             noted.size_bytes = 0
         return path
 
@@ -47,7 +52,8 @@ class Creations:
         with self._audit.event(caller, "storage.save", path) as noted:
             await require_file(place)
             noted.size_bytes = len(content)
-            return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
+            async with self._leftovers.noted(caller, path):
+                return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
 
 
 async def require_directory(storage: Storage, directory: StoragePath) -> None:

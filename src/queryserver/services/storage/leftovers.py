@@ -1,7 +1,7 @@
 """What crashes leave behind in stores, and its end (Contract storage 9.1.4, 9.2.6; platform 12.2).
 
-While something is written to a directory a record names the directory. A crash leaves the record, and by it the
-clean-up finds the temporary files.
+While something is written a record names it and its directory. A crash leaves the record, and by it the clean-up finds
+the temporary files, and what a store keeps under no name. What other programs began is never touched.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -13,6 +13,7 @@ import structlog
 
 from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError, StorageNotConfigured
 from queryserver.domain.files import StoragePath
+from queryserver.interfaces.storage import UnseenUploads
 from queryserver.interfaces.storage_uploads import PartUpload, PartUploads, UnfinishedWrite, UnfinishedWrites
 from queryserver.services.storage.stores import Caller, Stores
 
@@ -39,10 +40,10 @@ class Leftovers:
         self._age = age
 
     @asynccontextmanager
-    async def noted(self, caller: Caller, directory: StoragePath) -> AsyncGenerator[None]:
-        """Inside, temporary files may come to be in `directory`. Raises DatabaseUnavailable."""
+    async def noted(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
+        """Inside, an entry is written, and temporary files may come to be beside it. Raises DatabaseUnavailable."""
         write_id = uuid4()
-        await self.begin(write_id, caller, directory)
+        await self.begin(write_id, caller, path)
         try:
             yield
         except StorageError:
@@ -53,9 +54,9 @@ class Leftovers:
             raise
         await self.end(write_id)
 
-    async def begin(self, write_id: UUID, caller: Caller, directory: StoragePath) -> None:
-        """Note a directory. Raises DatabaseUnavailable."""
-        await self._writes.begin(UnfinishedWrite(write_id, directory, caller.acting))
+    async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
+        """Note that an entry is written. Raises DatabaseUnavailable."""
+        await self._writes.begin(UnfinishedWrite(write_id, path.parent, path.name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
         """Forget it. A record too many costs no more than a look into its directory."""
@@ -95,8 +96,10 @@ class Leftovers:
     async def _swept(self, write: UnfinishedWrite) -> bool:
         """Whether the directory was looked into. A store that cannot do it now is asked again the next time."""
         try:
-            storage = self._stores.as_user(write.directory.scheme, write.user)
-            removed = await storage.sweep_leftovers(write.directory.path, self._age.total_seconds())
+            storage, age_s = self._stores.as_user(write.directory.scheme, write.user), self._age.total_seconds()
+            removed = await storage.sweep_leftovers(write.directory.path, age_s)
+            if write.name and isinstance(storage, UnseenUploads):
+                removed += await storage.discard_unseen(write.directory.child(write.name).path, age_s)
             log.info("directory swept", scheme=write.directory.scheme, removed=removed)
         except StorageNotConfigured:
             return False

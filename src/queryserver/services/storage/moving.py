@@ -9,6 +9,7 @@ from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.transfers import ClaimedTransfer, Transfer, TransferKind
 from queryserver.interfaces.storage import RenamingStorage
 from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.operations import Body, Progress
 from queryserver.services.storage.stores import Caller, Place
 from queryserver.services.storage.targets import Asked, Checked, Targets
@@ -32,9 +33,10 @@ class Prepared:
 class Moving:
     """Each call is two steps, so that whoever does not wait for the second hears of the errors of the first."""
 
-    def __init__(self, targets: Targets, transfers: Transfers, audit: StorageAudit) -> None:
+    def __init__(self, targets: Targets, transfers: Transfers, leftovers: Leftovers, audit: StorageAudit) -> None:
         self._targets = targets
         self._transfers = transfers
+        self._leftovers = leftovers
         self._audit = audit
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
@@ -77,7 +79,7 @@ class Moving:
         is_one_step = checked.kind is not TransferKind.COPY and _is_one_step(source, target)
         if is_one_step and isinstance(storage, RenamingStorage):
             progress.expect(1)
-            await storage.rename(source.path.path, target.path.path, overwrite=checked.overwrite)
+            await self._rename(caller, storage, checked)
             progress.advance()
             return Moved(checked.kind, source.path, target.path)
         transfer = Transfer(
@@ -89,7 +91,17 @@ class Moving:
             overwrite=checked.overwrite,
             operation_id=progress.operation_id,
         )
-        return await self._transfers.begin(transfer, (source, target), checked.entry, progress)
+        async with self._leftovers.noted(caller, target.path):
+            return await self._transfers.begin(transfer, (source, target), checked.entry, progress)
+
+    async def _rename(self, caller: Caller, storage: RenamingStorage, checked: Checked) -> None:
+        source, target = checked.source.path, checked.target.path
+        if not checked.overwrite:
+            await storage.rename(source.path, target.path)
+            return
+        # Where a store cannot replace in one step the old file steps aside, and a crash may leave it there.
+        async with self._leftovers.noted(caller, target):
+            await storage.rename(source.path, target.path, overwrite=True)
 
 
 def _is_one_step(source: Place, target: Place) -> bool:

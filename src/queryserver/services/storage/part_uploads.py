@@ -132,7 +132,7 @@ class PartUploading:
         if upload is None:
             raise TooManyRequests(f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30))
         if upload.id == new.id:
-            await self._tools.leftovers.begin(new.id, caller, terms.target.parent)
+            await self._tools.leftovers.begin(new.id, caller, terms.target)
         return upload
 
     async def _prepared(self, caller: Caller, upload: PartUpload, place: Place) -> PartUpload:

@@ -3,10 +3,10 @@
 Each step is recorded before and after it is taken, so that another process can tell what is there.
 """
 
-import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from uuid import uuid4
 
 from queryserver.domain.errors import (
     ChangedMeanwhile,
@@ -21,8 +21,10 @@ from queryserver.domain.errors import (
 )
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.transfers import ClaimedTransfer, KeyState, TransferKey, TransferKind, TransferState
-from queryserver.interfaces.storage import ModeStorage, Storage
+from queryserver.interfaces.storage import ModeStorage, Storage, UnseenUploads
 from queryserver.interfaces.storage_operations import TransferRecords
+from queryserver.interfaces.storage_uploads import UnfinishedWrite, UnfinishedWrites
+from queryserver.services.storage.digests import Digest, digest_of
 from queryserver.services.storage.operations import Progress
 from queryserver.services.storage.stores import Place
 from queryserver.services.storage.trees import attempt_each, joined, walk
@@ -58,9 +60,17 @@ class TransferSteps:
     """One transfer under its lease. Raises OperationInProgress as soon as another process has taken over."""
 
     def __init__(
-        self, records: TransferRecords, claimed: ClaimedTransfer, source: Place, target: Place, progress: Progress
+        self,
+        records: TransferRecords,
+        unfinished: UnfinishedWrites,
+        claimed: ClaimedTransfer,
+        places: tuple[Place, Place],
+        progress: Progress,
     ) -> None:
+        """`places` are source and target."""
+        source, target = places
         self._records = records
+        self._unfinished = unfinished
         self._lease = claimed.lease
         self._transfer = claimed.transfer
         self._from = source
@@ -181,7 +191,7 @@ class TransferSteps:
 
     async def _stream(self, key: TransferKey) -> None:
         """To the other store, and for a move back from there: only equal digests let the source be deleted."""
-        sent = _Digest()
+        sent = Digest()
         path = self._source_of(key)
         source = self._from.storage.read(path, version=key.status(path))
         async with aclosing(source), aclosing(sent.through(source)) as body:
@@ -189,7 +199,7 @@ class TransferSteps:
                 self._target_of(key), body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
             )
         if stored.size_bytes == sent.size_bytes == key.size_bytes and (
-            self._transfer.keeps_source or await _digest_of(self._to.storage, self._target_of(key)) == sent.value
+            self._transfer.keeps_source or await digest_of(self._to.storage, self._target_of(key)) == sent.value
         ):
             return
         if self._transfer.overwrite:
@@ -267,15 +277,22 @@ class TransferSteps:
 
     async def _remove_file(self, key: TransferKey) -> None:
         """Of what was only begun it is not known whether it is there, or somebody else's."""
-        target = self._target_of(key)
+        target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
+            if isinstance(storage, UnseenUploads):
+                await self._note_unseen(target)
             try:
-                there = await self._to.storage.stat(target)
+                there = await storage.stat(target)
             except PathNotFound:
                 return
             if not there.is_file or there.size_bytes != key.size_bytes:
                 return
-        await _delete(self._to.storage, target)
+        await _delete(storage, target)
+
+    async def _note_unseen(self, target: str) -> None:
+        """The clean-up removes what a dead process sent: at once it could not be told from a living write of others."""
+        path = StoragePath(self._to.path.scheme, target)
+        await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
 
     async def _remove_directories(self) -> None:
         while keys := await self._keys(EntryKind.DIRECTORY, _CREATED, backwards=True):
@@ -343,32 +360,6 @@ def is_unchanged(key: TransferKey, now: FileStatus) -> bool:
     if key.tag and now.tag:
         return (key.kind, key.size_bytes, key.tag) == (now.kind, now.size_bytes, now.tag)
     return key.status(now.path).is_same_content(now)
-
-
-class _Digest:
-    """SHA-256 and size of what passes through."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self.size_bytes = 0
-
-    @property
-    def value(self) -> bytes:
-        return self._digest.digest()
-
-    async def through(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        async for piece in body:
-            self._digest.update(piece)
-            self.size_bytes += len(piece)
-            yield piece
-
-
-async def _digest_of(storage: Storage, path: str) -> bytes:
-    digest = _Digest()
-    async with aclosing(storage.read(path)) as content, aclosing(digest.through(content)) as pieces:
-        async for _ in pieces:
-            pass
-    return digest.value
 
 
 async def _delete_directory(storage: Storage, path: str) -> None:

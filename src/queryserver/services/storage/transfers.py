@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 import structlog
 
-from queryserver.domain.errors import DatabaseUnavailable, OperationInProgress, QueryServerError, StorageError
+from queryserver.domain.errors import (
+    DatabaseUnavailable,
+    DirectoryNotEmpty,
+    OperationInProgress,
+    QueryServerError,
+    StorageError,
+)
 from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.domain.transfers import (
     ClaimedTransfer,
@@ -22,6 +28,8 @@ from queryserver.domain.transfers import (
     transfer_digest,
 )
 from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
+from queryserver.interfaces.storage_uploads import UnfinishedWrites
+from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.operations import Body, Progress, failure_body
 from queryserver.services.storage.stores import Place, Stores
 from queryserver.services.storage.transfer_steps import Moved, TransferSteps
@@ -47,7 +55,9 @@ class TransferParts:
     owner: str
     records: TransferRecords
     operations: OperationRecords
+    unfinished: UnfinishedWrites
     stores: Stores
+    audit: StorageAudit
     body: Callable[[Moved], Body]
     times: TransferTimes = TransferTimes()
 
@@ -75,7 +85,7 @@ class Transfers:
         claimed = await self._parts.records.begin(transfer, owner=self._parts.owner, lease=self._parts.times.lease)
         if claimed is None:
             raise OperationInProgress("The same operation has not ended yet.")
-        steps = TransferSteps(self._parts.records, claimed, *places, progress)
+        steps = TransferSteps(self._parts.records, self._parts.unfinished, claimed, places, progress)
 
         async def everything() -> Moved:
             await steps.copy(entry)
@@ -100,7 +110,7 @@ class Transfers:
                 raise OperationInProgress("The same operation runs already.")
             return None
         if claimed.state is TransferState.COPYING:
-            await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
+            await self._take_back_first(claimed)
             return None
         return claimed
 
@@ -117,12 +127,18 @@ class Transfers:
 
     def _steps(self, claimed: ClaimedTransfer, progress: Progress) -> TransferSteps:
         transfer, stores = claimed.transfer, self._parts.stores
-        source, target = (stores.place_of(path, transfer.acting) for path in (transfer.source, transfer.target))
-        return TransferSteps(self._parts.records, claimed, source, target, progress)
+        places = stores.place_of(transfer.source, transfer.acting), stores.place_of(transfer.target, transfer.acting)
+        return TransferSteps(self._parts.records, self._parts.unfinished, claimed, places, progress)
+
+    async def _take_back_first(self, claimed: ClaimedTransfer) -> None:
+        """Raises OperationInProgress: what the dead process wrote last is too young to be told from living writes."""
+        try:
+            await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
+        except DirectoryNotEmpty:
+            raise OperationInProgress("What a server that is gone left is still being removed.") from None
 
     async def _settle(self, claimed: ClaimedTransfer) -> None:
         """Finish or take back one transfer, and tell its operation. What fails is tried again after the lease."""
-        transfer = claimed.transfer
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
@@ -137,8 +153,13 @@ class Transfers:
             outcome = failure_body(error)
             if await self._released(claimed.lease, again_after=self._parts.times.lease):
                 return
+        await self._tell(claimed.transfer, outcome)
+
+    async def _tell(self, transfer: Transfer, outcome: Body) -> None:
+        """Write down how a transfer ended that this process took over."""
+        failed = isinstance(outcome, Mapping) and outcome["status"] != 0
+        self._parts.audit.settled(transfer, str(outcome["code"]) if failed and isinstance(outcome, Mapping) else "ok")
         if transfer.operation_id is not None:
-            failed = isinstance(outcome, Mapping) and outcome["status"] != 0
             state = OperationState.FAILED if failed else OperationState.DONE
             await self._parts.operations.end(transfer.operation_id, state=state, result=outcome)
 

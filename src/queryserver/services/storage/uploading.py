@@ -113,7 +113,7 @@ class Uploads:
         with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
             place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
-            async with self._leftovers.noted(caller, file.directory), aclosing(checked.pieces()) as pieces:
+            async with self._leftovers.noted(caller, place.path), aclosing(checked.pieces()) as pieces:
                 entry = await place.storage.write(
                     place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes
                 )

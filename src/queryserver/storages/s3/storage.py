@@ -118,9 +118,14 @@ class S3Storage:
         await self._upload(plan, staging).discard()
 
     async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. What counts is the last part; uploads of other programs are aborted as well."""
-        place = place_of(path)
-        return await Sweep(self._connection, self._objects).run(place, older_than_s) if place.bucket else 0
+        """See the Protocol. Nothing of ours has a name here before it is complete."""
+        del older_than_s
+        place_of(path)
+        return 0
+
+    async def discard_unseen(self, path: str, older_than_s: float) -> int:
+        """See `UnseenUploads`. What counts is the last part."""
+        return await Sweep(self._connection, self._objects).run(object_place(path), older_than_s)
 
     def _upload(self, plan: PartPlan, staging: str) -> MultipartUpload:
         return MultipartUpload(self._connection, self._objects, object_place(plan.path), staging)

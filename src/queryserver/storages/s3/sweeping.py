@@ -12,16 +12,16 @@ from queryserver.storages.s3.places import Place
 
 
 class Sweep:
-    """Aborts old uploads. S3 does not tell whose they are: those of other programs count as well."""
+    """Aborts old uploads of one key. S3 does not tell whose they are: whoever calls must have written to that key."""
 
     def __init__(self, connection: S3Connection, objects: Objects) -> None:
         self._connection = connection
         self._objects = objects
 
-    async def run(self, place: Place, older_than_s: float) -> int:
-        """Abort the uploads of files directly in a directory that got their last part before that time; how many."""
+    async def run(self, target: Place, older_than_s: float) -> int:
+        """Abort the uploads of a file that got their last part before that time; how many."""
         before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0
-        async for upload, begun_at in self._uploads(place):
+        async for upload, begun_at in self._uploads(target):
             try:
                 if begun_at < before and await upload.last_sent_at(begun_at) < before:
                     await upload.discard()
@@ -30,17 +30,17 @@ class Sweep:
                 continue  # completed meanwhile
         return swept
 
-    async def _uploads(self, place: Place) -> AsyncGenerator[tuple[MultipartUpload, datetime]]:
-        arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "Delimiter": "/"}
+    async def _uploads(self, target: Place) -> AsyncGenerator[tuple[MultipartUpload, datetime]]:
+        arguments: dict[str, object] = {"Bucket": target.bucket, "Prefix": target.key}
         while True:
             try:
-                told = await self._connection.ask("list_multipart_uploads", arguments, about=place.label)
+                told = await self._connection.ask("list_multipart_uploads", arguments, about=target.label)
             except NotSupported:
                 return
             for entry in told.get("Uploads", ()):
-                target = Place(place.path_of(entry["Key"]), place.bucket, entry["Key"])
-                upload = MultipartUpload(self._connection, self._objects, target, entry["UploadId"])
-                yield upload, entry["Initiated"]
+                if entry["Key"] == target.key:
+                    upload = MultipartUpload(self._connection, self._objects, target, entry["UploadId"])
+                    yield upload, entry["Initiated"]
             if not told.get("IsTruncated"):
                 return
             arguments["KeyMarker"] = told["NextKeyMarker"]
