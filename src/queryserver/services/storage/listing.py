@@ -26,6 +26,8 @@ from queryserver.services.storage.sorting import FirstEntries, SortKey
 from queryserver.services.storage.stores import Caller, Place
 
 _COUNT_S = 5.0
+# A page far behind the beginning costs all calls up to it, also for a caller who has left long ago.
+_WITHIN_S = 300.0
 # A listing that sorts more entries than these holds up to 25 MiB, and takes seconds: a user has so many at a time.
 _MANY_ENTRIES = 10_000
 _LARGE_AT_ONCE = 4
@@ -102,12 +104,20 @@ class ListingLimits:
 
 
 class Listings:
-    """Gives pages of directories. `count_s`: how long entries behind a page are counted."""
+    """Gives pages of directories. `count_s`: how long entries behind a page are counted; `within_s`: the whole call."""
 
-    def __init__(self, limits: ListingLimits, cursors: Cursors | None = None, *, count_s: float = _COUNT_S) -> None:
+    def __init__(
+        self,
+        limits: ListingLimits,
+        cursors: Cursors | None = None,
+        *,
+        count_s: float = _COUNT_S,
+        within_s: float = _WITHIN_S,
+    ) -> None:
         self._limits = limits
         self._cursors = cursors or Cursors()
         self._count_s = count_s
+        self._within_s = within_s
         self._large: Counter[int] = Counter()
 
     async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
@@ -116,9 +126,14 @@ class Listings:
         Raises TooManyEntries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, BucketListingDenied,
         StorageError.
         """
-        if wanted.is_by_name and place.file_system.traits.lists_in_order:
-            return await self._in_store_order(caller, place, wanted)
-        return await self._sorted(caller, place, wanted)
+        is_served_in_order = wanted.is_by_name and place.file_system.traits.lists_in_order
+        try:
+            async with asyncio.timeout(self._within_s):
+                if is_served_in_order:
+                    return await self._in_store_order(caller, place, wanted)
+                return await self._sorted(caller, place, wanted)
+        except TimeoutError:
+            raise StorageUnavailable("The store lists the directory too slowly to reach that page.") from None
 
     async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
         start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)

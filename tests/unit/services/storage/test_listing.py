@@ -149,6 +149,15 @@ class TestStoreOrder:
         with pytest.raises(StorageError):
             await page_of(directory, PageWanted(1, 2500))
 
+    @pytest.mark.storage(9)
+    @pytest.mark.parametrize("wanted", [PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE)])
+    async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageWanted) -> None:
+        directory = LongDirectory(10**9)
+        directory.late_after = 3
+        async with asyncio.timeout(30):
+            with pytest.raises(StorageUnavailable, match="too slowly"):
+                await page_of(directory, wanted, Listings(ListingLimits(), within_s=0.05))
+
     @pytest.mark.parametrize(
         ("entries", "limit", "size", "total", "is_exact", "next_number"),
         [
