@@ -1,11 +1,16 @@
 """mkdir, touch, save (Contract storage 6)."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.api.driving import open_api
 from tests.api.storage.conftest import Files, storage_settings
+from tests.fakes.storage import MemoryFileSystem, MemoryStorage
+
+from queryserver.domain.files import FileStatus, Scheme, StorageUser
+from queryserver.interfaces.storage import PIECE_BYTES
 
 
 @pytest.fixture
@@ -196,3 +201,41 @@ async def test_no_change_takes_dots(ana, path):
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_path"), call
     seen = await ana.get("storage/trash/path", path=path)
     assert (seen.status_code, seen.json()["code"]) == (400, "invalid_path")
+
+
+class _Measured(MemoryFileSystem):
+    """Remembers the pieces that writes got."""
+
+    def __init__(self) -> None:
+        super().__init__(Scheme.FILE, containers=["area"])
+        self.pieces: list[int] = []
+
+    def as_user(self, user: StorageUser) -> MemoryStorage:
+        return _MeasuredStorage(self, user)
+
+
+class _MeasuredStorage(MemoryStorage):
+    def __init__(self, store: _Measured, user: StorageUser) -> None:
+        super().__init__(store.tree, user, store.traits)
+        self._pieces = store.pieces
+
+    async def write(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
+        async def measured() -> AsyncIterator[bytes]:
+            async for piece in body:
+                self._pieces.append(len(piece))
+                yield piece
+
+        return await super().write(path, measured(), overwrite=overwrite, size_bytes=size_bytes)
+
+
+@pytest.mark.storage(59)
+async def test_long_text_reaches_the_store_in_the_pieces_of_streams(tmp_path: Path, database_dsn: str):
+    store = _Measured()
+    store.tree.put("area/text", b"old")
+    async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
+        ana = await api.user("ana")
+        saved = await ana.post_json("storage/save", path="file:///area/text", contents="x" * (2 * PIECE_BYTES + 1))
+        assert saved.status_code == 200
+    assert store.pieces == [PIECE_BYTES, PIECE_BYTES, 1]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from queryserver.domain.errors import NotADirectory, NotAFile, PathExists, PathNotFound
 from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
-from queryserver.interfaces.storage import Storage
+from queryserver.interfaces.storage import PIECE_BYTES, Storage
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.stores import Caller, Place, Stores
@@ -82,5 +82,6 @@ def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
 
 
 async def _body(content: bytes) -> AsyncIterator[bytes]:
-    if content:
-        yield content
+    """In pieces, as stores want it."""
+    for start in range(0, len(content), PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]

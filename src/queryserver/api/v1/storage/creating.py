@@ -1,8 +1,11 @@
 """mkdir, touch, save, and their other names (Contract storage 6)."""
 
+from functools import partial
+
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
+from queryserver.api.dependencies import parsed_aside
 from queryserver.api.v1.storage.calls import MIB, StorageCall, StorageRoute
 from queryserver.domain.errors import PayloadTooLarge
 from queryserver.domain.files import StoragePath
@@ -101,7 +104,10 @@ async def save(call: StorageCall) -> Response:
     """Replace the content of a file in one step. Contract storage 6."""
     asked = call.read(SaveRequest)
     path = call.services.storage.stores.path(asked.path)
-    content = encoded(asked.contents, asked.encoding)
+    # Some encodings take a thread's time for megabytes.
+    content, _ = await parsed_aside(
+        call.services, partial(encoded, asked.contents, asked.encoding), len(asked.contents)
+    )
     if len(content) > _MAX_TEXT_BYTES:
         raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")
     saved = await call.services.storage.creations.save(call.caller, path, content)
