@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,7 +21,7 @@ from queryserver.db.storage_transfers import StorageTransfers
 from queryserver.db.storage_uploads import DatabaseUnfinishedWrites
 from queryserver.domain.errors import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
-from queryserver.domain.transfers import Transfer, TransferKind, TransferState
+from queryserver.domain.transfers import KeyState, Transfer, TransferKey, TransferKind, TransferState
 from queryserver.domain.user import User
 from queryserver.logs.audit import AUDIT_LOGGER
 from queryserver.logs.lines import FIELDS
@@ -304,6 +306,34 @@ async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path,
             again = await heir.post("storage/rename", **asked)
             assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
             assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
+
+
+@pytest.mark.storage(65)
+async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(
+    ana: Caller, world: World
+) -> None:
+    """A young file of a reserved name may be a living upload; it becomes old without being written."""
+    place = world.place(Scheme.FILE)
+    place.put(d__a=b"a", e=None)
+    left = place.directory / "e" / f"._qs_upload_{'0' * 32}"
+    left.write_bytes(b"half")
+    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
+    stores, records = world.api.services.storage.stores, StorageTransfers(world.api.database)
+    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
+    claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
+    assert claimed is not None
+    made = TransferKey.of(0, "", await source.storage.stat(source.path.path), KeyState.COPIED)
+    assert await records.add_keys(claimed.lease, [made])
+    asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
+    early = await ana.post("storage/copy", **asked)
+    assert (early.status_code, early.json()["code"]) == (409, "operation_in_progress")
+    os.utime(left, (time.time() - 100,) * 2)
+    await forget_leases(world)
+    again = await ana.post("storage/copy", **asked)
+    assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
+    assert place.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
 
 
 async def test_an_operation_whose_process_is_gone_has_failed(ana: Caller, world: World) -> None:

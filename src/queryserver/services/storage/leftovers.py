@@ -11,7 +11,13 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError, StorageNotConfigured
+from queryserver.domain.errors import (
+    DatabaseUnavailable,
+    DirectoryNotEmpty,
+    QueryServerError,
+    StorageError,
+    StorageNotConfigured,
+)
 from queryserver.domain.files import StoragePath
 from queryserver.interfaces.storage import UnseenUploads
 from queryserver.interfaces.storage_uploads import PartUpload, PartUploads, UnfinishedWrite, UnfinishedWrites
@@ -46,8 +52,8 @@ class Leftovers:
         await self.begin(write_id, caller, path)
         try:
             yield
-        except StorageError:
-            # The store failed and may have kept what it was told to remove.
+        except (StorageError, DirectoryNotEmpty):
+            # The store failed, or something came between: it may have kept what it was told to remove.
             raise
         except QueryServerError:
             await self.end(write_id)
