@@ -1,10 +1,17 @@
 """chmod, chown and replication on the local root (Contract storage 6)."""
 
 import json
+from pathlib import Path
 
 import pytest
-from tests.api.storage.conftest import Files
+from tests.api.driving import open_api
+from tests.api.storage.conftest import Files, storage_settings
+from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
+from tests.fakes.storage_faults import FaultyFileSystem
 
+from queryserver.domain.errors import PermissionDenied
+from queryserver.domain.files import Scheme
+from queryserver.interfaces.storage import StorageTraits
 from queryserver.services.storage import attributes
 
 
@@ -116,3 +123,20 @@ async def test_many_are_changed_at_once(ana, files, place):
     assert (answer.status_code, body["code"]) == (404, "partial_failure")
     assert body["results"][paths[0]] == {"status": 0, "path": paths[0], "mode": "100600"}
     assert body["results"][paths[1]]["code"] == "path_not_found"
+
+
+async def test_a_refusal_in_a_tree_does_not_stop_the_rest_and_is_told(tmp_path: Path, database_dsn: str):
+    traits = StorageTraits(lists_in_order=True, acts_as_user=True, changes_modes_of_trees=True)
+    inner = MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS)
+    for name in "abcd":
+        inner.tree.put(f"tree/{name}", b"x")
+    store = FaultyFileSystem(inner)
+    store.failures["set_permissions"] = lambda _, path: PermissionDenied("Not yours.") if path == "tree/b" else None
+    async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.HDFS: lambda _: store}) as api:
+        ana = await api.user("ana")
+        answer = await ana.post("storage/chmod", path="/tree", mode="700", recursive="true")
+        body = answer.json()
+        assert (answer.status_code, body["code"]) == (403, "permission_denied")
+        assert body["details"] == {"changed": 4, "failed": 1}
+    modes = {path: entry.permissions for path, entry in inner.tree.entries.items() if path.startswith("tree")}
+    assert {path for path, mode in modes.items() if mode == 0o700} == {"tree", "tree/a", "tree/c", "tree/d"}

@@ -83,10 +83,19 @@ class Joining:
         return await self.own(caller, client_uuid)
 
     async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Keep what an upload became. Raises PartConflict when the claim on it was lost."""
-        if not await self._records.finished(upload.id, claimant, entry):
+        """Keep what an upload became. Raises PartConflict when the claim on it was lost.
+
+        Tries again while the database is out of reach: the parts are gone, and nobody else knows of the file.
+        """
+        if not await self._finished(upload.id, claimant, entry):
             raise PartConflict("Another call took over this upload.")
         await self._leftovers.end(upload.id)
+
+    async def _finished(self, upload_id: UUID, claimant: UUID, entry: FileStatus) -> bool:
+        async for _ in attempts(_CLAIM_WAIT_S):
+            with suppress(DatabaseUnavailable):
+                return await self._records.finished(upload_id, claimant, entry)
+        raise DatabaseUnavailable
 
     async def give_up(self, upload: PartUpload, error: QueryServerError) -> None:
         """Forget an upload that was to be done at once and failed: its client begins anew."""
