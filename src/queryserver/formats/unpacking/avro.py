@@ -161,11 +161,15 @@ def _snappy(block: bytes) -> bytes:
 
 
 def _zstandard(block: bytes) -> bytes:
+    made, piece = bytearray(), bytearray(OUTPUT_BYTES)
     try:
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            return _bounded(stream.read(MAX_BLOCK_BYTES + 1))
+            # Not `read`: Arrow never frees what it had read when the data turn out to be broken.
+            while len(made) <= MAX_BLOCK_BYTES and (size := stream.readinto(piece)):
+                made += piece[:size]
     except (pa.ArrowException, OSError):
         raise _broken() from None
+    return _bounded(bytes(made))
 
 
 def _bounded(unpacked: bytes) -> bytes:

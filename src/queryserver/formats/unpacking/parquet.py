@@ -28,7 +28,7 @@ def parquet_lines(file: IOBase) -> Iterator[bytes]:
     """
     try:
         yield from _lines(file)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+    except pa.ArrowException as error:
         raise DecompressionFailed(f"The parquet data cannot be read: {_first_line(error)}") from None
     except (OSError, OverflowError, ValueError):
         raise DecompressionFailed("The parquet data are broken.") from None
