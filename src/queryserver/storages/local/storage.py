@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from queryserver.domain.errors import QueryServerError
 from queryserver.domain.files import ContentSummary, FileStatus
-from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StoredPart
+from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
 from queryserver.storages.local import parts, sweeping
 from queryserver.storages.local.access import AccessMap
 from queryserver.storages.local.deleting import Deletion
@@ -39,6 +39,10 @@ class Incoming(Protocol[Ended_co]):
     def abandon(self) -> None:
         """Leave nothing behind. After `commit` nothing happens."""
         ...
+
+
+# A hundred readers at a time hold a few of these each.
+_READ_BYTES = 256 * 1024
 
 
 class LocalStorage:
@@ -76,10 +80,10 @@ class LocalStorage:
         """See the Protocol."""
         await self._enter(path)
         download = Download(self._tree, path, version)
-        left = PIECE_BYTES if length is None else length
+        left = _READ_BYTES if length is None else length
         try:
             # Asked for even if nothing is wanted: a missing file is told.
-            while piece := await self._threads.run(download.read, offset, min(left, PIECE_BYTES)):
+            while piece := await self._threads.run(download.read, offset, min(left, _READ_BYTES)):
                 offset += len(piece)
                 if length is not None:
                     left -= len(piece)

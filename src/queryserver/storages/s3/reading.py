@@ -6,11 +6,13 @@ from typing import Any
 
 from queryserver.domain.errors import NotAFile, PathNotFound, StorageError
 from queryserver.domain.files import FileStatus
-from queryserver.interfaces.storage import PIECE_BYTES
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.errors import PastTheEnd, s3_errors
 from queryserver.storages.s3.objects import Objects
 from queryserver.storages.s3.places import Place
+
+# Larger pieces make a download no faster, but a hundred of them take a hundred times the memory.
+_READ_BYTES = 128 * 1024
 
 
 class Reading:
@@ -56,4 +58,4 @@ class Reading:
     async def _piece(self, place: Place, body: Any) -> bytes:
         with s3_errors(place.label):
             async with asyncio.timeout(self._connection.options.timeout_s):
-                return await body.read(PIECE_BYTES)
+                return await body.read(_READ_BYTES)
