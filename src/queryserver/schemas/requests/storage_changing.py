@@ -1,7 +1,7 @@
 """Fields of the storage calls that make, mark and delete entries (Contract storage 6, 7.7, 8)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -24,9 +24,10 @@ class NewEntryRequest(StorageFields):
     name: Text | None = None
 
 
-class NamedEntryRequest(NewEntryRequest):
+class NamedEntryRequest(StorageFields):
     """Fields of create/directory and create/file."""
 
+    path: Text
     name: Text
 
 
@@ -53,7 +54,7 @@ class OptionalPathRequest(StorageFields):
 class ReplicationRequest(StorageFields):
     """Fields of set_replication and replication."""
 
-    SYNONYMS: ClassVar[Mapping[str, tuple[str, ...]]] = {"path": ("path", "src_path")}
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"path": ("path", "src_path")}
 
     path: Text
     replication_factor: Annotated[int, Whole(1, 512)]

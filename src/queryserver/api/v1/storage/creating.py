@@ -29,13 +29,13 @@ saving = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=SaveR
 _FAILURES = failures(400, 403, 404, 409, 413, 415, 501, 502)
 
 
-async def _mkdir(call: StorageCall, asked: NewEntryRequest) -> Response:
+async def _mkdir(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
     path = _target(call, asked, is_directory=True)
     made = await call.services.storage.creations.mkdir(call.caller, path)
     return answer(wire.PathResponse(status=0, path=str(made)), status=201)
 
 
-async def _touch(call: StorageCall, asked: NewEntryRequest) -> Response:
+async def _touch(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
     path = _target(call, asked, is_directory=False)
     made = await call.services.storage.creations.touch(call.caller, path)
     return answer(wire.PathResponse(status=0, path=str(made)), status=201)
@@ -114,7 +114,7 @@ async def save(call: StorageCall) -> Response:
     return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
 
-def _target(call: StorageCall, asked: NewEntryRequest, *, is_directory: bool) -> StoragePath:
+def _target(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> StoragePath:
     path = call.services.storage.stores.path(asked.path)
     if asked.name is None:
         return path
