@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from queryserver.container.storages import abfs, file, hdfs, ofs, s3a
 from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
@@ -43,15 +44,38 @@ _UNPACKING_THREADS = 4
 
 Builder = Callable[[Settings], FileSystem | None]
 
-BUILDERS: Mapping[Scheme, Builder] = MappingProxyType(
+_CONFIGURED: Mapping[Scheme, Callable[[Settings], object]] = MappingProxyType(
     {
-        Scheme.HDFS: hdfs.build,
-        Scheme.OFS: ofs.build,
-        Scheme.S3A: s3a.build,
-        Scheme.FILE: file.build,
-        Scheme.ABFS: abfs.build,
+        Scheme.HDFS: lambda settings: settings.hadoop.hdfs_clusters,
+        Scheme.S3A: lambda settings: settings.aws.aws_accounts,
+        Scheme.ABFS: lambda settings: settings.azure.abfs_clusters or settings.azure.adls_clusters,
+        Scheme.OFS: lambda settings: settings.desktop.ozone,
+        Scheme.FILE: lambda settings: settings.filebrowser.local_root,
     }
 )
+
+
+def _builder(scheme: Scheme) -> Builder:
+    """The module of a store, and the driver that it needs, are imported only when the settings have the store."""
+
+    def build(settings: Settings) -> FileSystem | None:
+        if not _CONFIGURED[scheme](settings):
+            return None
+        module = cast("_Module", import_module(f"queryserver.container.storages.{scheme}"))
+        return module.build(settings)
+
+    return build
+
+
+class _Module(Protocol):
+    """One of the folder `storages`."""
+
+    def build(self, settings: Settings) -> FileSystem | None:
+        """The store. Raises ConfigurationError."""
+        ...
+
+
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: _builder(scheme) for scheme in Scheme})
 """What makes the store of a scheme; None when the settings have none."""
 
 
