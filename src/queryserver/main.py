@@ -1,6 +1,7 @@
 """The web server: settings in, a serving process out. Nothing happens at import time."""
 
 import asyncio
+import ctypes
 import gc
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -34,6 +35,7 @@ _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 # Calls make little that only the search for cycles can free: by default it would run at every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
+_M_ARENA_MAX = -8  # malloc.h of glibc
 
 
 class _Server(uvicorn.Server):
@@ -87,6 +89,7 @@ def _cors(desktop: DesktopSettings) -> CorsPolicy:
 
 def create_worker_app() -> ASGIApp:
     """The application of one of several worker processes: its settings come from the environment."""
+    _use_one_heap()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
     return create_app(settings)
@@ -122,6 +125,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
+    _use_one_heap()
     if not embedded and not settings.desktop.database.embedded:
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
@@ -178,6 +182,18 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
     if auto_migrate or settings.desktop.database.auto_migrate:
         await migrate(dsn)
     await require_newest(dsn)
+
+
+def _use_one_heap() -> None:
+    """Let all threads take memory from one heap. To be called before they begin.
+
+    glibc gives each thread a heap of its own, up to eight for each core, and gives little of them back: the pieces of a
+    hundred downloads at once, which wander through a dozen threads, cost three times their size. Without glibc nothing
+    happens.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_ARENA_MAX, 1)
 
 
 def _settle_memory() -> None:
