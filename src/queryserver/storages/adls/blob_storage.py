@@ -59,7 +59,7 @@ class FlatStorage:
                     async for batch in batches:
                         yield batch
             except AzureFailure as failure:
-                if failure.status == 403:
+                if failure.is_denial:
                     raise BucketListingDenied("the account refuses it.") from None
                 raise
 

@@ -63,7 +63,7 @@ class HierarchicalStorage:
                     async for batch in batches:
                         yield batch
             except AzureFailure as failure:
-                if failure.status == 403:
+                if failure.is_denial:
                     raise BucketListingDenied("the account refuses it.") from None
                 raise
 

@@ -35,6 +35,7 @@ _EXISTS = frozenset(
         "ResourceAlreadyExists",
     }
 )
+_BAD_LOGIN = ("AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation")
 _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     **dict.fromkeys(_NOT_FOUND, (PathNotFound, "{path} does not exist.")),
     **dict.fromkeys(_EXISTS, (PathExists, "{path} exists.")),
@@ -51,9 +52,8 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     "InvalidFlushPosition": (VerificationFailed, "The store holds other bytes than were sent."),
     "Md5Mismatch": (VerificationFailed, "The store holds other bytes than were sent."),
     "InvalidResourceName": (InvalidName, "The store does not take the name {path}."),
-    "AuthenticationFailed": (StorageError, "The store refuses the credentials of this service."),
-    "InvalidAuthenticationInfo": (StorageError, "The store refuses the credentials of this service."),
-    "NoAuthenticationInformation": (StorageError, "The store refuses the credentials of this service."),
+    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
+    **dict.fromkeys(_BAD_LOGIN, (StorageError, "The store refuses the credentials of this service.")),
     "QuotaExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "AccountCapacityExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "InsufficientStorage": (StorageFull, "The store has no room left."),
@@ -63,7 +63,6 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     UNREACHABLE: (StorageUnavailable, "The store cannot be reached."),
 }
 _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
-    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
     401: (StorageError, "The store refuses the credentials of this service."),
     403: (PermissionDenied, "The store refuses access to {path}."),
     404: (PathNotFound, "{path} does not exist."),
@@ -90,6 +89,11 @@ class AzureFailure(Exception):
     def is_missing(self) -> bool:
         """Whether it says that there is no such thing."""
         return self.code in _NOT_FOUND or (self.status == 404 and not self.code)
+
+    @property
+    def is_denial(self) -> bool:
+        """Whether the login is good and lacks a right."""
+        return self.status == 403 and self.code not in _BAD_LOGIN
 
     @property
     def is_taken(self) -> bool:
