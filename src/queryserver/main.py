@@ -89,7 +89,7 @@ def _cors(desktop: DesktopSettings) -> CorsPolicy:
 
 def create_worker_app() -> ASGIApp:
     """The application of one of several worker processes: its settings come from the environment."""
-    _use_one_heap()
+    use_one_heap()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
     return create_app(settings)
@@ -125,7 +125,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
-    _use_one_heap()
+    use_one_heap()
     if not embedded and not settings.desktop.database.embedded:
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
@@ -184,7 +184,7 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
     await require_newest(dsn)
 
 
-def _use_one_heap() -> None:
+def use_one_heap() -> None:
     """Let all threads take memory from one heap. To be called before they begin.
 
     glibc gives each thread a heap of its own, up to eight for each core, and gives little of them back: the pieces of a

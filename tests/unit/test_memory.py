@@ -1,0 +1,38 @@
+"""How the process takes memory from the system."""
+
+import subprocess
+import sys
+
+import pytest
+
+# The C library tells of its heaps in XML, on the output here.
+_THREADS_THAT_ALLOCATE = """
+import ctypes, sys, threading
+from queryserver.main import use_one_heap
+if sys.argv[1] == "one":
+    use_one_heap()
+ready = threading.Barrier(9)
+def work():
+    kept = [bytes(1000) for _ in range(1000)]
+    ready.wait()
+for _ in range(8):
+    threading.Thread(target=work).start()
+ready.wait()
+library = ctypes.CDLL(None)
+library.fdopen.restype = ctypes.c_void_p
+out = library.fdopen(1, b"w")
+library.malloc_info(0, ctypes.c_void_p(out))
+library.fflush(ctypes.c_void_p(out))
+"""
+
+
+def _heaps(how: str) -> int:
+    command = [sys.executable, "-c", _THREADS_THAT_ALLOCATE, how]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return told.count("<heap nr=")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="heaps of threads are glibc's")
+def test_threads_share_one_heap() -> None:
+    assert _heaps("one") < _heaps("each")
+    assert _heaps("one") <= 2
