@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 from tests.contract.storage_basis import MIB, body, content, names, put
@@ -30,6 +31,8 @@ USER = StorageUser("alice")
 
 class AzureFaults:
     """Inherited for each kind of account, with the fixtures `server` (host, port) and `account`."""
+
+    of_a_wrong_key: ClassVar[type[QueryServerError]] = StorageError
 
     container = "faults"
 
@@ -66,11 +69,11 @@ class AzureFaults:
     def path(self, name: str) -> str:
         return f"{self.container}/work/{name}"
 
-    async def test_a_wrong_key_is_a_failure_of_ours(self, account: AzureAccount, storage: Storage) -> None:
+    async def test_a_wrong_key_is_told_as_such(self, account: AzureAccount, storage: Storage) -> None:
         wrong = AdlsFileSystem(changed(account, credential=SharedKey("someone", WRONG_KEY)))
         stranger = wrong.as_user(USER)
         for call in (stranger.stat(self.path("x")), put(stranger, self.path("x")), names(stranger, "")):
-            with pytest.raises(StorageError) as told:
+            with pytest.raises(self.of_a_wrong_key) as told:
                 await call
             tidy(told.value)
         await wrong.close()

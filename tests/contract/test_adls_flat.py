@@ -17,7 +17,6 @@ from queryserver.domain.errors import (
     ChangedMeanwhile,
     PathExists,
     PermissionDenied,
-    StorageError,
     UploadAborted,
 )
 from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SasToken, SharedKey
@@ -45,6 +44,9 @@ def flat_account(port: int) -> AzureAccount:
 
 
 class TestFlatFaults(AzureFaults):
+    # Azurite calls it a lack of rights; the public service calls it a bad login.
+    of_a_wrong_key = PermissionDenied
+
     container = "flat-faults"
 
     @pytest.fixture
@@ -101,11 +103,11 @@ async def test_a_shared_access_signature_is_enough(account, storage):
 
 
 @pytest.mark.security("S13")
-async def test_a_signature_that_has_ended_is_a_failure_of_ours_and_is_not_told(account, storage):
+async def test_a_signature_that_has_ended_is_a_denial_to_azurite_and_is_not_told(account, storage):
     token = shared_access(permissions="rwdlac", ends_in=timedelta(hours=-1))
     ended = AdlsFileSystem(changed(account, credential=token))
     for call in (ended.as_user(USER).stat("flat/work"), put(ended.as_user(USER), "flat/work/x")):
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(PermissionDenied) as told:
             await call
         tidy(told.value)
         assert token.token not in repr(told.value.__cause__)
