@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ import pytest
 from tests.api.driving import Caller
 
 _numbers = count(1)
-_STRANGE = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[y]&=+;,$!", "c..d", "plus+sign")
+STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[y]&=+;,$!", "c..d", "plus+sign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 class EverywhereContract:
     """Give the fixture `world`."""
 
+    strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
+
     @pytest.fixture
     async def place(self, world: World) -> Place:
         place = Place(world, f"{world.root}/p{next(_numbers)}-{uuid4().hex[:8]}")
@@ -111,10 +113,10 @@ class EverywhereContract:
     @pytest.mark.storage(17)
     @pytest.mark.security("S3")
     async def test_strange_names_survive_every_call(self, place):
-        for name in _STRANGE:
+        for name in self.strange_names:
             assert (await place.put(name, name.encode())).status_code == 201, name
-        assert sorted(await place.names()) == sorted(_STRANGE)
-        for name in _STRANGE:
+        assert sorted(await place.names()) == sorted(self.strange_names)
+        for name in self.strange_names:
             assert await place.content(name) == name.encode()
             seen = await place.form("view", name, query="?mode=text")
             assert (seen.json()["contents"], seen.json()["filename"]) == (name, name)

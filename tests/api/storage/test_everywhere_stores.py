@@ -5,11 +5,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.api.driving import Api, open_api
+from tests.api.driving import Api, open_api, sign_in
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.everywhere import EverywhereContract, World
+from tests.api.storage.everywhere import STRANGE_NAMES, EverywhereContract, World
 from tests.engines import azurite as emulator
 from tests.engines.hdfs import SERVICE_USER, HdfsCluster
+from tests.engines.ozone import SERVICE_USER as OZONE_USER
+from tests.engines.ozone import OzoneGateway
 from tests.engines.servers import HttpAddress
 from tests.engines.standin_dfs import dfs_server
 from tests.engines.versitygw import S3Address
@@ -21,11 +23,16 @@ Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
 
 @pytest.fixture(scope="module")
 def with_tables(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> Opener:
-    """Opens an application with the tables of a store."""
+    """Opens an application with the tables of a store; `ozone` is a table of another one."""
 
     def opened(tables: Mapping[str, Any]) -> AbstractAsyncContextManager[Api]:
         directory = tmp_path_factory.mktemp("store")
-        return open_api(storage_settings(directory, shared_database_dsn, tables=tables, allow_bucket_creation=True))
+        tables = dict(tables)
+        ozone = tables.pop("ozone", None)
+        settings = storage_settings(
+            directory, shared_database_dsn, ozone=ozone, tables=tables, allow_bucket_creation=True
+        )
+        return open_api(settings)
 
     return opened
 
@@ -110,6 +117,19 @@ async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
             yield World(await api.user("ana"), await _with_bucket(api, "abfs"), modes=True, owners=True)
 
 
+@pytest.fixture(scope="module")
+async def ozone_world(ozone_gateway: OzoneGateway, with_tables: Opener) -> AsyncIterator[World]:
+    table = {
+        "fs_defaultfs": "ofs://om",
+        "webhdfs_url": ozone_gateway.webhdfs_url,
+        "service_user": OZONE_USER,
+    }
+    async with with_tables({"ozone": {"default": table}}) as api:
+        # The gateway knows its own users; the volume of the tests belongs to this one.
+        user = await sign_in(api, "alice", admin=False, groups=())
+        yield World(user, "ofs://om/tests/one", summary=True, copies_as_text=True)
+
+
 @pytest.mark.engine("hdfs")
 class TestWebHdfs(EverywhereContract):
     @pytest.fixture
@@ -117,6 +137,7 @@ class TestWebHdfs(EverywhereContract):
         return webhdfs_world
 
 
+@pytest.mark.engine("hdfs")
 @pytest.mark.engine("httpfs")
 class TestHttpFs(EverywhereContract):
     @pytest.fixture
@@ -136,6 +157,16 @@ class TestFlatAzure(EverywhereContract):
     @pytest.fixture
     def world(self, flat_world: World) -> World:
         return flat_world
+
+
+@pytest.mark.engine("ozone")
+class TestOzone(EverywhereContract):
+    # Its gateway takes & < > ' " of a rename's target for characters of XML.
+    strange_names = tuple(name for name in STRANGE_NAMES if not set("&<>'\"") & set(name))
+
+    @pytest.fixture
+    def world(self, ozone_world: World) -> World:
+        return ozone_world
 
 
 class TestHierarchicalAzure(EverywhereContract):
