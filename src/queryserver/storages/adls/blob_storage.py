@@ -1,19 +1,17 @@
 """The Storage over a flat account: folders are marked blobs, nothing is renamed."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 from queryserver.domain.errors import (
-    BucketListingDenied,
     DirectoryNotEmpty,
     NotAFile,
     PathExists,
     RootNotAllowed,
 )
 from queryserver.domain.files import FileStatus
-from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
-from queryserver.storages.adls import entries
+from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
 from queryserver.storages.adls.blob_tree import FlatTree
@@ -21,11 +19,12 @@ from queryserver.storages.adls.blob_uploads import FlatUploads
 from queryserver.storages.adls.containers import make_container
 from queryserver.storages.adls.errors import AzureFailure, azure_errors
 from queryserver.storages.adls.http import AzureClient
+from queryserver.storages.adls.looking import Looking
 from queryserver.storages.adls.places import file_place, place_of, unfinished
 from queryserver.storages.adls.transfers import Reader, same_size
 
 
-class FlatStorage:
+class FlatStorage(Looking):
     """See the Protocol. The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
@@ -33,47 +32,8 @@ class FlatStorage:
         self._calls = BlobCalls(client)
         self._tree = FlatTree(self._calls)
         self._reader = Reader(client, self._tree.find, is_folder)
+        super().__init__(self._tree, self._reader)
         self._uploads = FlatUploads(self._calls, self._tree, self._reader, account.block_bytes)
-
-    async def stat(self, path: str) -> FileStatus:
-        """See the Protocol."""
-        place = place_of(path)
-        if place is None:
-            return entries.directory("")
-        with azure_errors(path):
-            return await self._tree.find(place)
-
-    async def list_directory(
-        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
-    ) -> AsyncGenerator[Batch]:
-        """See the Protocol. Folders come where their marks stand: not in the order of names."""
-        place = place_of(path)
-        with azure_errors(path):
-            if place is not None:
-                async with aclosing(self._tree.list_folder(place, cursor, batch_size)) as batches:
-                    async for batch in batches:
-                        yield batch
-                return
-            try:
-                async with aclosing(self._tree.list_containers(cursor, batch_size)) as batches:
-                    async for batch in batches:
-                        yield batch
-            except AzureFailure as failure:
-                if failure.is_denial:
-                    raise BucketListingDenied("the account refuses it.") from None
-                raise
-
-    async def read(
-        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
-    ) -> AsyncGenerator[bytes]:
-        """See the Protocol."""
-        place = place_of(path)
-        if place is None or place.is_container:
-            raise NotAFile("A container is not a file.")
-        with azure_errors(path):
-            async with aclosing(self._reader.read(place, offset, length, version)) as pieces:
-                async for piece in pieces:
-                    yield piece
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None

@@ -120,7 +120,7 @@ class FlatTree:
             if cursor is None:
                 return
 
-    async def list_folder(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+    async def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         """Raises NotADirectory, PathNotFound."""
         prefix = f"{place.key}/" if place.key else ""
         is_known = cursor is not None

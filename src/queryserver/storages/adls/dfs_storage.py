@@ -1,11 +1,10 @@
 """The Storage over a hierarchical account: directories, permissions and owners of its own, renames in one step."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 from queryserver.domain.errors import (
-    BucketListingDenied,
     DirectoryNotEmpty,
     NotADirectory,
     NotAFile,
@@ -14,8 +13,7 @@ from queryserver.domain.errors import (
     TargetInsideSource,
 )
 from queryserver.domain.files import FileStatus
-from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
-from queryserver.storages.adls import entries
+from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.containers import make_container
 from queryserver.storages.adls.dfs_calls import DfsCalls, is_directory
@@ -23,13 +21,14 @@ from queryserver.storages.adls.dfs_tree import HierarchicalTree
 from queryserver.storages.adls.dfs_uploads import HierarchicalUploads
 from queryserver.storages.adls.errors import AzureFailure, azure_errors
 from queryserver.storages.adls.http import AzureClient
+from queryserver.storages.adls.looking import Looking
 from queryserver.storages.adls.places import AzurePlace, file_place, place_of, unfinished
 from queryserver.storages.adls.transfers import Reader, same_size
 
 _DIRECTORY = 0o777
 
 
-class HierarchicalStorage:
+class HierarchicalStorage(Looking):
     """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
@@ -37,47 +36,8 @@ class HierarchicalStorage:
         self._calls = DfsCalls(client)
         self._tree = HierarchicalTree(self._calls)
         self._reader = Reader(client, self._tree.find, is_directory)
+        super().__init__(self._tree, self._reader)
         self._uploads = HierarchicalUploads(self._calls, self._tree, account)
-
-    async def stat(self, path: str) -> FileStatus:
-        """See the Protocol."""
-        place = place_of(path)
-        if place is None:
-            return entries.directory("")
-        with azure_errors(path):
-            return await self._tree.find(place)
-
-    async def list_directory(
-        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
-    ) -> AsyncGenerator[Batch]:
-        """See the Protocol."""
-        place = place_of(path)
-        with azure_errors(path):
-            if place is not None:
-                async with aclosing(self._tree.list_directory(place, cursor, batch_size)) as batches:
-                    async for batch in batches:
-                        yield batch
-                return
-            try:
-                async with aclosing(self._tree.list_containers(cursor, batch_size)) as batches:
-                    async for batch in batches:
-                        yield batch
-            except AzureFailure as failure:
-                if failure.is_denial:
-                    raise BucketListingDenied("the account refuses it.") from None
-                raise
-
-    async def read(
-        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
-    ) -> AsyncGenerator[bytes]:
-        """See the Protocol."""
-        place = place_of(path)
-        if place is None or place.is_container:
-            raise NotAFile("A container is not a file.")
-        with azure_errors(path):
-            async with aclosing(self._reader.read(place, offset, length, version)) as pieces:
-                async for piece in pieces:
-                    yield piece
 
     async def write(
         self,
