@@ -7,7 +7,7 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-_READ_BYTES = 1024 * 1024
+_READ_BYTES = 256 * 1024
 _KEEPALIVE_S = 5.0
 
 

@@ -15,7 +15,7 @@ from queryserver.storages.webhdfs.gateway import Call, Gateway, encoded
 from queryserver.storages.webhdfs.listing import ListingScanner
 from queryserver.storages.webhdfs.statuses import file_status
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 128 * 1024
 """Pieces of this size cost the layers above little, and hold up nobody."""
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
