@@ -7,26 +7,28 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-_READ_BYTES = 256 * 1024
+from queryserver.storages.read_sizes import ReadSizes
+
 _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """As its base, HTTP/1.1 without proxies, with pieces of up to 1 MiB."""
+    """As its base, HTTP/1.1 without proxies, with pieces as large as `sizes` says."""
 
-    def __init__(self, tls: ssl.SSLContext | bool, *, max_connections: int) -> None:
+    def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=httpx.create_ssl_context(verify=tls, trust_env=False),
             max_connections=max_connections,
             max_keepalive_connections=max_connections,
             keepalive_expiry=_KEEPALIVE_S,
-            network_backend=_Network(),
+            network_backend=_Network(sizes),
         )
 
 
 class _Network(httpcore.AsyncNetworkBackend):
-    def __init__(self) -> None:
+    def __init__(self, sizes: ReadSizes) -> None:
+        self._sizes = sizes
         # Its type is left open where anyio is not installed; httpx itself needs it.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
@@ -38,18 +40,19 @@ class _Network(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._network.connect_tcp(host, port, timeout, local_address, socket_options))
+        return _Stream(await self._network.connect_tcp(host, port, timeout, local_address, socket_options), self._sizes)
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, sizes: ReadSizes) -> None:
         self._stream = stream
+        self._sizes = sizes
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._stream.read(max(max_bytes, _READ_BYTES), timeout)
+        return await self._stream.read(max(max_bytes, self._sizes.piece_bytes), timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._stream.write(buffer, timeout)
@@ -63,7 +66,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._sizes)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

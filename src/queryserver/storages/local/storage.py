@@ -1,6 +1,7 @@
 """The Storage over one directory of this machine."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Protocol, TypeVar
@@ -11,6 +12,7 @@ from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
 from queryserver.storages.local import parts, sweeping
 from queryserver.storages.local.access import AccessMap
 from queryserver.storages.local.deleting import Deletion
+from queryserver.storages.local.flushing import Flushing
 from queryserver.storages.local.listing import Listing
 from queryserver.storages.local.summing import Summation
 from queryserver.storages.local.threads import FileThreads
@@ -39,10 +41,6 @@ class Incoming(Protocol[Ended_co]):
     def abandon(self) -> None:
         """Leave nothing behind. After `commit` nothing happens."""
         ...
-
-
-# A hundred readers at a time hold a few of these each.
-_READ_BYTES = 256 * 1024
 
 
 class LocalStorage:
@@ -79,17 +77,16 @@ class LocalStorage:
     ) -> AsyncGenerator[bytes]:
         """See the Protocol."""
         await self._enter(path)
-        download = Download(self._tree, path, version)
-        left = _READ_BYTES if length is None else length
+        download, sizes = Download(self._tree, path, version), self._threads.read_sizes
+        end = sys.maxsize if length is None else offset + length
         try:
-            # Asked for even if nothing is wanted: a missing file is told.
-            while piece := await self._threads.run(download.read, offset, min(left, _READ_BYTES)):
-                offset += len(piece)
-                if length is not None:
-                    left -= len(piece)
-                yield piece
-                if not left:
-                    return
+            with sizes.reader():
+                # Asked for even if nothing is wanted: a missing file is told.
+                while piece := await self._threads.run(download.read, offset, min(end - offset, sizes.piece_bytes)):
+                    offset += len(piece)
+                    yield piece
+                    if offset == end:
+                        return
         finally:
             self._threads.start(download.close)
 
@@ -103,7 +100,9 @@ class LocalStorage:
     ) -> FileStatus:
         """See the Protocol."""
         await self._enter_to_change(path)
-        return await self._take(Upload(self._tree, path, overwrite=overwrite), body)
+        upload = Upload(self._tree, path, overwrite=overwrite)
+        flushing = Flushing(self._threads, upload.flush)
+        return await self._take(upload, flushing.while_written(body))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Of several that make one directory at a time, one succeeds."""

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
 from queryserver.domain.errors import StorageUnavailable
+from queryserver.storages.read_sizes import ReadSizes
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -19,6 +20,8 @@ class FileThreads:
 
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
+        self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
+        self.read_sizes = ReadSizes()
         self._timeout_s = timeout_s
 
     async def run(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
@@ -35,6 +38,18 @@ class FileThreads:
         while not await self.run(step):
             pass
 
+    def start_flush(self, flush: Callable[[], None]) -> Future[None]:
+        """Run a call that waits for the disk. One at a time, beside all others, which it does not hold up."""
+        return self._flushes.submit(flush)
+
+    async def ended(self, call: Future[None]) -> None:
+        """Wait for a started call. Raises what it raises."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.wrap_future(call)
+        except TimeoutError as error:
+            raise StorageUnavailable("The file system does not answer.") from error
+
     def start(self, call: Callable[[], None]) -> Future[None]:
         """Run a call that nobody waits for; closing the threads does."""
         return self._threads.submit(call)
@@ -44,5 +59,6 @@ class FileThreads:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.to_thread(self._threads.shutdown)
+                await asyncio.to_thread(self._flushes.shutdown)
         except TimeoutError as error:
             raise StorageUnavailable("The file system does not answer.") from error

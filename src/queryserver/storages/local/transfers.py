@@ -50,6 +50,18 @@ class Upload:
             write_all(self._file, piece)
             self._size_bytes += len(piece)
 
+    def flush(self) -> None:
+        """Make durable what was written so far. Other calls may go on meanwhile."""
+        with self._lock, file_errors(self._path):
+            if self._file < 0:
+                return
+            file = os.dup(self._file)
+        try:
+            with file_errors(self._path):
+                os.fsync(file)
+        finally:
+            os.close(file)
+
     def commit(self) -> FileStatus:
         """Give the file its name once its bytes are durable."""
         with self._lock, file_errors(self._path):

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from queryserver.domain.errors import NotSupported, StorageError, StorageUnavailable
+from queryserver.storages.read_sizes import ReadSizes
 from queryserver.storages.s3.errors import Meanings, s3_errors
 from queryserver.storages.s3.options import S3Options
 from queryserver.storages.s3.transport import DirectSession
@@ -20,6 +22,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _SLOWEST_BYTES_PER_S = 256 * 1024
 # Silence of the store in the middle of a call that may take long, such as the joining of parts.
 _SILENCE_S = 300.0
+_READ_BYTES = 512 * 1024
 _TRIES = 3
 _FIRST_PAUSE_S = 0.2
 
@@ -35,6 +38,7 @@ class S3Connection:
 
     def __init__(self, options: S3Options) -> None:
         self.options = options
+        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
         self._opening = asyncio.Lock()
         self._resources = AsyncExitStack()
         self._client: Any = None
@@ -125,11 +129,11 @@ class S3Connection:
             aws_access_key_id=keys.access_key_id if keys else None,
             aws_secret_access_key=keys.secret_access_key if keys else None,
             aws_session_token=(keys.session_token or None) if keys else None,
-            config=_configuration(self.options),
+            config=_configuration(self.options, self.read_sizes),
         )
 
 
-def _configuration(options: S3Options) -> AioConfig:
+def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
     return AioConfig(
         signature_version="s3v4",
         # Payloads are signed, so that a store notices every changed byte; checksums beside that cost time only.
@@ -142,7 +146,7 @@ def _configuration(options: S3Options) -> AioConfig:
         max_pool_connections=options.max_connections,
         # With keys of the settings the environment has no say, not even about the address.
         ignore_configured_endpoint_urls=options.keys is not None,
-        http_session_cls=DirectSession,
+        http_session_cls=partial(DirectSession, read_sizes),
         warm_up_loader_caches=True,
     )
 

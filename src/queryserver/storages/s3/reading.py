@@ -11,9 +11,6 @@ from queryserver.storages.s3.errors import PastTheEnd, s3_errors
 from queryserver.storages.s3.objects import Objects
 from queryserver.storages.s3.places import Place
 
-# Larger pieces make a download no faster, but a hundred of them take a hundred times the memory.
-_READ_BYTES = 128 * 1024
-
 
 class Reading:
     """Reads ranges of objects."""
@@ -58,4 +55,4 @@ class Reading:
     async def _piece(self, place: Place, body: Any) -> bytes:
         with s3_errors(place.label):
             async with asyncio.timeout(self._connection.options.timeout_s):
-                return await body.read(_READ_BYTES)
+                return await body.read(self._connection.read_sizes.piece_bytes)

@@ -51,8 +51,9 @@ class S3Storage:
     ) -> AsyncGenerator[bytes]:
         """See the Protocol."""
         place = await self._file_place(path)
-        async for piece in Reading(self._connection, self._objects).pieces(place, offset, length, version):
-            yield piece
+        with self._connection.read_sizes.reader():
+            async for piece in Reading(self._connection, self._objects).pieces(place, offset, length, version):
+                yield piece
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None

@@ -6,23 +6,28 @@ from typing import Any
 from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientResponse, ClientSession
 
-# A stream is read in pieces of about twice this size; the 64 KiB of the library cost a third of the speed.
-_READ_BUFFER_BYTES = 512 * 1024
+from queryserver.storages.read_sizes import ReadSizes
+
 _SLICE_BYTES = 512 * 1024
 
 
 class DirectSession(AIOHTTPSession):
     """The driver's HTTP session. A redirect is an answer like any other: nobody is sent elsewhere (security T8)."""
 
+    def __init__(self, read_sizes: ReadSizes, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._read_sizes = read_sizes
+
     async def _get_session(self, proxy_url: str | None) -> Any:
-        return _DirectClient(await super()._get_session(proxy_url))
+        return _DirectClient(await super()._get_session(proxy_url), self._read_sizes)
 
 
 class _DirectClient:
     """A session that was told once what to do with redirects."""
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: ClientSession, read_sizes: ReadSizes) -> None:
         self._session = session
+        self._read_sizes = read_sizes
 
     async def request(
         self,
@@ -45,7 +50,8 @@ class _DirectClient:
             proxy=proxy,
             proxy_headers=proxy_headers,
             allow_redirects=False,
-            read_bufsize=_READ_BUFFER_BYTES,
+            # About twice as much is held; the 64 KiB of the library cost a third of the speed.
+            read_bufsize=self._read_sizes.piece_bytes,
         )
 
 

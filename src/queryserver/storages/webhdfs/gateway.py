@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 
 from queryserver.domain.errors import QueryServerError, StorageError, StorageUnavailable
+from queryserver.storages.read_sizes import ReadSizes
 from queryserver.storages.webhdfs.address import RedirectRule, WebHdfsAddress
 from queryserver.storages.webhdfs.errors import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.storages.webhdfs.identity import Identity
@@ -21,6 +22,7 @@ from queryserver.storages.wide_reads import WideReadsTransport
 _TRIES = 3
 _MOST_ANSWER_BYTES = 1024 * 1024
 _MOST_CONNECTIONS = 100
+_READ_BYTES = 256 * 1024
 _DATA_ROOT = "/webhdfs/v1/"
 _BODY_HEADERS = {"Content-Type": "application/octet-stream"}
 _REDIRECTED = 307
@@ -69,11 +71,12 @@ class Gateway:
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
         self._redirects = RedirectRule([*hosts, *address.redirect_hosts])
+        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
         self._client = httpx.AsyncClient(
             auth=auth,
             headers={"Accept": "*/*", "Accept-Encoding": "identity"},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            transport=WideReadsTransport(address.tls, max_connections=_MOST_CONNECTIONS),
+            transport=WideReadsTransport(address.tls, self.read_sizes, max_connections=_MOST_CONNECTIONS),
             timeout=httpx.Timeout(address.timeouts.silence_s, connect=address.timeouts.connect_s),
             follow_redirects=False,
             trust_env=False,

@@ -15,8 +15,6 @@ from queryserver.storages.webhdfs.gateway import Call, Gateway, encoded
 from queryserver.storages.webhdfs.listing import ListingScanner
 from queryserver.storages.webhdfs.statuses import file_status
 
-PIECE_BYTES = 128 * 1024
-"""Pieces of this size cost the layers above little, and hold up nobody."""
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
 """Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
@@ -174,18 +172,18 @@ class Tree:
     async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
         """Bytes [offset, offset + length), which the file has. Raises StorageError when fewer come."""
         parameters = {"offset": str(offset), "length": str(length)}
-        left, held, held_bytes = length, list[bytes](), 0
-        async with self._gateway.reading(
-            self.user, Call("GET", "OPEN", path, parameters, is_repeatable=True)
-        ) as answer:
-            async for piece in answer.aiter_raw():
-                taken = piece[:left] if len(piece) > left else piece
-                left -= len(taken)
-                held.append(taken)
-                held_bytes += len(taken)
-                if held_bytes >= PIECE_BYTES and left:
-                    yield b"".join(held)
-                    held, held_bytes = [], 0
+        left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
+        call = Call("GET", "OPEN", path, parameters, is_repeatable=True)
+        with sizes.reader():
+            async with self._gateway.reading(self.user, call) as answer:
+                async for piece in answer.aiter_raw():
+                    taken = piece[:left] if len(piece) > left else piece
+                    left -= len(taken)
+                    held.append(taken)
+                    held_bytes += len(taken)
+                    if held_bytes >= sizes.piece_bytes and left:
+                        yield b"".join(held)
+                        held, held_bytes = [], 0
         if left:
             raise StorageError("The store ended a file before its end.")
         yield b"".join(held)
