@@ -7,7 +7,7 @@ whole paths, and do not read `filename*`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.errors import HeaderParseError
+from email.errors import MessageError
 from email.header import decode_header, make_header
 from urllib.parse import unquote_to_bytes
 
@@ -78,5 +78,5 @@ def _extended(value: str) -> str:
 def _encoded_words(value: str) -> str:
     try:
         return str(make_header(decode_header(value)))
-    except (HeaderParseError, LookupError, UnicodeDecodeError):
+    except (MessageError, LookupError, ValueError):  # the client chooses among all codecs there are
         raise InvalidName("The encoded file name does not parse.") from None

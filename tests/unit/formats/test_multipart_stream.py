@@ -197,6 +197,10 @@ async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str)
         "name=file; filename*=a",
         "name=file; filename*0=a; filename*1=b",
         'name=file; filename="=?none?B?YQ==?="',
+        'name=file; filename="=?undefined?Q?a?="',
+        'name=file; filename="=?euc-jp?Q?=8F=B0=A1?="',
+        'name=file; filename="=?a\0b?Q?a?="',
+        'name=file; filename="=?é?Q?a?="',
     ],
 )
 async def test_a_file_name_that_cannot_be_read_is_refused(disposition: str) -> None:
