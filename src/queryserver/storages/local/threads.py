@@ -21,6 +21,7 @@ class FileThreads:
     def __init__(self, *, max_threads: int, timeout_s: float) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
         self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
+        self._ended_flushes = 0
         self.read_sizes = ReadSizes()
         self._timeout_s = timeout_s
 
@@ -40,15 +41,28 @@ class FileThreads:
 
     def start_flush(self, flush: Callable[[], None]) -> Future[None]:
         """Run a call that waits for the disk. One at a time, beside all others, which it does not hold up."""
-        return self._flushes.submit(flush)
+        return self._flushes.submit(self._run_flush, flush)
 
-    async def ended(self, call: Future[None]) -> None:
-        """Wait for a started call. Raises what it raises."""
+    async def ended(self, flush: Future[None]) -> None:
+        """Wait for a started flush, which may stand behind those of others: each of them has the whole time.
+
+        Raises what it raises.
+        """
+        waiting, before = asyncio.wrap_future(flush), self._ended_flushes
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await asyncio.wrap_future(call)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
+            while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
+                if self._ended_flushes == before:
+                    raise StorageUnavailable("The file system does not answer.")
+                before = self._ended_flushes
+            waiting.result()
+        finally:
+            waiting.cancel()
+
+    def _run_flush(self, flush: Callable[[], None]) -> None:
+        try:
+            flush()
+        finally:
+            self._ended_flushes += 1
 
     def start(self, call: Callable[[], None]) -> Future[None]:
         """Run a call that nobody waits for; closing the threads does."""

@@ -1,6 +1,7 @@
 """Files that reach the disk while they arrive."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -84,6 +85,20 @@ async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
                 pass
     finally:
         may_end.set()
+        await threads.close()
+
+
+async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_on() -> None:
+    flush_s, together = 0.3, 5
+
+    async def drained() -> int:
+        passed = Flushing(threads, lambda: time.sleep(flush_s), size_bytes=10).while_written(_pieces(1))
+        return len([piece async for piece in passed])
+
+    threads = FileThreads(max_threads=1, timeout_s=1)
+    try:
+        assert await asyncio.gather(*[drained() for _ in range(together)]) == [1] * together
+    finally:
         await threads.close()
 
 
