@@ -31,15 +31,15 @@ class FilebrowserSettings(Section):
     max_file_size_upload_limit: Annotated[Whole, Field(ge=-1)] = -1
     """Largest upload; -1: no limit."""
     restrict_file_extensions: Names = ()
-    """Extensions that uploads must not have."""
+    """Extensions that files must not get, be it by an upload, as new files, or by another name."""
     allow_file_extensions: Names = ()
-    """The only extensions that uploads may have; empty: all."""
+    """The only extensions that files may get in these ways; empty: all."""
     max_snappy_decompression_size: Count = 25 * MIB
     """Largest snappy file that is shown."""
     max_decompress_bytes: Count = 64 * MIB
     """Most bytes that are unpacked to show a part of a file."""
     remote_storage_home: Text = ""
-    """Home of users in object stores."""
+    """Home of users in object stores; `${USER}` stands for the name."""
     managed_prefixes: Names = ()
     """Prefixes that another service manages."""
     buckets: Names = ()
@@ -47,7 +47,7 @@ class FilebrowserSettings(Section):
     max_file_editor_size: Count = 256 * KIB
     """Largest file that clients edit."""
     show_upload_button: Flag = True
-    """Told to clients."""
+    """Told to clients; false: uploads are refused."""
     file_download_cache_control: Text = "private, no-cache"
     """`Cache-Control` of downloads."""
     listing_count_limit: Positive = 100_000
@@ -63,7 +63,7 @@ class FilebrowserSettings(Section):
     browser_url_prefix: Text = "/api/v1/storage/view="
     """What stands before the path in links."""
     local_root: OptionalPlace = None
-    """Directory of the store `file`; empty: there is none."""
+    """Directory of the store `file`; empty: there is none, or `<data_dir>/files` in the embedded mode."""
 
 
 class HdfsClusterSettings(Section):
@@ -87,7 +87,7 @@ class HdfsClusterSettings(Section):
     service_user: Text = "queryserver"
     """The login of this service, which acts for callers."""
     temp_dir: Text = "/tmp"  # noqa: S108 a directory of HDFS
-    """Directory for unfinished files."""
+    """Of older settings files, without effect: unfinished files lie beside their place."""
     trash_interval: Count = 0
     """Minutes until the trash is emptied; 0: ask the server."""
 
