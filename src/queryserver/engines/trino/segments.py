@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import orjson
-import pyarrow as pa
 
 from queryserver.domain.errors import EngineError, OutcomeUnknown
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import Transient, check_status, given_up
 from queryserver.engines.trino.http import MAX_BODY_BYTES, insist
+from queryserver.formats.zstandard import unpack_zstandard
 
 _PIECE_BYTES = 1024 * 1024
 _ACCEPTED = {"Accept-Encoding": "identity"}
@@ -95,8 +95,10 @@ def _headers(segment: Mapping[str, Any]) -> httpx.Headers:
 
 
 def _decompress(raw: bytes) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(raw), "zstd") as stream:
-        text = stream.read(MAX_BODY_BYTES + 1)
+    try:
+        text = bytes(unpack_zstandard(raw, max_bytes=MAX_BODY_BYTES))
+    except ValueError as error:
+        raise OutcomeUnknown("A segment of Trino's result cannot be unpacked.") from error
     if len(text) > MAX_BODY_BYTES:
         raise OutcomeUnknown("A segment of Trino's result is too large.")
     return text

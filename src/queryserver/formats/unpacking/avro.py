@@ -6,14 +6,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-import pyarrow as pa
-
 from queryserver.domain.errors import CodecNotAvailable, DecompressionFailed, DecompressionLimit
 from queryserver.formats.unpacking.avro_cursor import Cursor, OutOfBytes
 from queryserver.formats.unpacking.avro_schema import reader_of
 from queryserver.formats.unpacking.avro_values import Texts, text_of
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
 from queryserver.formats.unpacking.snappy import raw_block
+from queryserver.formats.zstandard import unpack_zstandard
 
 MAX_BLOCK_BYTES = 8 * 1024 * 1024
 """Largest block, packed and unpacked. Writers make blocks of 16 KiB to 2 MiB."""
@@ -161,15 +160,10 @@ def _snappy(block: bytes) -> bytes:
 
 
 def _zstandard(block: bytes) -> bytes:
-    made, piece = bytearray(), bytearray(OUTPUT_BYTES)
     try:
-        with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-            # Not `read`: Arrow never frees what it had read when the data turn out to be broken.
-            while len(made) <= MAX_BLOCK_BYTES and (size := stream.readinto(piece)):
-                made += piece[:size]
-    except (pa.ArrowException, OSError):
+        return _bounded(bytes(unpack_zstandard(block, max_bytes=MAX_BLOCK_BYTES)))
+    except ValueError:
         raise _broken() from None
-    return _bounded(bytes(made))
 
 
 def _bounded(unpacked: bytes) -> bytes:
