@@ -48,7 +48,7 @@ class StorageTraits:
 class Batch:
     """Consecutive entries of a directory."""
 
-    entries: tuple[FileStatus, ...]
+    entries: Sequence[FileStatus]
     cursor: str | None
     """Where the listing goes on behind these entries; None: they are the last."""
     remaining: int | None = None

@@ -1,8 +1,8 @@
 """Objects of WebHDFS's JSON as ours. Times are milliseconds there."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from queryserver.domain.errors import StorageError
 from queryserver.domain.files import ContentSummary, EntryKind, FileStatus
@@ -38,6 +38,36 @@ def file_status(told: Mapping[str, Any], path: str) -> FileStatus:
         )
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise StorageError("The store told something else than the status of a file.") from error
+
+
+class ToldStatuses(Sequence[FileStatus]):
+    """Entries as the store told them, by their paths. Each is read when it is asked for: of a batch of a thousand, a
+    page shows thirty.
+    """
+
+    def __init__(self, told: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        self._told = told
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    @overload
+    def __getitem__(self, index: int) -> FileStatus: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileStatus]: ...
+    def __getitem__(self, index: int | slice) -> FileStatus | Sequence[FileStatus]:
+        """Raises StorageError: it is no entry."""
+        if isinstance(index, slice):
+            return [_status_of(entry) for entry in self._told[index]]
+        return _status_of(self._told[index])
+
+    def __iter__(self) -> Iterator[FileStatus]:
+        return map(_status_of, self._told)
+
+
+def _status_of(entry: tuple[str, Mapping[str, Any]]) -> FileStatus:
+    path, told = entry
+    return file_status(told, path)
 
 
 def content_summary(told: Mapping[str, Any]) -> ContentSummary:

@@ -56,11 +56,9 @@ class WebHdfsStorage:
             async with aclosing(self._tree.entries(path, cursor, most)) as entries:
                 async for found in entries:
                     cursor = None if found.remaining == 0 else found.last
-                    shown = [status for status in found.statuses if is_name(status.name)]
-                    if is_first and cursor is None:
-                        shown.sort(key=lambda status: status.name)
+                    shown = found.statuses(path, is_name, by_name=is_first and cursor is None)
                     is_first = False
-                    yield Batch(tuple(shown), cursor, _exact(found.remaining, found.last))
+                    yield Batch(shown, cursor, _exact(found.remaining, found.last))
             if cursor is None:
                 return
 

@@ -1,10 +1,11 @@
 """The operations of WebHDFS as one user makes them. Nothing is checked here: names of our own are welcome."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 import httpx
@@ -13,8 +14,9 @@ from queryserver.domain.errors import NotADirectory, NotSupported, PathNotFound,
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.gateway import Call, Gateway, encoded
 from queryserver.storages.webhdfs.listing import ListingScanner
-from queryserver.storages.webhdfs.statuses import file_status
+from queryserver.storages.webhdfs.statuses import ToldStatuses, file_status
 
+Told = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
 """Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
@@ -47,11 +49,19 @@ class NewFile:
 class Entries:
     """Consecutive entries of a directory, names of our own among them."""
 
-    statuses: Sequence[FileStatus]
+    told: Sequence[Told]
+    """Names, and what the store says of them."""
     last: str
     """The last name, where the listing goes on."""
     remaining: int | None
     """How many follow; None: some, perhaps."""
+
+    def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ToldStatuses:
+        """The entries of the directory at `path`, but for names that are not shown."""
+        before, told = f"{path}/" if path else "", self.told
+        if by_name:
+            told = sorted(told, key=itemgetter(0))
+        return ToldStatuses([(before + name, status) for name, status in told if shows(name)])
 
 
 class ListingOperation:
@@ -190,7 +200,7 @@ class Tree:
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
         """One call for entries behind a name. Raises NotADirectory."""
-        scanner, found, last, key = ListingScanner(), list[FileStatus](), after, self._listing.key
+        scanner, found, last, key = ListingScanner(), list[Told](), after, self._listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
                 for told in scanner.feed(piece):
@@ -201,7 +211,7 @@ class Tree:
                     if len(found) >= most:
                         yield Entries(found, last or "", None)
                         found = []
-                    found.append(file_status(told, f"{path}/{name}" if path else name))
+                    found.append((name, told))
                     last = name
             remaining = scanner.end()
         if remaining and last == after:
@@ -231,7 +241,7 @@ class Tree:
             async with aclosing(self.entries(path, after, 1000)) as batches:
                 async for batch in batches:
                     after, remaining = batch.last, batch.remaining
-                    for status in batch.statuses:
+                    for status in batch.statuses(path):
                         yield status
             if not remaining:
                 return
