@@ -85,6 +85,12 @@ class DatabaseUnfinishedWrites:
             write.user.is_admin,
         )
 
+    async def touch(self, write_id: UUID) -> bool:
+        """See the Protocol."""
+        return (
+            await self._database.execute("update unfinished_writes set touched_at = now() where id = $1", write_id) == 1
+        )
+
     async def end(self, write_id: UUID) -> None:
         """See the Protocol."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)

@@ -28,12 +28,16 @@ class UnfinishedWrites(Protocol):
         """Store it."""
         ...
 
+    async def touch(self, write_id: UUID) -> bool:
+        """Note that it still goes on; False: it is gone."""
+        ...
+
     async def end(self, write_id: UUID) -> None:
         """Forget it, for nothing is left in its directory. Nothing happens when it is gone."""
         ...
 
     async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
-        """What began before that time, but not where an upload in parts is still open in the directory."""
+        """What gave no sign of life for so long, but not where an upload in parts is still open in the directory."""
         ...
 
 

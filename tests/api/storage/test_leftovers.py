@@ -14,9 +14,14 @@ from tests.api.storage.conftest import storage_settings
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
+from queryserver.db.storage_uploads import DatabasePartUploads, DatabaseUnfinishedWrites
 from queryserver.domain.errors import PermissionDenied, StorageUnavailable
 from queryserver.domain.files import Scheme, StorageUser
+from queryserver.domain.user import User
 from queryserver.interfaces.storage import PartPlan, StorageTraits
+from queryserver.services.storage.claims import attempts
+from queryserver.services.storage.leftovers import Leftovers
+from queryserver.services.storage.stores import Caller as Acting
 
 DAY_S = 24 * 3600
 
@@ -116,6 +121,28 @@ class TestSweeping:
             assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.retention.clean_up())["interrupted uploads"] == 0
+
+    async def test_a_write_gives_signs_of_life_so_that_its_file_is_old_when_its_record_is(
+        self, tmp_path: Path, database_dsn: str
+    ):
+        """A record that ended before its file is old enough would leave the file for ever."""
+        touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
+        async with open_api(storage_settings(tmp_path, database_dsn)) as api:
+            stores = api.services.storage.stores
+            leftovers = Leftovers(
+                stores,
+                DatabaseUnfinishedWrites(api.database),
+                DatabasePartUploads(api.database),
+                touch_every=timedelta(milliseconds=20),
+            )
+            async with leftovers.noted(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
+                await turn_clock(api, 30)
+                async for _ in attempts(30):
+                    if await api.database.value(touched):
+                        break
+                else:
+                    pytest.fail("It gave no sign of life.")
+            assert await api.database.value("select count(*) from unfinished_writes") == 0
 
     async def test_a_directory_with_an_open_upload_is_left_alone(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:

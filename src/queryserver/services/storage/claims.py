@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 LEASE = timedelta(seconds=60)
 """After that time without a sign of life somebody else may take the work over."""
 
-_RENEWALS_PER_LEASE = 4
+_RENEW_EVERY_S = LEASE.total_seconds() / 4
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -32,9 +32,9 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def renewed(renew: Callable[[], Awaitable[bool]]) -> AsyncGenerator[None]:
+async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float = _RENEW_EVERY_S) -> AsyncGenerator[None]:
     """Inside, a claim is renewed in the background. Who has lost it learns so from the records at the end."""
-    keeper = asyncio.create_task(_renew(renew), name="claim")
+    keeper = asyncio.create_task(_renew(renew, every_s), name="claim")
     try:
         yield
     finally:
@@ -42,9 +42,9 @@ async def renewed(renew: Callable[[], Awaitable[bool]]) -> AsyncGenerator[None]:
         await asyncio.gather(keeper, return_exceptions=True)
 
 
-async def _renew(renew: Callable[[], Awaitable[bool]]) -> None:
+async def _renew(renew: Callable[[], Awaitable[bool]], every_s: float) -> None:
     while True:
-        await asyncio.sleep(LEASE.total_seconds() / _RENEWALS_PER_LEASE)
+        await asyncio.sleep(every_s)
         try:
             if not await renew():
                 return

@@ -58,7 +58,8 @@ class Joining:
         else:
             raise OperationInProgress("Another call works on this upload.")
         try:
-            async with renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE)):
+            claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE))
+            async with claim, self._leftovers.alive(upload.id):
                 # What is known from before the claim may have changed with the last claim's work.
                 yield await self.own(caller, client_uuid), claimant
         finally:

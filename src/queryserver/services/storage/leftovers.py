@@ -7,6 +7,7 @@ the temporary files, and what a store keeps under no name. What other programs b
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from uuid import UUID, uuid4
 
 import structlog
@@ -21,12 +22,15 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import StoragePath
 from queryserver.interfaces.storage import UnseenUploads
 from queryserver.interfaces.storage_uploads import PartUpload, PartUploads, UnfinishedWrite, UnfinishedWrites
+from queryserver.services.storage.claims import renewed
 from queryserver.services.storage.stores import Caller, Stores
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
 _LEASE = timedelta(minutes=10)
+_SLACK = timedelta(minutes=15)
+"""By how much a file may be younger than the last sign of life of its write."""
 
 
 class Leftovers:
@@ -39,11 +43,13 @@ class Leftovers:
         uploads: PartUploads,
         *,
         age: timedelta = timedelta(hours=24),
+        touch_every: timedelta = timedelta(minutes=5),
     ) -> None:
         self._stores = stores
         self._writes = writes
         self._uploads = uploads
         self._age = age
+        self._touch_every_s = touch_every.total_seconds()
 
     @asynccontextmanager
     async def noted(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
@@ -51,7 +57,8 @@ class Leftovers:
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
-            yield
+            async with self.alive(write_id):
+                yield
         except (StorageError, DirectoryNotEmpty):
             # The store failed, or something came between: it may have kept what it was told to remove.
             raise
@@ -59,6 +66,12 @@ class Leftovers:
             await self.end(write_id)
             raise
         await self.end(write_id)
+
+    @asynccontextmanager
+    async def alive(self, write_id: UUID) -> AsyncGenerator[None]:
+        """Inside, a write goes on: what a crash leaves of it is as old as its record, however long it took."""
+        async with renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s):
+            yield
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
         """Note that an entry is written. Raises DatabaseUnavailable."""
@@ -74,7 +87,7 @@ class Leftovers:
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
         """Remove expired uploads and what crashes left; kind to number."""
         expired = await self._uploads.expired(limit=_BATCH)
-        abandoned = await self._writes.abandoned(older_than=self._age)
+        abandoned = await self._writes.abandoned(older_than=self._age + _SLACK)
         if dry_run:
             return {"expired uploads": len(expired), "interrupted uploads": len(abandoned)}
         removed = [await self._remove(upload) for upload in expired]
