@@ -54,8 +54,10 @@ async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(ana: Cal
 @pytest.mark.parametrize("call", ["move", "copy"])
 async def test_onto_itself_or_into_its_own_parent_is_the_same_path(ana: Caller, place: Place, call: str) -> None:
     place.put(d__x=b"x")
-    for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/")):
-        assert await refused(ana, call, src_path=place.at("d/x"), dest_path=target) == (400, "same_path")
+    for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/"), place.at("d/x ")):
+        for overwrite in ("false", "true"):
+            asked = {"src_path": place.at("d/x"), "dest_path": target, "overwrite": overwrite}
+            assert await refused(ana, call, **asked) == (400, "same_path")
     assert place.all() == {"d": None, "d/x": b"x"}
 
 

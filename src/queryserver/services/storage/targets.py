@@ -95,6 +95,9 @@ class Targets:
         if destination.given.path.is_inside(source.path):
             raise TargetInsideSource("The target lies inside the source.")
         target, there = await self._target(destination)
+        if target.path == source.path:
+            # The blanks around a new name are gone by now.
+            raise SamePath("Source and target are the same.")
         self._check_name(entry, source.path, target.path)
         if there is None:
             await _check_parent(target)
