@@ -157,6 +157,22 @@ class TestSaving:
         refused = await ana.post("storage/save", path=f"file:///{place}/no", contents="x")
         assert (refused.status_code, refused.json()["code"]) == (404, "path_not_found")
 
+    async def test_nothing_is_made_or_saved_through_a_link(self, ana, files, place):
+        target = files.root / place / "target"
+        target.mkdir()
+        (target / "text").write_text("old")
+        (files.root / place / "link").symlink_to(target)
+        (files.root / place / "text").symlink_to(target / "text")
+        path = f"file:///{place}"
+        for call, fields in (
+            ("mkdir", {"path": f"{path}/link", "name": "new"}),
+            ("touch", {"path": f"{path}/link", "name": "new"}),
+            ("save", {"path": f"{path}/text", "contents": "x"}),
+        ):
+            refused = await ana.post(f"storage/{call}", **fields)
+            assert (refused.status_code, refused.json()["code"]) == (403, "symlink_not_followed"), call
+        assert [entry.read_text() for entry in target.iterdir()] == ["old"]
+
     async def test_a_directory_is_no_text(self, ana, place):
         refused = await ana.post("storage/save", path=f"file:///{place}", contents="x")
         assert (refused.status_code, refused.json()["code"]) == (400, "not_a_file")

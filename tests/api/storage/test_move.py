@@ -1,5 +1,6 @@
 """move and its bulk form (Contract storage 7.3, 7.4, 7.5, 7.8)."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -330,3 +331,28 @@ async def test_a_bulk_call_has_one_to_a_thousand_items(ana: Caller, world: World
     many = [place.at(str(number)) for number in range(1001)]
     status, code = await refused(ana, call, source_path=many, destination_path=place.path)
     assert (status, code) in {(400, "invalid_parameter"), (413, "too_many_entries")}
+
+
+@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+async def test_nothing_goes_through_a_link(ana: Caller, world: World, call: str) -> None:
+    place = world.place(Scheme.FILE)
+    place.put(a=b"a", b=b"b")
+    place.link("link")
+    targets = (place.at("link/new"),) if call == "rename" else (place.at("link/new"), place.at("link/"))
+    for target in targets:
+        asked = {"src_path": place.at("a"), "dest_path": target}
+        assert await refused(ana, call, **asked) == (403, "symlink_not_followed")
+    if call != "rename":
+        several = {"src_path": [place.at("a"), place.at("b")], "dest_path": place.at("link")}
+        assert await refused(ana, call, **several) == (403, "symlink_not_followed")
+    assert {name for name in place.all() if "link" not in name} == {"a", "b"}
+
+
+async def test_what_is_neither_file_nor_directory_is_named(ana: Caller, world: World) -> None:
+    place = world.place(Scheme.FILE)
+    place.put(d=None)
+    os.mkfifo(place.directory / "d" / "pipe")
+    answer = await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    assert (answer.status_code, answer.json()["code"]) == (400, "not_a_file")
+    assert f"{place.at('d/pipe')} is neither" in answer.json()["message"]
+    assert not (place.directory / "e").exists()

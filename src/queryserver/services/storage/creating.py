@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from queryserver.domain.errors import NotADirectory, NotAFile, PathExists, PathNotFound
-from queryserver.domain.files import FileStatus, StoragePath
+from queryserver.domain.errors import NotADirectory, NotAFile, PathExists, PathNotFound, SymlinkNotFollowed
+from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.interfaces.storage import PIECE_BYTES, Storage
 from queryserver.services.storage.auditing import StorageAudit
@@ -57,18 +57,27 @@ class Creations:
 
 
 async def require_directory(storage: Storage, directory: StoragePath) -> None:
-    """Raises PathNotFound with the path in `details`, NotADirectory."""
+    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
     try:
         found = await storage.stat(directory.path)
     except PathNotFound:
         raise PathNotFound(f"{directory} does not exist.", details={"path": str(directory)}) from None
+    refuse_no_directory(directory, found)
+
+
+def refuse_no_directory(path: StoragePath, found: FileStatus) -> None:
+    """Raises NotADirectory; SymlinkNotFollowed where it may be one behind a link."""
+    if found.kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if not found.is_directory:
-        raise NotADirectory(f"{directory} is not a directory.")
+        raise NotADirectory(f"{path} is not a directory.")
 
 
 async def require_file(place: Place) -> FileStatus:
-    """What is known of the file. Raises PathNotFound, NotAFile."""
+    """What is known of the file. Raises PathNotFound, NotAFile, SymlinkNotFollowed."""
     found = await place.storage.stat(place.path.path)
+    if found.kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
     if not found.is_file:
         raise NotAFile(f"{place.path} is not a file.")
     return found

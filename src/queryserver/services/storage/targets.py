@@ -20,6 +20,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.domain.transfers import TransferKind
+from queryserver.services.storage.creating import refuse_no_directory
 from queryserver.services.storage.stores import Caller, Place, Stores
 
 
@@ -114,8 +115,9 @@ class Targets:
         given = self._stores.place(caller, self._stores.path(destination, parameter="dest_path"))
         if not given.path.is_root:
             entry = await _found(given)
-            if entry is None or not entry.is_directory:
+            if entry is None:
                 raise NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
+            refuse_no_directory(given.path, entry)
         return given.path
 
     def _given(self, asked: Asked, source: StoragePath) -> StoragePath:
@@ -147,9 +149,9 @@ class Targets:
             inside = Place(given.path.child(destination.source.path.name), given.file_system, given.storage)
             return inside, await _found(inside)
         if destination.must_be_directory:
-            if there is not None:
-                raise NotADirectory(f"{given.path} is not a directory.")
-            raise _missing(given.path)
+            if there is None:
+                raise _missing(given.path)
+            refuse_no_directory(given.path, there)
         if there is not None:
             return given, there
         name = new_name(given.path.name) if given.path.name != destination.source.path.name else given.path.name
@@ -164,7 +166,7 @@ class Targets:
 
 
 async def _check_parent(target: Place) -> None:
-    """Raises PathNotFound with the parent in its details, NotADirectory."""
+    """Raises PathNotFound with the parent in its details, NotADirectory, SymlinkNotFollowed."""
     if len(target.path.names) <= target.file_system.traits.container_levels:
         # A move makes no bucket.
         raise _missing(target.path)
@@ -174,8 +176,7 @@ async def _check_parent(target: Place) -> None:
     entry = await _found(Place(parent, target.file_system, target.storage))
     if entry is None:
         raise _missing(parent)
-    if not entry.is_directory:
-        raise NotADirectory(f"{parent} is not a directory.")
+    refuse_no_directory(parent, entry)
 
 
 async def _found(place: Place) -> FileStatus | None:

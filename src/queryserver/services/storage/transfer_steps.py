@@ -132,7 +132,7 @@ class TransferSteps:
 
     def _first_state(self, status: FileStatus) -> KeyState:
         if status.kind is EntryKind.UNKNOWN:
-            raise NotAFile(f"{self._from.path.child(status.name)} is neither a file nor a directory.")
+            raise NotAFile(f"{StoragePath(self._from.path.scheme, status.path)} is neither a file nor a directory.")
         limit = self._from.file_system.traits.max_copy_bytes
         is_limited = self._one_store and self._transfer.keeps_source and limit is not None
         is_too_large = is_limited and status.is_file and status.size_bytes > (limit or 0)
