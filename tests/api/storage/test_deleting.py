@@ -216,3 +216,11 @@ async def test_archives_are_not_served(ana):
     for call in ("extract_archive", "compress"):
         refused = await ana.post(f"storage/{call}")
         assert (refused.status_code, refused.json()["code"], refused.json()["status"]) == (501, "not_supported", -1)
+
+
+@pytest.mark.parametrize("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
+async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
+    paths = [f"file:///{place}/{number}" for number in range(1001)]
+    for send in (ana.post, ana.post_json):
+        refused = await send(f"storage/{call}", path=paths, mode="644")
+        assert (refused.status_code, refused.json()["code"]) == (413, "too_many_entries")

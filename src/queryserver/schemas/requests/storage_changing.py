@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from queryserver.domain.errors import ConflictingParameters, MissingParameter
-from queryserver.schemas.fields import Few, Flag, Json, Text, Whole, must
-from queryserver.schemas.requests.given import StorageFields
+from queryserver.schemas.fields import Flag, Json, Text, Whole, must
+from queryserver.schemas.requests.given import Items, StorageFields
 from queryserver.schemas.snippets import Fields
 
 MAX_WAIT_S = 600
@@ -65,7 +65,7 @@ class PathsRequest(StorageFields):
 
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"path"})
 
-    path: Annotated[Few[tuple[Text, ...]], Field(min_length=1)]
+    path: Items
 
 
 class DeleteRequest(PathsRequest):

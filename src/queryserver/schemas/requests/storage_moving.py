@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from queryserver.schemas.fields import Few, Flag, Text, Whole
-from queryserver.schemas.requests.given import StorageFields
+from queryserver.schemas.fields import Flag, Text, Whole
+from queryserver.schemas.requests.given import Items, StorageFields
 from queryserver.schemas.requests.storage_changing import MAX_WAIT_S
 
 _TO = ("dest_path", "destination_path", "dest")
@@ -30,7 +28,7 @@ class MoveRequest(StorageFields):
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
 
-    src_path: Annotated[Few[tuple[Text, ...]], Field(min_length=1)]
+    src_path: Items
     dest_path: Text
     overwrite: Flag = False
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
