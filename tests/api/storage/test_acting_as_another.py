@@ -127,4 +127,6 @@ async def test_changing_calls_know_no_doas(api: Api, place: str) -> None:
             answer = await admin.post("storage/mkdir", **fields, doas="carol")
         case _:
             answer = await admin.post_json("storage/mkdir", **fields, doas="carol")
+            absent = await admin.post_json("storage/mkdir", path="/no/../path", doas=None)
+            assert absent.json()["code"] == "invalid_path"
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")

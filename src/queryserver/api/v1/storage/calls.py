@@ -87,7 +87,7 @@ class StorageRoute(APIRoute):
         if request.method == "GET":
             return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
         body = await self._body(request, services)
-        if "doas" in query or "doas" in body:
+        if "doas" in query or any(value is not None for value in body.get("doas", ())):
             raise InvalidParameter("doas is for GET calls only.")
         chosen = self._from_query(query)
         return _StorageCall(request, services, Caller.of(user), Given(chosen, body))
