@@ -35,9 +35,13 @@ def kind_of(found: os.stat_result) -> EntryKind:
     return _KINDS.get(stat.S_IFMT(found.st_mode), EntryKind.UNKNOWN)
 
 
-def _moment(since_epoch_ns: int) -> datetime:
-    # A float of seconds would round differently than the microseconds that are kept.
-    return _EPOCH + timedelta(microseconds=since_epoch_ns // 1000)
+def _moment(since_epoch_ns: int) -> datetime | None:
+    """None for a time that no calendar reaches: some file systems keep any number."""
+    try:
+        # A float of seconds would round differently than the microseconds that are kept.
+        return _EPOCH + timedelta(microseconds=since_epoch_ns // 1000)
+    except OverflowError:
+        return None
 
 
 @lru_cache(maxsize=4096)

@@ -86,5 +86,9 @@ def content_summary(told: Mapping[str, Any]) -> ContentSummary:
         raise StorageError("The store told something else than a summary.") from error
 
 
-def _time(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+def _time(milliseconds: int) -> datetime | None:
+    """None for a time that no calendar reaches: whoever may write a file may give it any."""
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None

@@ -1,0 +1,26 @@
+"""Times that stores keep and no calendar has: one such file must not close its directory."""
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from queryserver.storages.local.status import status_of
+from queryserver.storages.webhdfs.statuses import file_status
+
+_TOLD = {"type": "FILE", "length": 5, "permission": "644"}
+_YEAR_10000_S = 253402300800
+
+
+@pytest.mark.parametrize("seconds", [_YEAR_10000_S, 2**62, -(2**40)])
+def test_a_time_out_of_reach_is_unknown(seconds: int) -> None:
+    times = {"st_mtime_ns": seconds * 10**9, "st_atime_ns": seconds * 10**9}
+    local = status_of("f", os.stat_result((0o100644, 1, 1, 1, 0, 0, 5, 0, 0, 0), times))
+    told = {**_TOLD, "modificationTime": seconds * 1000, "accessTime": seconds * 1000}
+    for status in (local, file_status(told, "f")):
+        assert (status.size_bytes, status.modified_at, status.accessed_at) == (5, None, None)
+
+
+def test_the_last_second_of_the_calendar_is_a_time() -> None:
+    told = {**_TOLD, "modificationTime": _YEAR_10000_S * 1000 - 1000}
+    assert file_status(told, "f").modified_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
