@@ -213,6 +213,21 @@ NOTED = [
 
 
 class TestNotes:
+    async def test_of_a_tree_each_file_is_noted_whose_copy_the_store_broke_off(self, tmp_path: Path, database_dsn: str):
+        """The note of the tree names its directory only, and an object store keeps what is unseen for each file."""
+        traits = StorageTraits(lists_in_order=True, container_levels=1)
+        store = FaultyFileSystem(MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"]))
+        inner = store.as_user(StorageUser("hdfs"))
+        await inner.write("lake/d/whole", _body(b"x"), overwrite=False)
+        await inner.write("lake/d/broken", _body(b"x"), overwrite=False)
+        store.failures["copy"] = lambda _, path: StorageUnavailable("It is away.") if "broken" in path else None
+        async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
+            ana = await api.user("ana")
+            copied = await ana.post("storage/copy", src_path="s3a://lake/d", dest_path="s3a://lake/e")
+            assert (copied.status_code, copied.json()["details"]) == (503, {"rolled_back": True})
+            noted = await api.database.fetch("select directory || '/' || name as path from unfinished_writes")
+            assert {row["path"] for row in noted} == {"lake/e", "lake/e/broken"}
+
     @pytest.mark.storage(59)
     @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED, ids=[row[0] for row in NOTED])
     async def test_what_is_written_is_noted_until_it_is_there(

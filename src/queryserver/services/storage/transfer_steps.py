@@ -153,6 +153,10 @@ class TransferSteps:
             if attempts.failed:
                 numbers = {key.number for key in made}
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
+            for key, error in attempts.failed:
+                if key.kind is EntryKind.FILE and isinstance(error, StorageError):
+                    # The store may have kept what it was told to remove.
+                    await self._note_unseen(key)
             attempts.raise_failure()
 
     async def _make_directory(self, key: TransferKey) -> None:
@@ -279,8 +283,7 @@ class TransferSteps:
         """Of what was only begun it is not known whether it is there, or somebody else's."""
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
-            if isinstance(storage, UnseenUploads):
-                await self._note_unseen(target)
+            await self._note_unseen(key)
             try:
                 there = await storage.stat(target)
             except PathNotFound:
@@ -289,9 +292,11 @@ class TransferSteps:
                 return
         await _delete(storage, target)
 
-    async def _note_unseen(self, target: str) -> None:
+    async def _note_unseen(self, key: TransferKey) -> None:
         """The clean-up removes what a dead process sent: at once it could not be told from a living write of others."""
-        path = StoragePath(self._to.path.scheme, target)
+        if not isinstance(self._to.storage, UnseenUploads):
+            return
+        path = StoragePath(self._to.path.scheme, self._target_of(key))
         await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
 
     async def _remove_directories(self) -> None:
