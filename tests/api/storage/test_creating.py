@@ -38,6 +38,16 @@ class TestDirectories:
         assert (made.status_code, made.json()["path"]) == (201, f"file:///{place}/a/b/c")
         assert (files.root / place / "a" / "b" / "c").is_dir()
 
+    @pytest.mark.storage(56)
+    @pytest.mark.parametrize("parent", ["a#b", "a\\b", "a\nb"])
+    async def test_parents_that_are_made_have_names_for_new_directories(self, ana, files, place, parent):
+        path = f"file:///{place}/{parent}/x/y"
+        refused = await ana.post("storage/mkdir", path=path)
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name")
+        assert not list((files.root / place).iterdir())
+        (files.root / place / parent).mkdir()
+        assert (await ana.post("storage/mkdir", path=path)).status_code == 201
+
     @pytest.mark.storage(55)
     async def test_create_directory_needs_a_name(self, ana, place):
         refused = await ana.post("storage/create/directory", path=f"file:///{place}")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from queryserver.domain.errors import NotADirectory, NotAFile, PathExists, PathNotFound, SymlinkNotFollowed
+from queryserver.domain.errors import InvalidName, NotADirectory, NotAFile, PathExists, PathNotFound, SymlinkNotFollowed
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.interfaces.storage import PIECE_BYTES, Storage
@@ -25,6 +25,7 @@ class Creations:
         path = _named(path, is_directory=True)
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
+            await _check_new_parents(place)
             # Some stores make it under a reserved name first.
             async with self._leftovers.noted(caller, path):
                 await place.storage.mkdir(path.path)
@@ -81,6 +82,21 @@ async def require_file(place: Place) -> FileStatus:
     if not found.is_file:
         raise NotAFile(f"{place.path} is not a file.")
     return found
+
+
+async def _check_new_parents(place: Place) -> None:
+    """What is there may be called as it is; what would be made has a name for new directories. Raises InvalidName."""
+    parent = place.path.parent
+    while not parent.is_root:
+        try:
+            new_name(parent.name, is_directory=True)
+        except InvalidName as error:
+            try:
+                await place.storage.stat(parent.path)
+            except PathNotFound:
+                raise error from None
+            return
+        parent = parent.parent
 
 
 def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
