@@ -224,3 +224,14 @@ async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
     for send in (ana.post, ana.post_json):
         refused = await send(f"storage/{call}", path=paths, mode="644")
         assert (refused.status_code, refused.json()["code"]) == (413, "too_many_entries")
+
+
+@pytest.mark.storage(74)
+async def test_long_names_are_deleted_twice_as_well(ana, files, place):
+    file = files.root / place / ("é" * 127)
+    for content in ("first", "second"):
+        file.write_text(content)
+        deleted = await ana.post("storage/rmtree", path=f"file:///{place}/{file.name}")
+        assert deleted.status_code == 200, deleted.text
+    trash = files.root / "user" / ana.username / ".Trash" / "Current" / place
+    assert sorted(entry.read_text() for entry in trash.iterdir()) == ["first", "second"]

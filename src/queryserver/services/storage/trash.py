@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     TrashNotSupported,
 )
 from queryserver.domain.files import StoragePath
+from queryserver.domain.storage_names import MAX_NAME_BYTES
 from queryserver.interfaces.storage import RenamingStorage, Storage, TrashStorage
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.stores import Caller, Place, Stores
@@ -68,7 +69,7 @@ async def move_to_trash(place: Place) -> StoragePath:
         try:
             await found.renaming.rename(path.path, target.path)
         except PathExists:
-            target = parent.child(f"{path.name}{time.time_ns() // 1_000_000}")
+            target = parent.child(_another_name(path.name))
             continue
         return target
     raise PathExists(f"{target} exists.")
@@ -92,10 +93,16 @@ async def _beside_files(found: Bin, wanted: StoragePath) -> StoragePath:
         with suppress(PathExists):
             await found.storage.mkdir(inner.path, permissions=_PRIVATE)
         if not await _is_directory(found.storage, inner):
-            inner = directory.child(f"{name}{time.time_ns() // 1_000_000}")
+            inner = directory.child(_another_name(name))
             await found.storage.mkdir(inner.path, permissions=_PRIVATE)
         directory = inner
     return directory
+
+
+def _another_name(name: str) -> str:
+    """The name with the time behind it; a long one is cut, so that it is still a name."""
+    number = str(time.time_ns() // 1_000_000)
+    return name.encode()[: MAX_NAME_BYTES - len(number)].decode(errors="ignore") + number
 
 
 class Trash:
