@@ -151,6 +151,20 @@ class TestDestination:
         assert await refused(await upload(ana, f"{place}/file")) == (400, "not_a_directory")
         assert names(files.root / place) == ["file"]
 
+    @pytest.mark.security("S5")
+    async def test_a_destination_that_is_a_link_is_not_followed(self, ana: Caller, files: Files, place: str):
+        (files.root / place / "target").mkdir()
+        (files.root / place / "link").symlink_to("target")
+        query = {
+            "qquuid": "6f9619ff-8b86-d011-b42d-00c04fc964ff",
+            "qqtotalfilesize": 1,
+            "dest": f"file:///{place}/link",
+        }
+        parts = await ana.send("POST", "storage/upload/chunks", params=query, files={"file": ("a", b"x")})
+        for answer in (await upload(ana, f"{place}/link"), parts):
+            assert await refused(answer) == (403, "symlink_not_followed")
+        assert names(files.root / place / "target") == []
+
     @pytest.mark.storage(92)
     @pytest.mark.security("S9")
     async def test_nobody_uploads_into_another_home(self, ana: Caller, files: Files):

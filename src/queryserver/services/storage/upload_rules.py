@@ -8,7 +8,6 @@ from pathlib import Path
 
 from queryserver.domain.errors import (
     FileTooLarge,
-    NotADirectory,
     PathExists,
     PathNotFound,
     RootNotAllowed,
@@ -17,6 +16,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import FileStatus, Scheme, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.domain.user import User
+from queryserver.services.storage.creating import refuse_no_directory
 from queryserver.services.storage.stores import Caller, Place, Stores, may_use
 
 OBJECT_STORES = frozenset({Scheme.S3A})
@@ -50,8 +50,8 @@ class UploadRules:
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
         """Where the file goes.
 
-        Raises StorageAccessDenied, PathNotFound and NotADirectory (the directory), RootNotAllowed (above buckets),
-        InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathExists.
+        Raises StorageAccessDenied; PathNotFound, NotADirectory and SymlinkNotFollowed (the directory); RootNotAllowed
+        (above buckets), InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathExists.
         """
         parent = self._stores.place(caller, directory)
         await _require_directory(parent)
@@ -65,7 +65,7 @@ class UploadRules:
 
 
 async def _require_directory(place: Place) -> None:
-    """Raises PathNotFound with the path in `details`, NotADirectory, RootNotAllowed."""
+    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed, RootNotAllowed."""
     levels = place.file_system.traits.container_levels
     if len(place.path.names) < levels:
         raise RootNotAllowed("Files lie in buckets, containers and volumes, not beside them.")
@@ -75,8 +75,7 @@ async def _require_directory(place: Place) -> None:
         found = await _found(Place(bucket, place.file_system, place.storage))
     if found is None:
         raise PathNotFound(f"{place.path} does not exist.", details={"path": str(place.path)})
-    if not found.is_directory:
-        raise NotADirectory(f"{place.path} is not a directory.")
+    refuse_no_directory(place.path, found)
 
 
 async def _found(place: Place) -> FileStatus | None:
