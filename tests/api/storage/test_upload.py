@@ -337,3 +337,12 @@ class TestSpace:
         answer = await ana.get("taskserver/upload/available_space/")
         assert answer.status_code == 200
         assert answer.json()["upload_available_space"] > 0
+
+    @pytest.mark.storage(9)
+    async def test_a_local_root_that_is_gone_is_an_outage(self, tmp_path: Path, database_dsn: str):
+        async with open_api(storage_settings(tmp_path, database_dsn)) as api:
+            ana = await api.user("ana")
+            (tmp_path / "files").rename(tmp_path / "moved")
+            answer = await ana.get("taskserver/upload/available_space")
+        assert await refused(answer) == (503, "storage_unavailable")
+        assert "Retry-After" in answer.headers

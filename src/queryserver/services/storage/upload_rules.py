@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from queryserver.domain.errors import (
     PathExists,
     PathNotFound,
     RootNotAllowed,
+    StorageUnavailable,
     UploadDisabled,
 )
 from queryserver.domain.files import FileStatus, Scheme, StoragePath
@@ -24,6 +24,7 @@ OBJECT_STORES = frozenset({Scheme.S3A})
 
 # What boundaries, headers and fields add to the bytes of the file.
 _FRAME_BYTES = 8 * 1024
+_DISK_ANSWERS_WITHIN_S = 10.0
 
 
 class UploadRules:
@@ -95,16 +96,19 @@ class UploadSpace:
         self._threads = threads
 
     async def available(self, user: User) -> int:
-        """The smallest limit that is known; -1: none is. Parts for the local root are staged on this machine."""
+        """The smallest limit that is known; -1: none is. Parts for the local root are staged on this machine.
+
+        Raises StorageUnavailable: the local root is gone, or does not answer.
+        """
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
-            free = _free_bytes(self._staging_area)
-            limits.append(await asyncio.get_running_loop().run_in_executor(self._threads, free))
+            limits.append(await self._free_bytes(self._staging_area))
         return min(limits, default=-1)
 
-
-def _free_bytes(directory: Path) -> Callable[[], int]:
-    def free() -> int:
-        return shutil.disk_usage(directory).free
-
-    return free
+    async def _free_bytes(self, directory: Path) -> int:
+        asked = asyncio.get_running_loop().run_in_executor(self._threads, shutil.disk_usage, directory)
+        try:
+            async with asyncio.timeout(_DISK_ANSWERS_WITHIN_S):
+                return (await asked).free
+        except OSError as error:  # TimeoutError is one
+            raise StorageUnavailable("The local root does not answer.") from error
