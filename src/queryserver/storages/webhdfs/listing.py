@@ -3,13 +3,16 @@
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from queryserver.domain.errors import StorageError
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
 _NEXT = re.compile(r"[^\s,]")
+_BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
 _MOST_PENDING = 1024 * 1024
 """Characters that may wait for the end of an entry: a name has at most a few thousand bytes."""
@@ -56,6 +59,7 @@ class ListingScanner:
             self._before = False
 
     def _objects(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._many_objects()
         text, end = self._pending, 0
         while (found := _NEXT.search(text, end)) and found[0] == "{":
             try:
@@ -67,6 +71,23 @@ class ListingScanner:
         self._after = self._pending.startswith("]")
         if self._pending and self._pending[0] not in "{]":
             raise _no_listing()
+
+    def _many_objects(self) -> Sequence[Mapping[str, Any]]:
+        """All but the last one at once, which is several times faster; none where it does not come out even.
+
+        What is cut within a text, or behind the end of the array, is no JSON.
+        """
+        cut = max(map(self._pending.rfind, _BORDERS))
+        if cut < 0:
+            return []
+        try:
+            entries = orjson.loads(f"[{self._pending[: cut + 1].lstrip(_BETWEEN)}]")
+        except ValueError:
+            return []
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise _no_listing()
+        self._pending = self._pending[cut + 1 :]
+        return entries
 
     def _find_remaining(self) -> None:
         if found := _REMAINING.search(self._pending):

@@ -27,13 +27,14 @@ def listing(entries: list[dict[str, Any]], remaining: int, **style: Any) -> byte
 
 @given(
     names=st.lists(st.text(min_size=1), max_size=6),
-    cut=st.integers(1, 40),
+    cut=st.integers(1, 40) | st.just(10_000),
     remaining=st.integers(0, 10**12),
     is_ascii=st.booleans(),
+    comma=st.sampled_from([",", ",\n", ", "]),
 )
-def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, is_ascii):
+def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, is_ascii, comma):
     entries = [{"pathSuffix": name, "length": 7, "nested": {"FileStatus": [name]}} for name in names]
-    text = listing(entries, remaining, ensure_ascii=is_ascii).decode("utf-8", "surrogatepass")
+    text = listing(entries, remaining, ensure_ascii=is_ascii, separators=(comma, ":")).decode("utf-8", "surrogatepass")
     assert scanned(text.encode("utf-8", "replace"), cut) == (
         [json.loads(json.dumps(entry).encode("utf-8", "replace")) for entry in entries],
         remaining,
@@ -46,9 +47,12 @@ def test_a_listing_without_batches_has_nothing_remaining():
 
 
 def test_names_that_look_like_the_answer_are_names():
-    entries = [{"pathSuffix": '"remainingEntries":5'}, {"pathSuffix": '"FileStatus":[{}]'}]
+    entries = [
+        {"pathSuffix": name} for name in ('"remainingEntries":5', '"FileStatus":[{}]', "},{", 'a"},{"b', "},\n{")
+    ]
     for cut in (1, 7, 1000):
-        assert scanned(listing(entries, 3), cut) == (entries, 3)
+        for separators in ((",", ":"), (", ", ": ")):
+            assert scanned(listing(entries, 3, separators=separators), cut) == (entries, 3)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,7 @@ def test_names_that_look_like_the_answer_are_names():
         b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
         b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
         b'{"FileStatuses":{"FileStatus":[7]}}',
+        b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
         b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
         b'{"RemoteException":{"exception":"X"}}',
     ],
