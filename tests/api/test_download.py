@@ -1,11 +1,8 @@
 """Results as files (Contract editor 8.2)."""
 
-import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -15,12 +12,10 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import uvicorn
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
-
-from queryserver.main import server
+from tests.api.serving import served
 
 FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "ndjson")
 CONTENT_TYPES = {
@@ -265,23 +260,3 @@ class TestBrokenTransfers:
     def _files(api: Api, operation: str) -> list[Any]:
         folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
         return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-
-
-@asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
-    """The application on a free port of loopback."""
-    settings = api.services.settings
-    free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})
-    config = server(free, api.app)
-    config.lifespan = "off"
-    running = uvicorn.Server(config)
-    task = asyncio.create_task(running.serve())
-    for _ in range(500):
-        if running.started:
-            break
-        await asyncio.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        running.should_exit = True
-        await task

@@ -3,12 +3,11 @@
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from queryserver.domain.errors import InvalidParameter, PayloadTooLarge
+from queryserver.domain.errors import InvalidParameter
+from queryserver.formats.multipart_headers import NO_LIMIT, PartHeaders
 
 MAX_HEADER_BYTES = 16 * 1024
 _WINDOW_BYTES = 64 * 1024
-# The parser has limits per header line, we have one per part, and count it ourselves.
-_NO_LIMIT = 1 << 30
 
 
 def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
@@ -19,17 +18,14 @@ def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
             boundary_of(content_type),
             {
                 "on_part_begin": parts.begin,
-                "on_header_begin": parts.begin_header,
-                "on_header_field": parts.header_name,
-                "on_header_value": parts.header_value,
-                "on_header_end": parts.end_header,
+                **parts.headers.callbacks,
                 "on_headers_finished": parts.end_headers,
                 "on_part_data": parts.value,
                 "on_part_end": parts.end,
                 "on_end": parts.end_all,
             },
-            max_header_count=_NO_LIMIT,
-            max_header_size=_NO_LIMIT,
+            max_header_count=NO_LIMIT,
+            max_header_size=NO_LIMIT,
         )
         for start in range(0, len(body), _WINDOW_BYTES):
             parser.write(body[start : start + _WINDOW_BYTES])
@@ -59,36 +55,17 @@ class _Parts:
         self.ended = False
         self._max_parts = max_parts
         self._name: bytes | None = None
-        self._disposition = b""
-        self._header_bytes = 0
-        self._header_name = bytearray()
-        self._header_value = bytearray()
+        self.headers = PartHeaders(MAX_HEADER_BYTES)
         self._value = bytearray()
 
     def begin(self) -> None:
         if len(self.found) == self._max_parts:
             raise InvalidParameter(f"A form has at most {self._max_parts} fields.")
-        self._disposition, self._header_bytes, self._value = b"", 0, bytearray()
-
-    def begin_header(self) -> None:
-        self._header_name.clear()
-        self._header_value.clear()
-        self._count(len(": \r\n"))
-
-    def header_name(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._header_name += window[start:end]
-
-    def header_value(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._header_value += window[start:end]
-
-    def end_header(self) -> None:
-        if bytes(self._header_name).lower() == b"content-disposition":
-            self._disposition = bytes(self._header_value)
+        self.headers.clear()
+        self._value = bytearray()
 
     def end_headers(self) -> None:
-        kind, options = parse_options_header(self._disposition.decode("latin-1"))
+        kind, options = parse_options_header(self.headers.disposition.decode("latin-1"))
         self._name = options.get(b"name")
         if kind != b"form-data" or self._name is None:
             raise InvalidParameter("A part of the multipart body has no name.")
@@ -103,8 +80,3 @@ class _Parts:
 
     def end_all(self) -> None:
         self.ended = True
-
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            raise PayloadTooLarge(f"The headers of a multipart part are above {MAX_HEADER_BYTES} bytes.")

@@ -19,12 +19,11 @@ from queryserver.domain.errors import (
     UploadAborted,
 )
 from queryserver.formats.bodies_multipart import boundary_of
+from queryserver.formats.multipart_headers import NO_LIMIT, PartHeaders
 from queryserver.formats.multipart_names import PartNames, names_of_part
 
 PIECE_BYTES = 1024 * 1024
 _KIB = 1024
-# The parser has limits per header line, we have one per part, and count it ourselves.
-_NO_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +71,14 @@ class MultipartStream:
                 boundary_of(content_type),
                 {
                     "on_part_begin": self._parts.begin,
-                    "on_header_begin": self._parts.begin_header,
-                    "on_header_field": self._parts.header_name,
-                    "on_header_value": self._parts.header_value,
-                    "on_header_end": self._parts.end_header,
+                    **self._parts.headers.callbacks,
                     "on_headers_finished": self._parts.end_headers,
                     "on_part_data": self._parts.content,
                     "on_part_end": self._parts.end,
                     "on_end": self._parts.end_all,
                 },
-                max_header_count=_NO_LIMIT,
-                max_header_size=_NO_LIMIT,
+                max_header_count=NO_LIMIT,
+                max_header_size=NO_LIMIT,
             )
         except FormParserError:
             raise InvalidParameter("The boundary of the multipart body is too long.") from None
@@ -166,10 +162,7 @@ class _Parts:
         self._waiting: list[bytes] = []
         self._begun = 0
         self._names = PartNames("", None)
-        self._header_bytes = 0
-        self._header_name = bytearray()
-        self._header_value = bytearray()
-        self._disposition = b""
+        self.headers = PartHeaders(limits.header_bytes)
         self._value = bytearray()
 
     def take(self, size: int) -> bytes:
@@ -184,27 +177,11 @@ class _Parts:
         self._begun += 1
         if self._begun > self._limits.parts:
             raise TooManyParts(f"A multipart body has at most {self._limits.parts} parts.")
-        self._disposition, self._header_bytes, self._value = b"", 0, bytearray()
-
-    def begin_header(self) -> None:
-        self._header_name.clear()
-        self._header_value.clear()
-        self._count(len(": \r\n"))
-
-    def header_name(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._header_name += window[start:end]
-
-    def header_value(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
-        self._header_value += window[start:end]
-
-    def end_header(self) -> None:
-        if bytes(self._header_name).lower() == b"content-disposition":
-            self._disposition = bytes(self._header_value)
+        self.headers.clear()
+        self._value = bytearray()
 
     def end_headers(self) -> None:
-        self._names = names_of_part(self._disposition)
+        self._names = names_of_part(self.headers.disposition)
         if self._names.file_name is None:
             if self.file_name is not None and self._names.field in self._leading_fields:
                 raise InvalidParameter(f"{self._names.field} must come before the file.")
@@ -238,8 +215,3 @@ class _Parts:
             return self._value.decode()
         except UnicodeDecodeError:
             raise InvalidParameter("A field of the multipart body is not valid UTF-8.") from None
-
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self._limits.header_bytes:
-            raise PayloadTooLarge(f"The headers of a multipart part are above {self._limits.header_bytes} bytes.")

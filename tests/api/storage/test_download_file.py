@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 from tests.api.driving import Api, Caller, open_api, verdict
+from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
-from tests.api.storage.serving import served
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.api.driving import Caller, open_api, verdict
+from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
-from tests.api.storage.serving import served
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 

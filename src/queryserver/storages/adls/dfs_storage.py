@@ -1,19 +1,13 @@
 """The Storage over a hierarchical account: directories, permissions and owners of its own, renames in one step."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-
 from queryserver.domain.errors import (
     DirectoryNotEmpty,
     NotADirectory,
-    NotAFile,
     PathExists,
     RootNotAllowed,
     TargetInsideSource,
 )
 from queryserver.domain.files import FileStatus
-from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.containers import make_container
 from queryserver.storages.adls.dfs_calls import DfsCalls, is_directory
@@ -21,36 +15,22 @@ from queryserver.storages.adls.dfs_tree import HierarchicalTree
 from queryserver.storages.adls.dfs_uploads import HierarchicalUploads
 from queryserver.storages.adls.errors import AzureFailure, azure_errors
 from queryserver.storages.adls.http import AzureClient
-from queryserver.storages.adls.looking import Looking
-from queryserver.storages.adls.places import AzurePlace, file_place, place_of, unfinished
-from queryserver.storages.adls.transfers import Reader, same_size
+from queryserver.storages.adls.places import AzurePlace, file_place, place_of
+from queryserver.storages.adls.transfers import Reader
+from queryserver.storages.adls.writing import Writing
 
 _DIRECTORY = 0o777
 
 
-class HierarchicalStorage(Looking):
+class HierarchicalStorage(Writing):
     """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         self._account = account
         self._calls = DfsCalls(client)
         self._tree = HierarchicalTree(self._calls)
-        self._reader = Reader(client, self._tree.find, is_directory)
-        super().__init__(self._tree, self._reader)
-        self._uploads = HierarchicalUploads(self._calls, self._tree, account)
-
-    async def write(
-        self,
-        path: str,
-        body: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-        size_bytes: int | None = None,  # noqa: ARG002 appends need none
-    ) -> FileStatus:
-        """See the Protocol."""
-        place = file_place(path)
-        with azure_errors(path):
-            return await self._uploads.write(place, body, overwrite=overwrite)
+        reader = Reader(client, self._tree.find, is_directory)
+        super().__init__(self._tree, reader, HierarchicalUploads(self._calls, self._tree, account))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
@@ -69,17 +49,6 @@ class HierarchicalStorage(Looking):
                 if failure.status in {400, 404, 409}:
                     await self._tree.refuse_file_above(place)
                 raise
-
-    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. Streamed through this service."""
-        from_place, to_place = file_place(source), file_place(target)
-        with azure_errors(source):
-            found = await self._tree.find(from_place)
-        if not found.is_file:
-            raise NotAFile(f"abfs://{source} is not a file.")
-        async with aclosing(self.read(source, version=found)) as body:
-            with azure_errors(target):
-                return same_size(found, await self._uploads.write(to_place, body, overwrite=overwrite))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """See the Protocol."""
@@ -147,37 +116,3 @@ class HierarchicalStorage(Looking):
             raise RootNotAllowed("Containers have no permissions.")
         with azure_errors(path):
             await self._calls.set_access(place, headers)
-
-    async def begin_parts(self, plan: PartPlan) -> str:
-        """See the Protocol."""
-        place = file_place(plan.path)
-        with azure_errors(plan.path):
-            return await self._uploads.begin_parts(place)
-
-    async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """See the Protocol."""
-        staged = unfinished(file_place(plan.path), staging)
-        with azure_errors(plan.path):
-            return await self._uploads.write_part(plan, staged, index, body)
-
-    async def join_parts(
-        self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
-    ) -> FileStatus:
-        """See the Protocol."""
-        place = file_place(plan.path)
-        with azure_errors(plan.path):
-            return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
-
-    async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        """See the Protocol."""
-        staged = unfinished(file_place(plan.path), staging)
-        with azure_errors(plan.path):
-            await self._uploads.discard(staged)
-
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """See the Protocol."""
-        place = place_of(path)
-        if place is None:
-            return 0
-        with azure_errors(path):
-            return await self._uploads.sweep(place, datetime.now(UTC) - timedelta(seconds=older_than_s))

@@ -31,7 +31,14 @@ class HierarchicalUploads:
         self._tree = tree
         self._account = account
 
-    async def write(self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
+    async def write(
+        self,
+        place: AzurePlace,
+        body: AsyncIterator[bytes],
+        *,
+        overwrite: bool,
+        size_bytes: int | None,  # noqa: ARG002 appends need none
+    ) -> FileStatus:
         """See `Storage.write`."""
         await self._replaced(place, overwrite=overwrite)
         staged = unfinished(place)
@@ -144,16 +151,16 @@ class HierarchicalUploads:
             if not failure.is_missing:
                 raise
 
-    async def sweep(self, place: AzurePlace, before: datetime) -> int:
+    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
         """See `Storage.sweep_leftovers`."""
         continuation, swept = "", 0
         while True:
-            page = await self._calls.paths(place, continuation, MOST_PATHS)
+            page = await self._calls.paths(folder, continuation, MOST_PATHS)
             for item in page.items:
                 name = str(item.get("name", "")).rpartition("/")[2]
                 written_at = entries.time(str(item.get("lastModified", "")))
                 if name.startswith(RESERVED_PREFIX) and written_at is not None and written_at < before:
-                    await self.discard(place.child(name))
+                    await self.discard(folder.child(name))
                     swept += 1
             continuation = page.continuation
             if not continuation:
