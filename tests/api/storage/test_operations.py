@@ -4,9 +4,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,41 @@ async def test_a_client_that_leaves_does_not_stop_the_work(ana: Caller, world: W
 # ------------------------------------------------------------------------------------------------------- dead processes
 
 
+@dataclass
+class Held:
+    """A process that is held at the second copy or deletion of its work, as if it were dead."""
+
+    open_second: Callable[[], AbstractAsyncContextManager[World]]
+    gate: Gate
+    ana: Caller
+    place: Place
+    before: Mapping[str, bytes | None]
+    asked: Mapping[str, str]
+    started: Mapping[str, Any]
+
+    @asynccontextmanager
+    async def second(self) -> AsyncGenerator[tuple[World, Caller]]:
+        """Another application on the same database and stores, and the same user there."""
+        async with self.open_second() as second:
+            yield second, Caller(second.api, self.ana.username, self.ana.headers)
+
+
+@asynccontextmanager
+async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> AsyncGenerator[Held]:
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    open_one = partial(open_world, settings, tmp_path / "files", memory)
+    async with open_one() as first:
+        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
+        first.faulty[Scheme.S3A].inner = gate
+        ana = await first.api.user("ana")
+        place = first.place(Scheme.S3A)
+        three(place)
+        before, asked = place.all(), {"src_path": place.at("d"), "dest_path": place.at("e")}
+        started = (await ana.post(call, **asked, wait="0")).json()
+        await gate.reached.wait()
+        yield Held(open_one, gate, ana, place, before, asked, started)
+
+
 async def forget_leases(world: World) -> None:
     """As if the lease of the dead process had run out."""
     await world.api.database.execute("update storage_transfers set lease_until = now() - interval '1 second'")
@@ -228,34 +265,24 @@ async def forget_leases(world: World) -> None:
 @pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
     """Two applications on one database and the same stores; the first is held at its second copy or deletion."""
-    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
-    async with open_world(settings, tmp_path / "files", memory) as first:
-        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
-        first.faulty[Scheme.S3A].inner = gate
-        ana = await first.api.user("ana")
-        place = first.place(Scheme.S3A)
-        three(place)
-        before = place.all()
-        asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
-        started = (await ana.post("storage/move", **asked, wait="0")).json()
-        await gate.reached.wait()
-        async with open_world(settings, tmp_path / "files", memory) as second:
-            heir = Caller(second.api, ana.username, ana.headers)
+    async with held(tmp_path, database_dsn, "storage/move", stage) as first:
+        place, asked = first.place, first.asked
+        async with first.second() as (second, heir):
             busy = await heir.post("storage/move", **asked)
             assert (busy.status_code, busy.json()["code"]) == (409, "operation_in_progress")
             await forget_leases(second)
             await second.api.services.storage.moving.take_over()
-            end = (await heir.get("storage/operation", id=started["operation_id"])).json()
+            end = (await heir.get("storage/operation", id=first.started["operation_id"])).json()
             if stage == "copy":
                 assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
-                assert place.all() == before
+                assert place.all() == first.before
                 assert (await heir.post("storage/move", **asked)).status_code == 200
             else:
                 assert (end["state"], end["result"]["path"]) == ("done", place.at("e"))
             moved = place.all()
             assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
             # The first one wakes up: it has lost the right to write, and must not undo anything.
-            gate.open.set()
+            first.gate.open.set()
             await asyncio.sleep(0.3)
             assert place.all() == moved
 
@@ -265,23 +292,16 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
 async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_noted(
     tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
 ) -> None:
-    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
-    async with open_world(settings, tmp_path / "files", memory) as first:
-        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
-        first.faulty[Scheme.S3A].inner = gate
-        ana = await first.api.user("ana")
-        place = first.place(Scheme.S3A)
-        three(place)
-        await ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
-        await gate.reached.wait()
-        async with open_world(settings, tmp_path / "files", memory) as second:
+    async with held(tmp_path, database_dsn, "storage/move", stage) as first:
+        place = first.place
+        async with first.second() as (second, heir):
             await forget_leases(second)
             # That of the dead process itself.
             await second.api.database.execute("delete from unfinished_writes")
             caplog.clear()
             with audited(caplog):
                 await second.api.services.storage.moving.take_over()
-            assert events(caplog, ana) == [("storage.move", ana.username, place.at("d"), outcome)]
+            assert events(caplog, heir) == [("storage.move", heir.username, place.at("d"), outcome)]
             noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
             # All of the window that was begun when the process died.
             begun = {place.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
@@ -290,18 +310,9 @@ async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_not
 
 @pytest.mark.parametrize("stage", ["copy", "delete"])
 async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
-    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
-    async with open_world(settings, tmp_path / "files", memory) as first:
-        gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
-        first.faulty[Scheme.S3A].inner = gate
-        ana = await first.api.user("ana")
-        place = first.place(Scheme.S3A)
-        three(place)
-        asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
-        await ana.post("storage/rename", **asked, wait="0")
-        await gate.reached.wait()
-        async with open_world(settings, tmp_path / "files", memory) as second:
-            heir = Caller(second.api, ana.username, ana.headers)
+    async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
+        place, asked = first.place, first.asked
+        async with first.second() as (second, heir):
             await forget_leases(second)
             again = await heir.post("storage/rename", **asked)
             assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
@@ -349,20 +360,12 @@ async def test_an_operation_whose_process_is_gone_has_failed(ana: Caller, world:
 
 
 async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: Path, database_dsn: str) -> None:
-    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
-    async with open_world(settings, tmp_path / "files", memory) as first:
-        gate = Gate(first.faulty[Scheme.S3A], "copy", number=2)
-        first.faulty[Scheme.S3A].inner = gate
-        ana = await first.api.user("ana")
-        place = first.place(Scheme.S3A)
-        three(place)
-        before = place.all()
-        started = (await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")).json()
-        await gate.reached.wait()
-    async with open_world(settings, tmp_path / "files", memory) as second:
+    async with held(tmp_path, database_dsn, "storage/copy", "copy") as first:
+        pass
+    async with first.second() as (second, heir):
         await second.api.services.storage.moving.take_over()
-        assert place.all() == before
-        end = await ended(Caller(second.api, ana.username, ana.headers), started["operation_id"])
+        assert first.place.all() == first.before
+        end = await ended(heir, first.started["operation_id"])
         assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
 
 
