@@ -20,8 +20,8 @@ from queryserver.settings.desktop import LoggingSettings
 # A terminal or pipe that nobody reads must not hold up the server: beyond this many waiting lines they are dropped.
 _MOST_WAITING = 10_000
 
-# They tell of each call and each connection; below DEBUG that is noise.
-_TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+"""Loggers that tell of each call and each connection; below DEBUG that is noise."""
 
 _writers: list[QueueListener] = []
 
@@ -93,7 +93,7 @@ def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Pa
 
 def _connect(entrance: logging.Handler, level: str) -> None:
     _replace_handlers(logging.getLogger(), entrance, level)
-    for name in _TALKATIVE:
+    for name in TALKATIVE:
         logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
     logging.captureWarnings(capture=True)
 
