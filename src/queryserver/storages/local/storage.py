@@ -101,8 +101,8 @@ class LocalStorage:
         """See the Protocol."""
         await self._enter_to_change(path)
         upload = Upload(self._tree, path, overwrite=overwrite)
-        flushing = Flushing(self._threads, upload.flush)
-        return await self._take(upload, flushing.while_written(body))
+        async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
+            return await self._take(upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Of several that make one directory at a time, one succeeds."""
