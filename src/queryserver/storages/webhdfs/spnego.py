@@ -4,7 +4,7 @@ import asyncio
 import base64
 import importlib
 import importlib.util
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -15,14 +15,10 @@ _UNAUTHORIZED = 401
 
 
 class Negotiate(httpx.Auth):
-    """Answers the challenge of a host with a ticket for `HTTP@host`."""
+    """Answers the challenge of a host with a ticket for `HTTP@host`. For asynchronous clients: a thread asks for it."""
 
     def __init__(self) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")
-
-    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
-        """Ticket servers are asked in a thread, which only the asynchronous client does."""
-        raise NotImplementedError
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         """See httpx.Auth."""
