@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from queryserver.db import storage_tables
+from queryserver.db import import_tables, storage_tables
 from queryserver.db.columns import flag, metadata, moment
 
 facts = Table(
@@ -191,6 +191,7 @@ statements = Table(
     Column("canceled_by", Text),
     Column("cursor_row", BigInteger, nullable=False, server_default="0"),
     Column("inline_result", LargeBinary, comment="the whole result as an Arrow stream, when it is small"),
+    Column("import_plan", JSONB, comment="set: no statement for the engine, but a file to make a table from"),
     Index("ix_statements_history", "user_id", text("recorded_at desc"), text("history_id desc")),
     Index("ix_statements_active", "user_id", postgresql_where=text("state in ('waiting', 'running')")),
     Index("ix_statements_claimable", "lease_until", postgresql_where=text("state in ('waiting', 'running')")),
@@ -291,6 +292,8 @@ forwarded_looks = Table(
 )
 
 FURTHER = (
+    import_tables.import_uploads,
+    import_tables.import_leftovers,
     storage_tables.unfinished_writes,
     storage_tables.part_uploads,
     storage_tables.part_upload_parts,

@@ -173,6 +173,8 @@ class NewStatement:
     idempotency: IdempotencyKey | None
     max_active: int
     max_spool_bytes: int
+    import_plan: Mapping[str, Any] | None = None
+    """Set: the statement is for people; the runner makes a table from a file (Contract importer 13)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,8 @@ class Assignment:
     history_id: int = 0
     resumption: Resumption | None = None
     """Set when the engine has the statement and another runner may go on following it."""
+    import_plan: Mapping[str, Any] | None = None
+    """Set: a table is made from a file, and the engine never sees `statement`."""
 
 
 @dataclass(frozen=True, slots=True)

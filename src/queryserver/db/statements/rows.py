@@ -37,7 +37,7 @@ RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, s
     parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by"""
 
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
-    in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at,
+    in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at, import_plan,
     rows, size_bytes, (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """
@@ -120,6 +120,7 @@ def assignment_of(row: Row, marks: SealedMarks) -> Assignment:
         cancel_requested=row["cancel_requested_at"] is not None,
         history_id=row["history_id"],
         resumption=_resumption_of(row, marks),
+        import_plan=row["import_plan"],
     )
 
 

@@ -4,7 +4,8 @@ QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
 ├─ PermissionDenied ── AdminRequired, DownloadDisabled, StorageAccessDenied, SymlinkNotFollowed, …
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters,
-│                      InvalidUsername, InvalidPassword, InvalidPath, InvalidName, NotADirectory, NotAFile, …
+│                      InvalidUsername, InvalidPassword, InvalidPath, InvalidName, NotADirectory, NotAFile, …,
+│                      those of imports (ImportFileNotFound, UnsupportedFormat, TableExists, …)
 ├─ PayloadTooLarge ─── FileTooLarge, TooManyEntries, TooManyParts, DecompressionLimit
 ├─ UnsupportedMediaType, RangeNotSatisfiable, BodyTooSlow
 ├─ Unprocessable ───── VerificationFailed, NotText, DecompressionFailed
@@ -18,6 +19,7 @@ QueryServerError
 ├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
+├─ DetectionFailed
 └─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
 """
 
@@ -102,6 +104,29 @@ from queryserver.domain.errors.files import UploadDisabled as UploadDisabled
 from queryserver.domain.errors.files import UploadIncomplete as UploadIncomplete
 from queryserver.domain.errors.files import UploadNotFound as UploadNotFound
 from queryserver.domain.errors.files import VerificationFailed as VerificationFailed
+from queryserver.domain.errors.imports import DetectionFailed as DetectionFailed
+from queryserver.domain.errors.imports import EncodingFailed as EncodingFailed
+from queryserver.domain.errors.imports import ExtensionNotAllowed as ExtensionNotAllowed
+from queryserver.domain.errors.imports import FileCorrupt as FileCorrupt
+from queryserver.domain.errors.imports import FileEmpty as FileEmpty
+from queryserver.domain.errors.imports import FileEncrypted as FileEncrypted
+from queryserver.domain.errors.imports import FileTooComplex as FileTooComplex
+from queryserver.domain.errors.imports import FormatMismatch as FormatMismatch
+from queryserver.domain.errors.imports import ImportConnectorNotFound as ImportConnectorNotFound
+from queryserver.domain.errors.imports import ImportFileDenied as ImportFileDenied
+from queryserver.domain.errors.imports import ImportFileNotFound as ImportFileNotFound
+from queryserver.domain.errors.imports import ImportFileTooLarge as ImportFileTooLarge
+from queryserver.domain.errors.imports import InvalidColumns as InvalidColumns
+from queryserver.domain.errors.imports import InvalidDialect as InvalidDialect
+from queryserver.domain.errors.imports import NotMultipart as NotMultipart
+from queryserver.domain.errors.imports import RecordTooLong as RecordTooLong
+from queryserver.domain.errors.imports import SeparatorRequired as SeparatorRequired
+from queryserver.domain.errors.imports import SheetNotFound as SheetNotFound
+from queryserver.domain.errors.imports import SheetRequired as SheetRequired
+from queryserver.domain.errors.imports import TableExists as TableExists
+from queryserver.domain.errors.imports import TooManyColumns as TooManyColumns
+from queryserver.domain.errors.imports import UnsupportedFormat as UnsupportedFormat
+from queryserver.domain.errors.imports import UploadQuotaExceeded as UploadQuotaExceeded
 from queryserver.domain.errors.limits import LoginThrottled as LoginThrottled
 from queryserver.domain.errors.limits import QuotaExceeded as QuotaExceeded
 from queryserver.domain.errors.limits import TooManyRequests as TooManyRequests

@@ -1,0 +1,1 @@
+"""Import of files into tables (Contract importer)."""

@@ -1,0 +1,146 @@
+"""What the dialects call the types of imported columns (Spec sql_type_mapping, Contract importer 6, 12.4, 13)."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from queryserver.domain.importing import BaseType, ColumnType
+
+_DIALECTS = ("hive", "impala", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
+
+# One row for each base type, in the order of _DIALECTS; sparksql is as hive.
+_NAMES: Mapping[BaseType, Sequence[str]] = {
+    BaseType.INT8: ("TINYINT", "TINYINT", "TINYINT", "TINYINT", "SMALLINT", "TINYINT", "INTEGER", "TINYINT"),
+    BaseType.INT16: ("SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "INTEGER", "SMALLINT"),
+    BaseType.INT32: ("INT", "INT", "INTEGER", "INT", "INTEGER", "INT", "INTEGER", "INTEGER"),
+    BaseType.INT64: ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "INTEGER", "BIGINT"),
+    BaseType.UINT8: (
+        "SMALLINT", "SMALLINT", "SMALLINT", "UNSIGNED_TINYINT", "SMALLINT", "TINYINT UNSIGNED", "INTEGER", "UTINYINT",
+    ),
+    BaseType.UINT16: (
+        "INT", "INT", "INTEGER", "UNSIGNED_SMALLINT", "INTEGER", "SMALLINT UNSIGNED", "INTEGER", "USMALLINT",
+    ),
+    BaseType.UINT32: ("BIGINT", "BIGINT", "BIGINT", "UNSIGNED_INT", "BIGINT", "INT UNSIGNED", "INTEGER", "UINTEGER"),
+    BaseType.UINT64: (
+        "DECIMAL", "DECIMAL", "DECIMAL", "UNSIGNED_LONG", "NUMERIC", "BIGINT UNSIGNED", "TEXT", "UBIGINT",
+    ),
+    BaseType.FLOAT32: ("FLOAT", "FLOAT", "REAL", "FLOAT", "REAL", "FLOAT", "REAL", "FLOAT"),
+    BaseType.FLOAT64: ("DOUBLE", "DOUBLE", "DOUBLE", "DOUBLE", "DOUBLE PRECISION", "DOUBLE", "REAL", "DOUBLE"),
+    BaseType.DECIMAL: ("DECIMAL", "DECIMAL", "DECIMAL", "DECIMAL", "NUMERIC", "DECIMAL", "TEXT", "DECIMAL"),
+    BaseType.BOOLEAN: ("BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "INTEGER", "BOOLEAN"),
+    BaseType.DATE: ("DATE", "DATE", "DATE", "DATE", "DATE", "DATE", "TEXT", "DATE"),
+    BaseType.DATETIME: (
+        "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "DATETIME(6)", "TEXT", "TIMESTAMP",
+    ),
+    BaseType.TIME: ("STRING", "STRING", "VARCHAR", "TIME", "TIME", "TIME(6)", "TEXT", "TIME"),
+    BaseType.DURATION: (
+        "INTERVAL DAY TO SECOND", "STRING", "INTERVAL DAY TO SECOND", "VARCHAR", "INTERVAL", "VARCHAR(64)", "TEXT",
+        "INTERVAL",
+    ),
+    BaseType.STRING: ("STRING", "STRING", "VARCHAR", "VARCHAR", "TEXT", "TEXT", "TEXT", "VARCHAR"),
+    BaseType.NULL: ("STRING", "STRING", "VARCHAR", "VARCHAR", "TEXT", "TEXT", "TEXT", "VARCHAR"),
+    BaseType.BINARY: ("BINARY", "BINARY", "VARBINARY", "VARBINARY", "BYTEA", "LONGBLOB", "BLOB", "BLOB"),
+    BaseType.ARRAY: ("ARRAY", "ARRAY", "ARRAY", "ARRAY", "JSONB", "JSON", "TEXT", "JSON"),
+    BaseType.STRUCT: ("STRUCT", "STRUCT", "ROW", "VARCHAR", "JSONB", "JSON", "TEXT", "JSON"),
+    BaseType.OBJECT: ("STRING", "STRING", "JSON", "VARCHAR", "JSONB", "JSON", "TEXT", "JSON"),
+}  # fmt: skip
+
+_HIVE = (
+    "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTERVAL DAY TO SECOND",
+    "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",
+)  # fmt: skip
+
+SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "hive": _HIVE,
+        "sparksql": _HIVE,
+        "impala": tuple(name for name in _HIVE if name != "INTERVAL DAY TO SECOND"),
+        "trino": (
+            "ARRAY", "BIGINT", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "INTEGER", "INTERVAL DAY TO SECOND", "JSON",
+            "REAL", "ROW", "SMALLINT", "STRING", "TIMESTAMP", "TINYINT", "VARBINARY", "VARCHAR",
+        ),
+        "phoenix": (
+            "ARRAY", "BIGINT", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIME",
+            "TIMESTAMP", "TINYINT", "UNSIGNED_INT", "UNSIGNED_LONG", "UNSIGNED_SMALLINT", "UNSIGNED_TINYINT",
+            "VARBINARY", "VARCHAR",
+        ),
+    }
+)  # fmt: skip
+"""The answers of sql_type_mapping, as the specification lists them."""
+
+PREVIEW_DIALECTS = ("hive", "impala", "trino", "phoenix", "sparksql")
+"""Dialects that previews are typed for."""
+
+TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql", "trino", "phoenix")
+"""Dialects that tables can be created in."""
+
+# No file says what such a column would hold; or no column is meant to hold nothing.
+_NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
+# Where one name stands for several base types, a column that is given the name becomes this.
+_MEANT: Mapping[tuple[str, str], BaseType] = {
+    ("sqlite", "INTEGER"): BaseType.INT64,
+    ("sqlite", "REAL"): BaseType.FLOAT64,
+    ("sqlite", "TEXT"): BaseType.STRING,
+    ("mysql", "TEXT"): BaseType.STRING,
+    ("postgresql", "SMALLINT"): BaseType.INT16,
+    ("postgresql", "NUMERIC"): BaseType.DECIMAL,
+}
+
+
+def type_name(column: ColumnType, dialect: str) -> str:
+    """The bare name of a type in a dialect, as previews show it."""
+    return _NAMES[column.base][_DIALECTS.index("hive" if dialect == "sparksql" else dialect)]
+
+
+def chosen_base(name: str, dialect: str) -> BaseType | None:
+    """The base type that a caller means by a name (any case); None: such columns cannot be created."""
+    wanted = name.upper()
+    if (dialect, wanted) in _MEANT:
+        return _MEANT[dialect, wanted]
+    text_type = type_name(ColumnType(BaseType.STRING), dialect)
+    # Where a dialect has no such type, a column of text stands for it; and the lists know STRING beside VARCHAR.
+    if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
+        return BaseType.STRING
+    named = (base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted)
+    return next(named, None)
+
+
+def declared_type(column: ColumnType, dialect: str) -> str:
+    """The type of a column as CREATE TABLE writes it (Contract importer 12.4, 13)."""
+    if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
+        return "STRING"
+    name = type_name(column, dialect)
+    if column.base is BaseType.DECIMAL and dialect != "sqlite":
+        return f"{name}({column.precision},{column.scale})"
+    if column.base is BaseType.UINT64 and name in {"DECIMAL", "NUMERIC"}:
+        return f"{name}(20,0)"
+    return name
+
+
+_ARROW: Mapping[BaseType, pa.DataType] = {
+    BaseType.INT8: pa.int8(),
+    BaseType.INT16: pa.int16(),
+    BaseType.INT32: pa.int32(),
+    BaseType.INT64: pa.int64(),
+    BaseType.UINT8: pa.uint8(),
+    BaseType.UINT16: pa.uint16(),
+    BaseType.UINT32: pa.uint32(),
+    BaseType.UINT64: pa.uint64(),
+    BaseType.FLOAT32: pa.float32(),
+    BaseType.FLOAT64: pa.float64(),
+    BaseType.BOOLEAN: pa.bool_(),
+    BaseType.DATE: pa.date32(),
+    BaseType.DATETIME: pa.timestamp("us"),
+    BaseType.TIME: pa.time64("us"),
+    BaseType.DURATION: pa.duration("us"),
+    BaseType.STRING: pa.string(),
+    BaseType.NULL: pa.string(),
+}
+
+
+def arrow_type(column: ColumnType) -> pa.DataType:
+    """What the values of a column are on their way to an engine. Timestamps are UTC without a zone."""
+    if column.base is BaseType.DECIMAL:
+        return pa.decimal128(column.precision or 38, column.scale or 0)
+    return _ARROW[column.base]

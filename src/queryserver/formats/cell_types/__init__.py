@@ -1,0 +1,1 @@
+"""What cells and columns are, told from their text."""

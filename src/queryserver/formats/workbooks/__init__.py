@@ -1,0 +1,1 @@
+"""Spreadsheets, read without running anything in them."""
