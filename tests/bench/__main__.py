@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
-from tests.bench import engine_parts, parts, storage_parts
+from tests.bench import engine_parts, import_parts, parts, storage_parts
 from tests.bench.setting import Measured, bench_server
 
 # With a server of their own, or none.
@@ -21,6 +21,8 @@ _ALONE = {
     "transfers": storage_parts.transfers,
     "listings": storage_parts.listings,
     "downloads": storage_parts.downloads,
+    "previews": import_parts.previews,
+    "imports": import_parts.imports,
 }
 
 _PARTS = {

@@ -50,10 +50,14 @@ class Stores:
     local: Path
     stores: tuple[Store, ...] = field(default=())
 
+    async def upload(self, store: Store, source: Path, name: str) -> None:
+        """Put a file into the directory of a store, as the first user."""
+        await _curl(*_our_upload(self, store, source, name))
+
 
 async def transfers(folder: Path) -> list[Measured]:
     """1 GiB up and down, each way in turns with curl straight to the store; what other calls feel meanwhile."""
-    async with _all_stores(folder) as setting:
+    async with open_stores(folder) as setting:
         source = folder / "1gib"
         await asyncio.to_thread(_random_file, source, _GIB)
         measured: list[Measured] = []
@@ -64,7 +68,7 @@ async def transfers(folder: Path) -> list[Measured]:
 
 async def listings(folder: Path) -> list[Measured]:
     """The first page of a directory with 100,000 entries, by name and by size."""
-    async with _all_stores(folder) as setting:
+    async with open_stores(folder) as setting:
         await asyncio.to_thread(_many_objects, setting.s3.directory / "bench" / "many")
         await _many_directories(setting.hdfs)
         return [
@@ -76,12 +80,12 @@ async def listings(folder: Path) -> list[Measured]:
 
 async def downloads(folder: Path) -> list[Measured]:
     """100 downloads of 10 MiB at once."""
-    async with _all_stores(folder) as setting:
+    async with open_stores(folder) as setting:
         source = folder / "10mib"
         await asyncio.to_thread(_random_file, source, 10 * _MIB)
         measured: list[Measured] = []
         for store in setting.stores:
-            await _curl(*_our_upload(setting, store, source, "ten"))
+            await setting.upload(store, source, "ten")
             memory = await _while_watched(setting, lambda store=store: _download_together(setting, store))
             measured.append(Measured(f"{store.name}: {_DOWNLOADS} x 10 MiB, process", f"{memory:.0f} MiB", "< 300 MiB"))
     return measured
@@ -222,7 +226,8 @@ def _random_file(path: Path, size: int) -> None:
 
 
 @asynccontextmanager
-async def _all_stores(folder: Path) -> AsyncIterator[Stores]:
+async def open_stores(folder: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[Stores]:
+    """The real stores, and a server that has them all."""
     local = folder / "files"
     (local / "shared").mkdir(parents=True)
     with ExitStack() as stack:
@@ -231,7 +236,7 @@ async def _all_stores(folder: Path) -> AsyncIterator[Stores]:
         (s3.directory / "bench").mkdir()
         for op, parameters in (("MKDIRS", {}), ("SETOWNER", {"owner": _USER})):
             await asyncio.to_thread(hdfs.call, "PUT", f"/user/{_USER}", op, **parameters)
-        async with bench_server(folder, settings=_settings(hdfs, s3, local)) as bench:
+        async with bench_server(folder, settings={**_settings(hdfs, s3, local), **(settings or {})}) as bench:
             stores = (_hdfs(hdfs), _s3(s3), _local(local))
             yield Stores(bench, hdfs, s3, local, stores)
 
