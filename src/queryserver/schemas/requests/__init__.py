@@ -1,5 +1,9 @@
 """Request bodies and query parameters of all calls; the operations table names them as they stand here."""
 
+from queryserver.schemas.requests.importing import HeaderParameters as HeaderParameters
+from queryserver.schemas.requests.importing import MetadataParameters as MetadataParameters
+from queryserver.schemas.requests.importing import PreviewParameters as PreviewParameters
+from queryserver.schemas.requests.importing import SqlTypesParameters as SqlTypesParameters
 from queryserver.schemas.requests.metadata import AutocompleteRequest as AutocompleteRequest
 from queryserver.schemas.requests.metadata import DescribeRequest as DescribeRequest
 from queryserver.schemas.requests.metadata import ExplainRequest as ExplainRequest

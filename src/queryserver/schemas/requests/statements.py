@@ -47,10 +47,10 @@ def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int 
     try:
         return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
     except ValidationError as error:
-        raise _as_domain_error(error.errors(include_url=False, include_input=False)) from None
+        raise as_domain_error(error.errors(include_url=False, include_input=False)) from None
 
 
-def _as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
+def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
     """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
     problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
     name = ".".join(str(part) for part in problem["loc"])
