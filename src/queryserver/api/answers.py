@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Response
 from pydantic import BaseModel
 
-from queryserver.schemas.generated import ErrorBody, Unauthorized
+from queryserver.schemas.generated import ErrorBody, ImporterError, Unauthorized
 
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -55,6 +55,14 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {"model": Unauthorized if status == 401 else ErrorBody, "description": _MEANING[status]}
         for status in sorted({*always, *statuses})
+    }
+
+
+def importer_failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The failure answers of a call of the importer (Contract importer 2.2), the usual ones and `statuses`."""
+    return {
+        status: {"model": Unauthorized if status == 401 else ImporterError, "description": _MEANING[status]}
+        for status in sorted({400, 401, 403, 405, 500, *statuses})
     }
 
 

@@ -12,11 +12,11 @@ from queryserver import __version__
 from queryserver.api import debug, description
 from queryserver.api.cors import Cors, CorsPolicy
 from queryserver.api.dependencies import authenticated
-from queryserver.api.errors import failure, internal_error, respond
+from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.frame import Frame
 from queryserver.api.metrics import RequestMetrics
 from queryserver.api.routing import answers_head
-from queryserver.api.v1 import dialect, editor, storage, taskserver, token
+from queryserver.api.v1 import dialect, editor, importer, storage, taskserver, token
 from queryserver.domain.errors import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
@@ -47,7 +47,7 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
     )
     # Added flat: an included router is matched anew at each of its levels, for every call.
     app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
-    app.router.routes.extend([*storage.routes, *taskserver.router.routes])
+    app.router.routes.extend([*storage.routes, *importer.routes, *taskserver.router.routes])
     if docs_enabled:
         app.router.routes.extend(description.router.routes)
     # After all fixed groups, so that none of them is read as a dialect.
@@ -90,7 +90,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
             await authenticated(request)
         except QueryServerError as refused:
             return respond(request, refused)
-    return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
+    return wrong_method(request, allow)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

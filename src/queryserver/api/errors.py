@@ -50,6 +50,33 @@ _COMPATIBLE: Mapping[type[QueryServerError], int] = {
 }
 """`status` in the body, where it is not -1 (Contract editor 1.4)."""
 
+_IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
+    errors.ImporterDenied: (403, "permission_denied"),
+    errors.PermissionDenied: (400, "permission_denied"),
+    errors.EngineForbidden: (400, "permission_denied"),
+    errors.PathNotFound: (400, "file_not_found"),
+    errors.InvalidPath: (400, "invalid_parameter"),
+    errors.InvalidName: (400, "invalid_parameter"),
+    errors.UnknownScheme: (400, "invalid_parameter"),
+    errors.UnknownAuthority: (400, "invalid_parameter"),
+    errors.StorageNotConfigured: (400, "invalid_parameter"),
+    errors.NotADirectory: (400, "invalid_parameter"),
+    errors.NotAFile: (400, "invalid_parameter"),
+    errors.UploadAborted: (400, "invalid_body"),
+    errors.TooManyStatements: (429, None),
+    errors.TooManyRequests: (429, "too_many_requests"),
+    errors.EngineUnavailable: (500, None),
+    errors.EngineTimeout: (500, None),
+    errors.EngineError: (400, None),
+    errors.StorageError: (500, "storage_unavailable"),
+    errors.ServiceUnavailable: (500, None),
+    errors.DetectionFailed: (500, None),
+}
+"""Status and code in the importer, where they are not those of STATUS; without a code, the error's own."""
+
+IMPORTER_STYLE = "importer_style"
+"""Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2)."""
+
 _RETRY_AFTER_S = 5
 
 
@@ -59,6 +86,8 @@ def respond(request: Request, error: QueryServerError, *, plain: bool = False) -
         return _json(_unauthorized(error), 401, {"WWW-Authenticate": CHALLENGE})
     if isinstance(error, errors.InvalidFields):
         return _json(error.fields, 400)
+    if IMPORTER_STYLE in request.scope:
+        return _importer_failure(error)
     status = http_status(error)
     if status == 500:
         return internal_error(request)
@@ -89,6 +118,8 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 
 def internal_error(request: Request) -> Response:
     """Whatever went wrong inside: the answer names only the id under which the log has it."""
+    if IMPORTER_STYLE in request.scope:
+        return _of_importer(500, "internal_error", "Internal error.")
     body = {
         "status": -1,
         "code": "internal_error",
@@ -101,6 +132,26 @@ def internal_error(request: Request) -> Response:
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer for what never became a domain error, such as an unknown path."""
     return _json({"status": -1, "code": code, "message": message}, status, headers)
+
+
+def wrong_method(request: Request, allow: str) -> Response:
+    """The answer to a method that the path does not have; `allow` are those that it has."""
+    answer = _of_importer if IMPORTER_STYLE in request.scope else failure
+    return answer(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
+
+
+def _importer_failure(error: QueryServerError) -> Response:
+    """Only 400, 403, 429 and 500 are known there; what is 413 or 503 elsewhere keeps its code."""
+    general = http_status(error)
+    found = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
+    status, code = found or (500 if general == 500 else 400, None)
+    if general == 500 and found is None:
+        return _of_importer(500, "internal_error", "Internal error.")
+    return _of_importer(status, code or error.code, error.message, _headers(error, status))
+
+
+def _of_importer(status: int, code: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _json({"error": text, "code": code}, status, headers)
 
 
 def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:

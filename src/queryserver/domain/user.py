@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 DOWNLOAD = "download"
+IMPORTER = "importer"
 
 
 @dataclass(frozen=True, slots=True)

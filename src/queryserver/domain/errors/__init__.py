@@ -113,6 +113,7 @@ from queryserver.domain.errors.imports import FileEncrypted as FileEncrypted
 from queryserver.domain.errors.imports import FileTooComplex as FileTooComplex
 from queryserver.domain.errors.imports import FormatMismatch as FormatMismatch
 from queryserver.domain.errors.imports import ImportConnectorNotFound as ImportConnectorNotFound
+from queryserver.domain.errors.imports import ImporterDenied as ImporterDenied
 from queryserver.domain.errors.imports import ImportFileDenied as ImportFileDenied
 from queryserver.domain.errors.imports import ImportFileNotFound as ImportFileNotFound
 from queryserver.domain.errors.imports import ImportFileTooLarge as ImportFileTooLarge

@@ -1,7 +1,12 @@
 """What goes wrong with imports (Contract importer 2.2). A file that is wrong is the caller's business: 400."""
 
+from queryserver.domain.errors.access import PermissionDenied
 from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.errors.calls import InvalidRequest
+
+
+class ImporterDenied(PermissionDenied):
+    """The importer is switched off, or the caller lacks the right to it."""
 
 
 class ImportFileNotFound(InvalidRequest):

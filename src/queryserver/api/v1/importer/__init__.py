@@ -1,1 +1,5 @@
-"""Import of files into tables (Contract importer)."""
+"""Files to tables (Contract importer)."""
+
+from fastapi.routing import APIRoute
+
+routes: list[APIRoute] = []
