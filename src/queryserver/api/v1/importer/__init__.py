@@ -1,5 +1,5 @@
 """Files to tables (Contract importer)."""
 
-from fastapi.routing import APIRoute
+from queryserver.api.v1.importer import sql_types
 
-routes: list[APIRoute] = []
+routes = [*sql_types.router.routes]
