@@ -1,0 +1,80 @@
+"""Whether the first record of a file names its columns (Contract importer 11)."""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from queryserver.domain.importing import BaseType, CellKind, Cells
+from queryserver.formats.cell_types.classes import BLANKS, classify
+from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+
+COMPARED_RECORDS = 100
+"""How many records with a value are compared with the first one."""
+
+_WORDS = """
+    id ids uuid guid key code name names first last middle full user username login email mail phone mobile fax address
+    street city town state province region country county zip postal postcode lat lon lng latitude longitude date day
+    month year time timestamp datetime created updated modified start end begin hour minute second duration age sex
+    gender birth dob title description desc comment comments note notes text label type kind category class group status
+    flag active enabled value amount price cost total sum count qty quantity number num rate ratio percent pct score
+    rank level size length width height weight unit currency balance tax discount revenue sales salary income order
+    product item sku brand model color customer client account company department dept team manager employee job role
+    project task parent child source target url link path file host ip port version index row column col field header
+    attribute property tag tags language lang min max avg mean average median std
+"""
+_COMMON_WORDS = frozenset(_WORDS.split())
+_LETTER_RUN = re.compile(r"[^\W\d_]+")
+_LOWER_TO_UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NAME = re.compile(r"[^\W\d][\w ./()#%-]{0,63}")
+
+
+def has_header(records: Iterable[Cells]) -> bool:
+    """Whether the first record is a header. Reads on until COMPARED_RECORDS records with a value are found."""
+    source = iter(records)
+    header = next(source, None)
+    if header is None:
+        return False
+    kinds = {classify(cell) for cell in header}
+    if kinds <= {CellKind.NULL} or kinds - {CellKind.NULL, CellKind.TEXT}:
+        return False
+    data = list(islice((record for record in source if not _is_null_only(record)), COMPARED_RECORDS))
+    named = [cell.strip(BLANKS) for cell in header if classify(cell) is not CellKind.NULL]
+    is_unique = len({name.lower() for name in named}) == len(named)
+    if not data:
+        return len(header) > 1 and len(named) == len(header) and is_unique and all(map(_NAME.fullmatch, named))
+    weights = [_weight(cell, data, position) for position, cell in enumerate(header)]
+    return None in weights or (is_unique and sum(weight or 0 for weight in weights) > 0)
+
+
+def _is_null_only(record: Cells) -> bool:
+    return all(classify(cell) is CellKind.NULL for cell in record)
+
+
+def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | None:
+    """What a column says for a header (above 0) or against it; None if it settles the matter: it is no text."""
+    cells = [record[position] for record in data if len(record) > position]
+    cells = [cell for cell in cells if classify(cell) is not CellKind.NULL]
+    if classify(header_cell) is CellKind.NULL or not cells:
+        return 0
+    facts = ColumnFacts()
+    facts.add_all(cells)
+    if column_type(facts, is_whole=False).base is not BaseType.STRING:
+        return None
+    return _text_weight(header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells])
+
+
+def _text_weight(header_cell: str, cells: Sequence[str]) -> float:
+    if header_cell in cells:
+        return -1
+    if _has_common_word(header_cell) and sum(map(_has_common_word, cells)) * 2 <= len(cells):
+        return 1
+    lengths = {len(cell) for cell in cells}
+    if len(cells) < 2 or len(lengths) > 1:
+        return 0
+    return -0.5 if len(header_cell) in lengths else 0.5
+
+
+def _has_common_word(cell: str) -> bool:
+    return any(
+        part.lower() in _COMMON_WORDS for run in _LETTER_RUN.findall(cell) for part in _LOWER_TO_UPPER.split(run)
+    )
