@@ -84,8 +84,9 @@ _MEANT: Mapping[tuple[str, str], BaseType] = {
     ("sqlite", "TEXT"): BaseType.STRING,
     ("mysql", "TEXT"): BaseType.STRING,
     ("postgresql", "SMALLINT"): BaseType.INT16,
-    ("postgresql", "NUMERIC"): BaseType.DECIMAL,
 }
+# Several dialects store these as a wider type, whose name means that type.
+_UNSIGNED = frozenset({BaseType.UINT8, BaseType.UINT16, BaseType.UINT32, BaseType.UINT64})
 
 
 def type_name(column: ColumnType, dialect: str) -> str:
@@ -102,8 +103,8 @@ def chosen_base(name: str, dialect: str) -> BaseType | None:
     # Where a dialect has no such type, a column of text stands for it; and the lists know STRING beside VARCHAR.
     if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
-    named = (base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted)
-    return next(named, None)
+    named = [base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted]
+    return min(named, key=lambda base: base in _UNSIGNED, default=None)
 
 
 def declared_type(column: ColumnType, dialect: str) -> str:

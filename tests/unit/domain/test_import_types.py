@@ -1,0 +1,173 @@
+"""Names of types in each dialect (Contract importer 6, 12.4, 13.1)."""
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.import_types import (
+    PREVIEW_DIALECTS,
+    SQL_TYPES,
+    TABLE_DIALECTS,
+    arrow_type,
+    chosen_base,
+    declared_type,
+    type_name,
+)
+from queryserver.domain.importing import BaseType, ColumnType
+
+TABLE = """
+Base type|hive, sparksql|impala|trino|phoenix|postgresql|mysql|sqlite|duckdb
+Int8|TINYINT|TINYINT|TINYINT|TINYINT|SMALLINT|TINYINT|INTEGER|TINYINT
+Int16|SMALLINT|SMALLINT|SMALLINT|SMALLINT|SMALLINT|SMALLINT|INTEGER|SMALLINT
+Int32|INT|INT|INTEGER|INT|INTEGER|INT|INTEGER|INTEGER
+Int64|BIGINT|BIGINT|BIGINT|BIGINT|BIGINT|BIGINT|INTEGER|BIGINT
+UInt8|SMALLINT|SMALLINT|SMALLINT|UNSIGNED_TINYINT|SMALLINT|TINYINT UNSIGNED|INTEGER|UTINYINT
+UInt16|INT|INT|INTEGER|UNSIGNED_SMALLINT|INTEGER|SMALLINT UNSIGNED|INTEGER|USMALLINT
+UInt32|BIGINT|BIGINT|BIGINT|UNSIGNED_INT|BIGINT|INT UNSIGNED|INTEGER|UINTEGER
+UInt64|DECIMAL|DECIMAL|DECIMAL|UNSIGNED_LONG|NUMERIC|BIGINT UNSIGNED|TEXT|UBIGINT
+Float32|FLOAT|FLOAT|REAL|FLOAT|REAL|FLOAT|REAL|FLOAT
+Float64|DOUBLE|DOUBLE|DOUBLE|DOUBLE|DOUBLE PRECISION|DOUBLE|REAL|DOUBLE
+Decimal|DECIMAL|DECIMAL|DECIMAL|DECIMAL|NUMERIC|DECIMAL|TEXT|DECIMAL
+Boolean|BOOLEAN|BOOLEAN|BOOLEAN|BOOLEAN|BOOLEAN|BOOLEAN|INTEGER|BOOLEAN
+Date|DATE|DATE|DATE|DATE|DATE|DATE|TEXT|DATE
+Datetime|TIMESTAMP|TIMESTAMP|TIMESTAMP|TIMESTAMP|TIMESTAMP|DATETIME(6)|TEXT|TIMESTAMP
+Time|STRING|STRING|VARCHAR|TIME|TIME|TIME(6)|TEXT|TIME
+Duration|INTERVAL DAY TO SECOND|STRING|INTERVAL DAY TO SECOND|VARCHAR|INTERVAL|VARCHAR(64)|TEXT|INTERVAL
+String, Null|STRING|STRING|VARCHAR|VARCHAR|TEXT|TEXT|TEXT|VARCHAR
+Binary|BINARY|BINARY|VARBINARY|VARBINARY|BYTEA|LONGBLOB|BLOB|BLOB
+Array|ARRAY|ARRAY|ARRAY|ARRAY|JSONB|JSON|TEXT|JSON
+Struct|STRUCT|STRUCT|ROW|VARCHAR|JSONB|JSON|TEXT|JSON
+Object (JSON)|STRING|STRING|JSON|VARCHAR|JSONB|JSON|TEXT|JSON
+"""
+HEADINGS, *ROWS = [line.split("|") for line in TABLE.split("\n") if line]
+NAMES = [
+    (BaseType(base), dialect, name)
+    for bases, *names in ROWS
+    for base in bases.removesuffix(" (JSON)").split(", ")
+    for dialects, name in zip(HEADINGS[1:], names, strict=True)
+    for dialect in dialects.split(", ")
+]
+SPECIFIED = {
+    "hive": "ARRAY, BIGINT, BINARY, BOOLEAN, DATE, DECIMAL, DOUBLE, FLOAT, INT, INTERVAL DAY TO SECOND, SMALLINT, "
+    "STRING, STRUCT, TIMESTAMP, TINYINT",
+    "impala": "ARRAY, BIGINT, BINARY, BOOLEAN, DATE, DECIMAL, DOUBLE, FLOAT, INT, SMALLINT, STRING, STRUCT, TIMESTAMP, "
+    "TINYINT",
+    "trino": "ARRAY, BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, INTEGER, INTERVAL DAY TO SECOND, JSON, REAL, ROW, "
+    "SMALLINT, STRING, TIMESTAMP, TINYINT, VARBINARY, VARCHAR",
+    "phoenix": "ARRAY, BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, FLOAT, INT, SMALLINT, STRING, TIME, TIMESTAMP, TINYINT, "
+    "UNSIGNED_INT, UNSIGNED_LONG, UNSIGNED_SMALLINT, UNSIGNED_TINYINT, VARBINARY, VARCHAR",
+}
+SPECIFIED["sparksql"] = SPECIFIED["hive"]
+
+INFERRED = [
+    ColumnType(BaseType.INT32),
+    ColumnType(BaseType.INT64),
+    ColumnType(BaseType.FLOAT64),
+    ColumnType(BaseType.DECIMAL, 20, 3),
+    ColumnType(BaseType.BOOLEAN),
+    ColumnType(BaseType.DATE),
+    ColumnType(BaseType.DATETIME),
+    ColumnType(BaseType.TIME),
+    ColumnType(BaseType.STRING),
+]
+
+
+def test_the_table_names_every_base_type_in_every_dialect() -> None:
+    assert {(base, dialect) for base, dialect, _ in NAMES} == {
+        (base, dialect) for base in BaseType for dialect in {*PREVIEW_DIALECTS, *TABLE_DIALECTS}
+    }
+
+
+@pytest.mark.parametrize(("base", "dialect", "name"), NAMES)
+def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: str) -> None:
+    assert type_name(ColumnType(base), dialect) == name
+
+
+@pytest.mark.importer(48)
+@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
+def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(dialect: str) -> None:
+    assert list(SQL_TYPES[dialect]) == SPECIFIED[dialect].split(", ")
+    assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
+
+
+@pytest.mark.importer(29)
+@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
+@pytest.mark.parametrize("base", BaseType)
+def test_every_type_of_a_preview_is_in_the_list_of_its_dialect(base: BaseType, dialect: str) -> None:
+    assert type_name(ColumnType(base), dialect) in SQL_TYPES[dialect]
+
+
+@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
+@pytest.mark.parametrize("column", INFERRED, ids=lambda column: column.base)
+def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(column: ColumnType, dialect: str) -> None:
+    base = chosen_base(type_name(column, dialect), dialect)
+    assert base is not None
+    assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "base"),
+    [
+        ("hive", "DECIMAL", BaseType.DECIMAL),
+        ("sparksql", "decimal", BaseType.DECIMAL),
+        ("trino", "DECIMAL", BaseType.DECIMAL),
+        ("postgresql", "NUMERIC", BaseType.DECIMAL),
+        ("hive", "SMALLINT", BaseType.INT16),
+        ("hive", "BIGINT", BaseType.INT64),
+        ("trino", "INTEGER", BaseType.INT32),
+        ("trino", "STRING", BaseType.STRING),
+        ("trino", "VARCHAR", BaseType.STRING),
+        ("phoenix", "STRING", BaseType.STRING),
+        ("phoenix", "UNSIGNED_LONG", BaseType.UINT64),
+        ("phoenix", "TIME", BaseType.TIME),
+        ("mysql", "DATETIME(6)", BaseType.DATETIME),
+        ("mysql", "BIGINT UNSIGNED", BaseType.UINT64),
+        ("duckdb", "UTINYINT", BaseType.UINT8),
+        ("sqlite", "INTEGER", BaseType.INT64),
+        ("sqlite", "TEXT", BaseType.STRING),
+        ("hive", "INTERVAL DAY TO SECOND", BaseType.DURATION),
+        ("hive", "BINARY", None),
+        ("trino", "JSON", None),
+        ("postgresql", "BYTEA", None),
+        ("postgresql", "STRING", None),
+        ("hive", "VARCHAR", None),
+        ("mysql", "INT); DROP TABLE t", None),
+    ],
+)
+def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
+    assert chosen_base(name, dialect) is base
+
+
+@pytest.mark.parametrize(
+    ("column", "dialect", "declared"),
+    [
+        (ColumnType(BaseType.DECIMAL, 17, 16), "hive", "DECIMAL(17,16)"),
+        (ColumnType(BaseType.DECIMAL, 17, 16), "postgresql", "NUMERIC(17,16)"),
+        (ColumnType(BaseType.DECIMAL, 17, 16), "sqlite", "TEXT"),
+        (ColumnType(BaseType.UINT64), "trino", "DECIMAL(20,0)"),
+        (ColumnType(BaseType.UINT64), "postgresql", "NUMERIC(20,0)"),
+        (ColumnType(BaseType.UINT64), "mysql", "BIGINT UNSIGNED"),
+        (ColumnType(BaseType.DURATION), "hive", "STRING"),
+        (ColumnType(BaseType.DURATION), "sparksql", "STRING"),
+        (ColumnType(BaseType.DURATION), "trino", "INTERVAL DAY TO SECOND"),
+    ],
+)
+def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(
+    column: ColumnType, dialect: str, declared: str
+) -> None:
+    assert declared_type(column, dialect) == declared
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (ColumnType(BaseType.INT32), pa.int32()),
+        (ColumnType(BaseType.FLOAT64), pa.float64()),
+        (ColumnType(BaseType.DECIMAL, 20, 3), pa.decimal128(20, 3)),
+        (ColumnType(BaseType.UINT64), pa.uint64()),
+        (ColumnType(BaseType.DATETIME), pa.timestamp("us")),
+        (ColumnType(BaseType.TIME), pa.time64("us")),
+        (ColumnType(BaseType.NULL), pa.string()),
+    ],
+)
+def test_values_travel_as_the_arrow_type_that_holds_them_all(column: ColumnType, values: pa.DataType) -> None:
+    assert arrow_type(column) == values
