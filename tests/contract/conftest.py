@@ -17,6 +17,8 @@ pytest.register_assert_rewrite(
     "tests.contract.engine_faults",
     "tests.contract.engine_resuming",
     "tests.contract.engine_stopping",
+    "tests.contract.loading_basis",
+    "tests.contract.loading_contract",
     "tests.contract.mariadb_basis",
     "tests.contract.postgresql_basis",
     "tests.contract.storage_basis",

@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
+from tests.contract.loading_contract import LoadingContract
 from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
+from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import (
     ClusterFileSystem,
@@ -77,6 +79,11 @@ ADAPTERS = (
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
+    Adapter(Engine, "tests.fakes.loading", "FakeLoadingEngine"),
+    Adapter(EngineSession, "tests.fakes.loading", "TablesSession"),
+    Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
+    Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
+    Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
@@ -151,6 +158,11 @@ CATALOG_TESTS = {
     "test_sqlite_catalog.py": ("TestSqliteCatalog",),
     "test_sqlalchemy_catalog.py": ("TestSqlalchemyCatalog",),
     "test_trino_catalog.py": ("TestTrinoCatalog",),
+}
+
+# Test classes that inherit the contract of loaders, by file.
+LOADING_TESTS = {
+    "test_fake_loading.py": ("TestFakeLoading",),
 }
 
 # Test classes that inherit the storage contract, by file.
@@ -239,6 +251,7 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
         ("CatalogContract", CATALOG_TESTS),
         ("FaultsContract", FAULT_TESTS),
         ("StorageContract", STORAGE_TESTS),
+        ("LoadingContract", LOADING_TESTS),
     ],
 )
 def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
@@ -250,8 +263,13 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
 
 @pytest.mark.parametrize(
     ("contract", "at_least", "registered"),
-    [(EngineContract, 45, ENGINE_TESTS), (CatalogContract, 30, CATALOG_TESTS), (StorageContract, 45, STORAGE_TESTS)],
-    ids=["engines", "catalogues", "storages"],
+    [
+        (EngineContract, 45, ENGINE_TESTS),
+        (CatalogContract, 30, CATALOG_TESTS),
+        (StorageContract, 45, STORAGE_TESTS),
+        (LoadingContract, 25, LOADING_TESTS),
+    ],
+    ids=["engines", "catalogues", "storages", "loaders"],
 )
 def test_the_suite_ran_over_every_adapter(
     contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]

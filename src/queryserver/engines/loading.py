@@ -1,0 +1,143 @@
+"""What the loaders of several engines share (interfaces/loading.py)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineError, StatementDenied, StatementRejected
+from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableName
+
+_BATCHES_AHEAD = 2
+_CLEAR_S = 30.0
+_SHOWN_CHARACTERS = 40
+
+Converted = TypeVar("Converted")
+
+
+def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], str]) -> str:
+    """What stands between the brackets of CREATE TABLE."""
+    return ", ".join(
+        f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns
+    )
+
+
+def already_there(table: TableName) -> StatementRejected:
+    """Why a table cannot be made."""
+    return StatementRejected(f'Table "{table.name}" already exists.')
+
+
+def refuse_changes(*, read_only: bool) -> None:
+    """Raises StatementDenied where the connector may only read."""
+    if read_only:
+        raise StatementDenied("This connector only reads: no table can be made in it.")
+
+
+def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
+    """Raises StatementRejected for a name that the engine would cut, or refuse with a text that names nothing."""
+    for name in names:
+        if size(name) > longest:
+            shown = name[:_SHOWN_CHARACTERS]
+            length = f"{size(name)} {unit}; the engine knows at most {longest}"
+            raise StatementRejected(f'The name "{shown}..." has {length}.')
+
+
+class Staging:
+    """A staging table. `is_gone` is set once it has another name, or went with its transaction."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+
+@asynccontextmanager
+async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
+    """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
+
+    The ledger is told before and after. A table that cannot be dropped now stays in the ledger.
+    """
+    await ledger.made(table)
+    staging = Staging()
+    try:
+        yield staging
+    finally:
+        await asyncio.shield(_clear(table, staging, ledger, drop))
+
+
+async def _clear(table: TableName, staging: Staging, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
+    if not staging.is_gone:
+        try:
+            async with asyncio.timeout(_CLEAR_S):
+                await drop()
+        except (EngineError, TimeoutError):
+            return
+    await ledger.settled(table)
+
+
+class RowsFailed(Exception):
+    """The batches of a load failed, not the engine. Passes through drivers and their error handling unharmed."""
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__("the rows could not be read")
+        self.reason = reason
+
+
+@contextmanager
+def rows_failures() -> Generator[None]:
+    """Around a load: what the batches raised comes out as it was."""
+    try:
+        yield
+    except RowsFailed as error:
+        raise error.reason from error.reason.__cause__
+
+
+class _Ahead(Generic[Converted]):
+    """Converted batches between the task that reads them and the engine that takes them."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Queue[Converted | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_BATCHES_AHEAD)
+
+    async def read(
+        self, batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Converted], executor: Executor
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await self._room.acquire()
+        async for batch in batches:
+            self._ready.put_nowait(await loop.run_in_executor(executor, convert, batch))
+            await self._room.acquire()
+
+    def end(self, _reading: asyncio.Task[None]) -> None:
+        self._ready.put_nowait(None)
+
+    async def take(self, reading: asyncio.Task[None]) -> AsyncGenerator[Converted]:
+        while (converted := await self._ready.get()) is not None:
+            yield converted
+            self._room.release()
+        if (reason := reading.exception()) is not None:
+            raise RowsFailed(reason)
+
+
+@asynccontextmanager
+async def read_ahead(
+    batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Converted], executor: Executor
+) -> AsyncGenerator[AsyncGenerator[Converted]]:
+    """The converted batches; the next ones are read and converted while the engine works on one.
+
+    At most two are ready or under way. What the batches or `convert` raise comes out as RowsFailed. One task reads all
+    batches, and has ended when the block is left.
+    """
+    ahead = _Ahead[Converted]()
+    reading = asyncio.create_task(ahead.read(batches, convert, executor), name="rows of a load")
+    reading.add_done_callback(ahead.end)
+    taken = ahead.take(reading)
+    try:
+        yield taken
+    finally:
+        await taken.aclose()
+        reading.cancel()
+        await asyncio.wait({reading})
+        if not reading.cancelled():
+            reading.exception()

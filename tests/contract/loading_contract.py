@@ -1,0 +1,417 @@
+"""The rules that every loader keeps (interfaces/loading.py, Contract importer 13.4, 13.5), as one suite.
+
+A test class per adapter inherits `LoadingContract`, declares its `loading_facts` and gives the fixture `engine`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import count
+
+import psutil
+import pyarrow as pa
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.contract.loading_basis import (
+    CHUNK_TEXT,
+    INT64,
+    STRING,
+    LoadingBasis,
+    MemoryLedger,
+    batch_of,
+    comparable,
+    failing,
+    numbered,
+    staging_of,
+    stream,
+)
+from tests.contract.loading_facts import DECIMAL, VALUES
+
+from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.importing import BaseType, ColumnType
+from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.loading import TableLoad, TableLoader, TableName
+
+MIB = 1024 * 1024
+TYPES = {base: DECIMAL if base is BaseType.DECIMAL else ColumnType(base) for base in VALUES}
+
+
+class RowsBroke(Exception):
+    """What batches of the tests raise."""
+
+
+class LoadingContract(LoadingBasis):
+    """Inherited by one test class per adapter."""
+
+    async def test_values_of_all_types_arrive_as_they_are(self, engine: Engine, loader: TableLoader, target: TableName):
+        """One table with a column of each type, extremes and a NULL in each."""
+        columns = [self.column("n", INT64)]
+        columns += [self.column(base.value, kind) for base, kind in TYPES.items()]
+        load = self.load_of(target, *columns)
+        values = [list(self.loading_facts.values_of(base)) for base in TYPES]
+        rows = [
+            (place, *(column[place] if place < len(column) else None for column in values))
+            for place in range(max(map(len, values)) + 1)
+        ]
+        assert await self.load(loader, load, batch_of(load, rows)) == len(rows)
+        assert await self.rows(engine, load) == [comparable(row, load.columns) for row in rows]
+
+    async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
+        """One column of each kind of encoding: a row of NULLs must not look like an empty line or a text."""
+        for kind in (STRING, ColumnType(BaseType.NULL), INT64):
+            load = self.load_of(TableName(None, f"{target.name}_x"), self.column("only", kind))
+            assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
+            assert await self.run(engine, self.loading_facts.select_sql, load.target) == [(None,), (None,)]
+            await loader.drop(load.target)
+
+    async def test_values_that_the_engine_cannot_hold_are_refused(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        for base, value, words in self.loading_facts.refused:
+            load = self.load_of(target, self.column("n", INT64), self.column("c", TYPES[base]))
+            with pytest.raises(StatementRejected, match=words):
+                await self.load(loader, load, batch_of(load, [(1, value)]))
+            assert await self.missing(engine, load.target, load.staging)
+
+    async def test_large_texts(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target)
+        rows = [(place, letter * self.loading_facts.long_text) for place, letter in enumerate("a'\\")]
+        assert await self.load(loader, load, *(batch_of(load, [row]) for row in rows)) == len(rows)
+        assert await self.rows(engine, load) == rows
+
+    @pytest.mark.importer(53)
+    @pytest.mark.importer(57)
+    @pytest.mark.security("T23")
+    async def test_names_are_data(self, engine: Engine, loader: TableLoader, target: TableName):
+        """As columns, all in one table, and as names of tables."""
+        names = self.loading_facts.names
+        load = self.load_of(target, *(self.column(name, INT64) for name in names))
+        await self.load(loader, load, batch_of(load, [tuple(range(len(names)))]))
+        async with engine.session(USER, NO_OPTIONS) as session:
+            answer = await run(session, self.loading_facts.select_sql.format(t=self.loading_facts.sql_name(target)))
+        assert [column.name for column in answer.columns] == list(names)
+        assert answer.rows == [tuple(range(len(names)))]
+
+    @pytest.mark.importer(53)
+    async def test_names_of_tables_are_data(self, engine: Engine, loader: TableLoader):
+        for name in self.loading_facts.names:
+            load = self.load_of(TableName(None, name))
+            try:
+                await self.load(loader, load, numbered(load, 1, 2))
+                assert await loader.exists(load.target)
+                assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+            finally:
+                await loader.drop(load.target)
+            assert not await loader.exists(load.target)
+
+    async def test_names_that_the_engine_cannot_hold_are_refused(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        """Never cut: two long names must not become one."""
+        longest = self.loading_facts.longest_name
+        names = ["a" * length for length in (128, longest + 1) if length > longest]
+        for name in (*names, *self.loading_facts.refused_names):
+            load = self.load_of(TableName(None, name))
+            with pytest.raises(StatementRejected):
+                await self.load(loader, load, numbered(load, 1, 2))
+            load = self.load_of(target, self.column(name, INT64))
+            with pytest.raises(StatementRejected):
+                await self.load(loader, load, batch_of(load, [(1,)]))
+            assert await self.missing(engine, load.target, load.staging)
+
+    async def test_long_names_are_kept_whole(self, engine: Engine, loader: TableLoader):
+        stem = "a" * (min(self.loading_facts.longest_name, 128) - 1)
+        loads = [self.load_of(TableName(None, stem + end), self.column(stem + end, INT64)) for end in "xy"]
+        try:
+            for load in loads:
+                await self.load(loader, load, batch_of(load, [(7,)]))
+            for load in loads:
+                assert await self.run(engine, self.loading_facts.select_sql, load.target) == [(7,)]
+        finally:
+            for load in loads:
+                await loader.drop(load.target)
+
+    async def test_no_batches_make_an_empty_table(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target)
+        assert await self.load(loader, load) == 0
+        assert await self.rows(engine, load) == []
+        assert await loader.exists(target)
+        assert await self.load(loader, self.load_of(target, append=True), batch_of(load, [])) == 0
+
+    @pytest.mark.importer(55)
+    async def test_a_table_that_exists_is_refused_and_left_alone(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        load = self.load_of(target)
+        await self.load(loader, load, numbered(load, 1, 2))
+        again = self.load_of(target)
+        with pytest.raises(StatementRejected, match=r"(?i)exist"):
+            await self.load(loader, again, numbered(load, 10, 2))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+        assert await self.missing(engine, again.staging)
+
+    async def test_a_view_counts_as_existing(self, engine: Engine, loader: TableLoader, target: TableName):
+        if self.loading_facts.view_sql is None:
+            pytest.skip("the engine has no views")
+        make, drop = self.loading_facts.view_sql
+        await self.run(engine, make, target)
+        try:
+            assert await loader.exists(target)
+            load = self.load_of(target)
+            with pytest.raises(StatementRejected):
+                await self.load(loader, load, numbered(load, 1, 2))
+            assert await self.missing(engine, load.staging)
+        finally:
+            await self.run(engine, drop, target)
+
+    async def test_what_another_session_made_is_seen(self, engine: Engine, loader: TableLoader, target: TableName):
+        assert not await loader.exists(target)
+        await self.run(engine, self.loading_facts.create_sql, target)
+        assert await loader.exists(target)
+        await self.run(engine, self.loading_facts.drop_sql, target)
+        assert not await loader.exists(target)
+
+    @pytest.mark.importer(55)
+    async def test_append_adds(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target)
+        await self.load(loader, load, numbered(load, 1, 2))
+        more = self.load_of(target, append=True)
+        assert await self.load(loader, more, numbered(more, 3, 1), numbered(more, 4, 1)) == 2
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+        assert await self.missing(engine, more.staging)
+
+    async def test_append_goes_by_names(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Columns in another order find their place; one that is left out is NULL."""
+        load = self.load_of(target)
+        await self.load(loader, load, numbered(load, 1, 1))
+        swapped = self.load_of(target, self.column("s", STRING), self.column("n", INT64), append=True)
+        await self.load(loader, swapped, batch_of(swapped, [("y", 2)]))
+        fewer = self.load_of(target, self.column("n", INT64), append=True)
+        await self.load(loader, fewer, batch_of(fewer, [(3,)]))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "y"), (3, None)]
+
+    async def test_append_to_what_is_not_there_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target, append=True)
+        with pytest.raises(StatementRejected):
+            await self.load(loader, load, numbered(load, 1, 1))
+        assert await self.missing(engine, target, load.staging)
+
+    @pytest.mark.importer(55)
+    async def test_a_failing_append_leaves_the_old_rows(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target, self.column("n", INT64), self.column("s", STRING, nullable=False))
+        await self.load(loader, load, numbered(load, 1, 2))
+        more = self.load_of(target, append=True)
+        with pytest.raises(RowsBroke):
+            await loader.load(more, failing(numbered(more, 3, 1000), error=RowsBroke()), MemoryLedger())
+        if self.loading_facts.has_not_null:
+            with pytest.raises(StatementRejected):
+                await self.load(loader, more, numbered(more, 3, 1000), batch_of(more, [(9, None)]))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+        assert await self.missing(engine, more.staging)
+
+    @pytest.mark.importer(54)
+    async def test_a_null_where_none_may_be_leaves_no_table(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        if not self.loading_facts.has_not_null:
+            pytest.skip("the engine keeps no such rule")
+        load = self.load_of(target, self.column("n", INT64), self.column("s", STRING, nullable=False))
+        with pytest.raises(StatementRejected):
+            await self.load(loader, load, numbered(load, 1, 1000), batch_of(load, [(9, None)]))
+        assert await self.missing(engine, load.target, load.staging)
+        await self.load(loader, load, numbered(load, 1, 2))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    @pytest.mark.parametrize(
+        "error", [RowsBroke("broke"), OSError("broke"), TimeoutError("broke"), ValueError("broke")]
+    )
+    async def test_batches_that_raise_leave_nothing(
+        self, engine: Engine, loader: TableLoader, target: TableName, error: Exception
+    ):
+        """And their error comes out as it was, whatever the driver would make of one like it."""
+        load, ledger = self.load_of(target), MemoryLedger()
+        with pytest.raises(type(error)) as raised:
+            await loader.load(load, failing(numbered(load, 1, 5000), error=error), ledger)
+        assert raised.value is error
+        assert not ledger.open
+        assert await self.missing(engine, load.target, load.staging)
+        await self.eventually_idle(engine)
+        await self.load(loader, self.load_of(target), numbered(load, 1, 2))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    @pytest.mark.importer(56)
+    @pytest.mark.parametrize("state", ["waiting for rows", "loading", "appending"])
+    async def test_a_cancel_leaves_nothing(self, engine: Engine, target: TableName, state: str):
+        load, ledger, sent = self.load_of(target, append=state == "appending"), MemoryLedger(), asyncio.Event()
+        if load.append:
+            await self.run(engine, self.loading_facts.create_n_sql, target)
+            load = self.load_of(target, self.column("n", INT64), append=True)
+
+        async def batches() -> AsyncIterator[pa.RecordBatch]:
+            for number in count():
+                start = number * 5000
+                columns = [pa.array(range(start, start + 5000), pa.int64()), pa.array([CHUNK_TEXT] * 5000)]
+                names = [column.name for column in load.columns]
+                yield pa.RecordBatch.from_arrays(columns[: len(names)], names=names)
+                if number == 3:
+                    sent.set()
+                    if state == "waiting for rows":
+                        await asyncio.Event().wait()
+
+        async with self.loading(engine) as loader:
+            work = asyncio.create_task(loader.load(load, batches(), ledger))
+            async with asyncio.timeout(60):
+                await sent.wait()
+            await asyncio.sleep(0.05)
+            work.cancel()
+            async with asyncio.timeout(20):
+                with pytest.raises(asyncio.CancelledError):
+                    await work
+            assert not ledger.open
+            await self.eventually_idle(engine)
+        assert await self.missing(engine, load.staging)
+        assert await self.missing(engine, load.target) is not load.append
+        if load.append:
+            assert await self.rows(engine, load) == []
+
+    async def test_the_engine_goes_on_after_many_cancels(self, engine: Engine, target: TableName):
+        """No connection stays busy, no half of a load shows in another."""
+        for pause_s in (0, 0.001, 0.005, 0.02):
+            load, ledger = self.load_of(target), MemoryLedger()
+            async with self.loading(engine) as loader:
+                batches = stream(*(numbered(load, place * 1000, 1000) for place in range(20)))
+                work = asyncio.create_task(loader.load(load, batches, ledger))
+                await asyncio.sleep(pause_s)
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+            assert not ledger.open
+            await self.drop(engine, target)
+        await self.eventually_idle(engine)
+        load = self.load_of(target)
+        async with self.loading(engine) as loader:
+            await self.load(loader, load, numbered(load, 1, 2))
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    async def test_the_ledger_is_told_before_the_staging_table_is_made_and_after_it_is_gone(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        load = self.load_of(target)
+
+        async def nothing_yet(table: TableName) -> None:
+            if table == load.staging:
+                assert await self.missing(engine, load.staging, load.target)
+
+        ledger = MemoryLedger(nothing_yet)
+        await loader.load(load, stream(numbered(load, 1, 2)), ledger)
+        assert {table for _, table in ledger.told} <= {load.staging, load.target}
+        for table in {table for _, table in ledger.told}:
+            assert [word for word, told in ledger.told if told == table] == ["made", "settled"]
+        assert not ledger.open
+        assert await self.missing(engine, load.staging)
+
+    async def test_nothing_is_made_that_the_ledger_does_not_know(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        load = self.load_of(target)
+
+        async def out_of_reach(_table: TableName) -> None:
+            raise RowsBroke
+
+        with pytest.raises(RowsBroke):
+            await loader.load(load, stream(numbered(load, 1, 2)), MemoryLedger(out_of_reach))
+        assert await self.missing(engine, load.staging, load.target)
+
+    @pytest.mark.importer(56)
+    async def test_a_left_over_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
+        """By another session than the one that made it; one that is not there does no harm."""
+        staging = staging_of(target)
+        await self.run(engine, self.loading_facts.create_sql, staging)
+        await self.run(engine, self.loading_facts.insert_sql, staging)
+        assert await loader.exists(staging)
+        await loader.drop(staging)
+        assert not await loader.exists(staging)
+        await loader.drop(staging)
+
+    async def test_of_two_loads_of_one_table_one_wins(self, engine: Engine, target: TableName):
+        async def load_one(text: str) -> TableLoad | EngineError:
+            async with self.loading(engine) as loader:
+                load = self.load_of(target)
+                ledger = MemoryLedger()
+                try:
+                    await loader.load(load, stream(*(numbered(load, n * 500, 500, text) for n in range(4))), ledger)
+                except EngineError as error:
+                    return error
+                finally:
+                    assert not ledger.open
+                return load
+
+        async with asyncio.timeout(100):
+            ends = await asyncio.gather(load_one("a"), load_one("b"))
+        won = [load for load in ends if isinstance(load, TableLoad)]
+        lost = [error for error in ends if isinstance(error, EngineError)]
+        assert len(won) == len(lost) == 1
+        assert isinstance(lost[0], StatementRejected)
+        assert {row[1] for row in await self.rows(engine, won[0])} == {"a" if ends[0] is won[0] else "b"}
+
+    async def test_another_database(self, engine: Engine, loader: TableLoader, target: TableName):
+        facts = self.loading_facts
+        if facts.database is None:
+            pytest.skip("the engine has one database only")
+        async with engine.session(USER, NO_OPTIONS) as session:
+            for sql in facts.database_sql:
+                await run(session, sql.format(d=facts.quoted(facts.database)))
+        there = TableName(facts.database, target.name)
+        load = self.load_of(there)
+        try:
+            await self.load(loader, load, numbered(load, 1, 2))
+            assert await loader.exists(there)
+            assert not await loader.exists(target)
+            more = self.load_of(there, append=True)
+            await self.load(loader, more, numbered(more, 3, 1))
+            assert await self.rows(engine, load) == [(1, "x"), (2, "x"), (3, "x")]
+            assert await self.missing(engine, load.staging, more.staging)
+        finally:
+            await loader.drop(there)
+        assert not await loader.exists(there)
+
+    async def test_a_database_that_is_not_there_is_refused(self, loader: TableLoader, target: TableName):
+        load = self.load_of(TableName("no_such_database", target.name))
+        with pytest.raises(EngineError):
+            await self.load(loader, load, numbered(load, 1, 2))
+
+    @pytest.mark.importer(57)
+    async def test_sql_in_cells_is_never_executed(self, engine: Engine, loader: TableLoader, target: TableName):
+        victim = TableName(None, f"{target.name}_v")
+        quoted = self.loading_facts.sql_name(victim)
+        texts = [
+            f"{mark}); DROP TABLE {quoted}; {end}" for mark in ("'", '"', "\\'", "''", "") for end in ("--", "#", "/*")
+        ]
+        await self.run(engine, self.loading_facts.create_sql, victim)
+        load = self.load_of(target)
+        try:
+            await self.load(loader, load, batch_of(load, list(enumerate(texts))))
+            assert [text for _, text in await self.rows(engine, load)] == texts
+            assert await loader.exists(victim)
+        finally:
+            await loader.drop(victim)
+
+    async def test_many_rows_pass_in_bounded_memory(self, engine: Engine, loader: TableLoader, target: TableName):
+        load, process = self.load_of(target), psutil.Process()
+        each, total, peak = 5000, self.loading_facts.many_rows, 0
+
+        async def batches() -> AsyncIterator[pa.RecordBatch]:
+            nonlocal peak
+            for start in range(0, total, each):
+                yield numbered(load, start, min(each, total - start), CHUNK_TEXT)
+                peak = max(peak, process.memory_info().rss)
+
+        warm = self.load_of(TableName(None, f"{target.name}_w"))
+        await self.load(loader, warm, numbered(warm, 0, each, CHUNK_TEXT))
+        await loader.drop(warm.target)
+        before = process.memory_info().rss
+        assert await loader.load(load, batches(), MemoryLedger()) == total
+        assert peak - before < 64 * MIB
+        counted = await self.run(engine, self.loading_facts.count_sql, target)
+        assert [int(value) for value in counted[0]] == [total]

@@ -1,0 +1,110 @@
+"""What an engine's tests declare before the loading suite runs over it."""
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import MappingProxyType
+
+from queryserver.domain.importing import BaseType, ColumnType
+from queryserver.interfaces.loading import TableName
+
+INF, NAN = float("inf"), float("nan")
+
+TEXTS = (
+    "", "NULL", "null", "\\N", "\\.", "\\", "a\\b", "'", '"', "''", '""', "`", "it's", 'say "hi"', "tab\there",
+    "line\nbreak", "carriage\r\nreturn", "\r", "\n", "\n\\.\n", " blanks ", ",", ";", "Zoë 🐘 日本",
+    "%s %(x)s {y} :z ? $1", "'); DROP TABLE x; --", "/* x */ -- y", "\x01\x1f\x7f", "e\u0301", "\ufeff", "\u2028",
+)  # fmt: skip
+"""Texts that some engine's way of writing values might change."""
+
+VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
+    {
+        BaseType.INT8: (-128, 0, 127),
+        BaseType.INT16: (-32768, 0, 32767),
+        BaseType.INT32: (-(2**31), 0, 2**31 - 1),
+        BaseType.INT64: (-(2**63), 0, 2**63 - 1),
+        BaseType.UINT8: (0, 255),
+        BaseType.UINT16: (0, 65535),
+        BaseType.UINT32: (0, 2**32 - 1),
+        BaseType.UINT64: (0, 2**64 - 1),
+        BaseType.FLOAT32: (0.0, -0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45, INF, -INF, NAN),
+        BaseType.FLOAT64: (0.0, -0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67, INF, -INF, NAN),
+        BaseType.DECIMAL: (
+            Decimal(0), Decimal("0.0000000001"), Decimal("-1.5"), Decimal("1234567890123456789012345678.0123456789"),
+        ),
+        BaseType.BOOLEAN: (True, False),
+        BaseType.DATE: (dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)),
+        BaseType.DATETIME: tuple(
+            map(
+                dt.datetime.fromisoformat,
+                (
+                    "0001-01-01 00:00:00.000001", "1969-12-31 23:59:59", "2024-02-29 10:20:30.000005",
+                    "9999-12-31 23:59:59.999999",
+                ),
+            )
+        ),
+        BaseType.TIME: (dt.time(0), dt.time(10, 20, 30), dt.time(10, 20, 30, 40), dt.time(23, 59, 59, 999999)),
+        BaseType.DURATION: (
+            dt.timedelta(0), dt.timedelta(hours=30), dt.timedelta(microseconds=-1), dt.timedelta(days=400, seconds=1),
+            -dt.timedelta(hours=30, minutes=5),
+        ),
+        BaseType.STRING: TEXTS,
+        BaseType.NULL: (),
+    }
+)  # fmt: skip
+"""Values of each type that an imported column may have; a NULL comes to each."""
+
+DECIMAL = ColumnType(BaseType.DECIMAL, 38, 10)
+
+NAMES = (
+    "select", "with blank", " leading", "a.b", 'quo"te', "it's", "back`tick", "a;b", "x); DROP TABLE y; --", "Zoë 日本",
+    "UPPER", "Mixed Case", "percent%s", "{brace}", ":colon", "?", "$1", "back\\slash", "-- comment", "/*", "tab\there",
+    "[bracket]", "#hash", "@at", "1digit", "comma,comma",
+)  # fmt: skip
+"""Names of tables and columns that are data, not SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingFacts:
+    """What the suite must know of an engine. In statements `{t}` stands for the quoted name of a table."""
+
+    dialect: str
+    """As `domain.import_types` knows it."""
+    quoted: Callable[[str], str]
+    """A name as the engine's SQL has it."""
+    select_sql: str = "SELECT * FROM {t}"
+    count_sql: str = "SELECT count(*) FROM {t}"
+    create_sql: str = "CREATE TABLE {t} (a INTEGER)"
+    create_n_sql: str = "CREATE TABLE {t} (n BIGINT)"
+    insert_sql: str = "INSERT INTO {t} VALUES (1)"
+    drop_sql: str = "DROP TABLE {t}"
+    view_sql: tuple[str, str] | None = ("CREATE VIEW {t} AS SELECT 1 AS a", "DROP VIEW {t}")
+    """How a view is made and dropped."""
+    database: str | None = None
+    """Another database or schema than the session's."""
+    database_sql: tuple[str, ...] = ()
+    """Makes it, if it is not there yet; `{d}` stands for its quoted name."""
+    values: Mapping[BaseType, Sequence[object]] = field(default_factory=lambda: MappingProxyType({}))
+    """In the place of VALUES, where the engine's types hold less."""
+    refused: tuple[tuple[BaseType, object, str], ...] = ()
+    """Values that the engine cannot hold, with a part of what is said about them."""
+    names: Sequence[str] = NAMES
+    refused_names: Sequence[str] = ()
+    longest_name: int = 128
+    """Characters; a longer one is refused."""
+    long_text: int = 1024 * 1024
+    """Characters of a text that is loaded and read."""
+    many_rows: int = 200_000
+    """Loaded while memory stays bounded."""
+    has_not_null: bool = True
+    """Whether the engine refuses a NULL in a column that may hold none."""
+
+    def sql_name(self, table: TableName) -> str:
+        """The table in SQL."""
+        parts = (table.database, table.name) if table.database else (table.name,)
+        return ".".join(map(self.quoted, parts))
+
+    def values_of(self, base: BaseType) -> Sequence[object]:
+        """Values that must arrive as they are."""
+        return self.values.get(base, VALUES[base])
