@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.importing import ImportFiles, ImportGround, import_services, open_import_files
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.records import Kept, open_records
@@ -59,6 +60,7 @@ class _Foundation:
     signals: StateSignals
     metadata: MetadataCache
     storage: StorageServices
+    import_files: ImportFiles
     streams: Streams
     threads: Executor
 
@@ -112,6 +114,8 @@ async def _foundation(
     ground = StorageGround(settings, kept.database, streams, threads)
     storage = await stack.enter_async_context(open_storage(ground, stores))
     kept.retention.include(storage.uploading.leftovers.clean_up)
+    import_files = await stack.enter_async_context(open_import_files(settings, kept.database))
+    kept.retention.include(import_files.area.clean_up)
     return _Foundation(
         settings=settings,
         kept=kept,
@@ -122,6 +126,7 @@ async def _foundation(
         signals=StateSignals(),
         metadata=metadata_cache(kept.database, threads, settings.editor),
         storage=storage,
+        import_files=import_files,
         streams=streams,
         threads=threads,
     )
@@ -181,6 +186,7 @@ def _services(
         sessions=_sessions(base, runner, notices),
         metadata=metadata_services(_ground(base), runner, notices, submissions),
         storage=base.storage,
+        importing=import_services(ImportGround(settings, base.import_files)),
         streams=base.streams,
         retention=base.kept.retention,
         readiness=_readiness(base),

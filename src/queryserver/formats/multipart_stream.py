@@ -88,6 +88,11 @@ class MultipartStream:
         """The text fields so far, in their order."""
         return self._parts.fields
 
+    @property
+    def file_field(self) -> str:
+        """The name of the part that holds the file; empty before the file comes."""
+        return self._parts.file_field
+
     async def file_name(self) -> str:
         """Reads up to the file and tells its name, as the client wrote it.
 
@@ -153,6 +158,7 @@ class _Parts:
     def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
         self.fields: list[tuple[str, str]] = []
         self.file_name: str | None = None
+        self.file_field = ""
         self.ended = False
         self.waiting_bytes = 0
         self.content_bytes = 0
@@ -191,6 +197,7 @@ class _Parts:
         if self._file_fields and self._names.field not in self._file_fields:
             raise InvalidParameter(f"The file must be called {', '.join(self._file_fields)}.")
         self.file_name = self._names.file_name
+        self.file_field = self._names.field
 
     def content(self, window: bytes, start: int, end: int) -> None:
         size = end - start

@@ -21,6 +21,8 @@ _OTHERS = (
     # An Authorization header, wherever it is quoted.
     (re.compile(r"\b(bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
     (re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*"), MASK),
+    # What opens an uploaded file (Contract importer 14.2).
+    (re.compile(r"(?<=upload)(/|%2[Ff])([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{39}(?![A-Za-z0-9_-])"), rf"\1\2{MASK}"),
     # The login of an address: scheme://user:password@host.
     (re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@"), rf"\1:{MASK}@"),
     # Parts of signed links that the names above leave out.

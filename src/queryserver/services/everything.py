@@ -10,6 +10,7 @@ from queryserver.interfaces.sealing import Sealer
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.accounts import Accounts
 from queryserver.services.connectors import Connectors
+from queryserver.services.importing.uploads import ImportUploads
 from queryserver.services.logins import Logins
 from queryserver.services.metadata.browsing import Metadata
 from queryserver.services.metadata.elsewhere import Elsewhere
@@ -104,6 +105,13 @@ class StorageServices:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportServices:
+    """What makes tables of files."""
+
+    uploads: ImportUploads
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """Everything that routes and commands call."""
 
@@ -120,6 +128,7 @@ class Services:
     sessions: Sessions
     metadata: MetadataServices
     storage: StorageServices
+    importing: ImportServices
     streams: Streams
     retention: RetentionSweep
     readiness: Readiness

@@ -39,6 +39,7 @@ def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[
     yield from _mail(settings)
     yield from _task_server(settings)
     yield from _editor(settings)
+    yield from _importer(settings)
 
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
@@ -154,6 +155,15 @@ def _editor(settings: Settings) -> Iterator[Complaint]:
     for key in notebook.interpreters:
         if key.isdecimal():
             yield f"notebook.interpreters.{key}", "must not be a number: those are ids of stored connectors."
+
+
+def _importer(settings: Settings) -> Iterator[Complaint]:
+    """Whoever may use the store `file` would read, and delete, what others uploaded."""
+    uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
+    if root is not None and uploads.is_relative_to(root.absolute()):
+        yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
+    if root is not None and uploads != root.absolute() and root.absolute().is_relative_to(uploads):
+        yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
 
 
 def _is_loopback(host: str | None) -> bool:

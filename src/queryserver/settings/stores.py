@@ -1,5 +1,6 @@
 """File stores: tables `filebrowser`, `hadoop`, `aws`, `azure`, `desktop.ozone`, `importer`."""
 
+from datetime import timedelta
 from typing import Annotated
 
 from pydantic import Field
@@ -211,3 +212,8 @@ class ImporterSettings(Section):
     """Bytes of all uploads of one user."""
     upload_dir: OptionalPlace = None
     """Directory of uploads, shared by all servers; empty: `<data_dir>/uploads`."""
+
+    @property
+    def upload_expiry(self) -> timedelta:
+        """How long an upload is kept after its last use."""
+        return timedelta(seconds=self.upload_expiry_seconds)

@@ -79,6 +79,11 @@ class Settings(Section):
         """Directory of local results while no other result store is configured."""
         return self.desktop.data_dir / "results"
 
+    @property
+    def uploads_dir(self) -> Path:
+        """Directory of files that wait to be imported."""
+        return self.importer.upload_dir or self.desktop.data_dir / "uploads"
+
     def read_from(self, sources: Sources) -> Self:
         """These settings, knowing where they come from."""
         settings = self.model_copy()

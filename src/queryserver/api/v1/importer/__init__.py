@@ -1,5 +1,5 @@
 """Files to tables (Contract importer)."""
 
-from queryserver.api.v1.importer import sql_types
+from queryserver.api.v1.importer import sql_types, uploading
 
-routes = [*sql_types.router.routes]
+routes = [*uploading.router.routes, *sql_types.router.routes]

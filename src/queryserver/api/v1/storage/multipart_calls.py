@@ -4,14 +4,11 @@ from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fastapi import Request
-
+from queryserver.api.multipart_bodies import MULTIPART, multipart_type, pieces
 from queryserver.api.v1.storage.calls import StorageCall, grouped
-from queryserver.domain.errors import InvalidParameter, UnsupportedMediaType, UploadAborted
+from queryserver.domain.errors import InvalidParameter, UnsupportedMediaType
 from queryserver.formats.multipart_stream import MultipartStream
 from queryserver.schemas.requests.given import Given, StorageFields
-
-_MULTIPART = "multipart/form-data"
 
 Model = TypeVar("Model", bound=StorageFields)
 
@@ -38,31 +35,13 @@ async def file_call(
 
     Raises UnsupportedMediaType, InvalidRequest, TooManyParts, PayloadTooLarge, BodyTooSlow, UploadAborted.
     """
-    content_type = call.request.headers.get("content-type", "")
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != _MULTIPART:
-        raise UnsupportedMediaType(f"An upload is {_MULTIPART}.")
+    content_type = multipart_type(call.request)
+    if content_type is None:
+        raise UnsupportedMediaType(f"An upload is {MULTIPART}.")
     leading = {*leading_fields, "doas"}  # refused wherever it stands
-    stream = MultipartStream(_pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
+    stream = MultipartStream(pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
     name = await stream.file_name()
     fields = grouped(stream.fields)
     if "doas" in fields:
         raise InvalidParameter("doas is for GET calls only.")
     return FileCall(replace(call, given=Given(call.given.query, fields)), name, stream.content())
-
-
-def announced_bytes(request: Request) -> int | None:
-    """Length of the body, where the client tells it."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdecimal() else None
-
-
-async def _pieces(request: Request) -> AsyncGenerator[bytes]:
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise UploadAborted("The client left before the body ended.")
-        if body := message.get("body"):
-            yield body
-        if not message.get("more_body"):
-            return

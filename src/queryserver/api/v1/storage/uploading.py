@@ -5,8 +5,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, failures
+from queryserver.api.multipart_bodies import announced_bytes
 from queryserver.api.v1.storage.calls import StorageCall, StreamedRoute
-from queryserver.api.v1.storage.multipart_calls import announced_bytes, file_call
+from queryserver.api.v1.storage.multipart_calls import file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.storage_uploading import FILE_NAMES, LEADING_NAMES, UploadRequest

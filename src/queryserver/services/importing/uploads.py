@@ -1,0 +1,203 @@
+"""Files that users upload to import them (Contract importer 3)."""
+
+import secrets
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from queryserver.domain.errors import (
+    ExtensionNotAllowed,
+    FileEmpty,
+    ImportFileNotFound,
+    ImportFileTooLarge,
+    PathNotFound,
+    QueryServerError,
+    UploadQuotaExceeded,
+)
+from queryserver.domain.import_references import UploadReference, base_name
+from queryserver.domain.storage_names import extension_of
+from queryserver.domain.user import User
+from queryserver.interfaces.import_uploads import ImportUploadRecords, NewImportUpload, UploadArea, UploadUsage
+from queryserver.services.storage.claims import renewed
+
+_NO_REFERENCE = UploadReference("", "")
+_LONGEST_UNPROLONGED = timedelta(minutes=1)
+# What boundaries, headers and other parts of a body may add to the bytes of the file.
+_FRAME_BYTES = 1024 * 1024
+
+_NAME_BYTES = 32
+# Much less than the age at which the clean-up takes a file without a record for one that a crash left.
+_TOUCH_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """What may be uploaded, and for how long it is kept after its last use."""
+
+    max_file_bytes: int
+    most: UploadUsage
+    """Of one user."""
+    restricted_extensions: Collection[str] = ()
+    """In lower case, with the leading dot."""
+    keep: timedelta = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedUpload:
+    """A file that arrived."""
+
+    reference: UploadReference
+    size_bytes: int
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """A file of the caller, in the upload area: an ImportFile whose content never changes."""
+
+    area: UploadArea
+    digest: bytes
+    """Names the file for ever; the reference cannot be told from it."""
+    name: str
+    """The last part of its reference."""
+    size_bytes: int
+
+    @property
+    def shown(self) -> str:
+        """See ImportFile."""
+        return self.name
+
+    @property
+    def fixed_identity(self) -> str | None:
+        """See ImportFile."""
+        return self.digest.hex()
+
+    @property
+    def place(self) -> Path:
+        """Where it is on this machine."""
+        return self.area.place(self.digest.hex())
+
+    async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
+        """See ImportFile. Raises ImportFileNotFound when it was removed meanwhile, StorageError."""
+        try:
+            async with aclosing(self.area.read(self.digest.hex(), offset=offset, length=length)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except PathNotFound:
+            raise ImportFileNotFound from None
+
+    @asynccontextmanager
+    async def on_disk(self) -> AsyncGenerator[Path]:
+        """See ImportFile: itself."""
+        yield self.place
+
+
+class ImportUploads:
+    """Takes files in, and finds them again for their owners."""
+
+    def __init__(self, records: ImportUploadRecords, area: UploadArea, limits: UploadLimits) -> None:
+        self._records = records
+        self._area = area
+        self._limits = limits
+
+    def admit(self, body_bytes: int | None) -> None:
+        """Before a byte of the body is read. Raises ImportFileTooLarge."""
+        if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
+            raise ImportFileTooLarge(self._limits.max_file_bytes)
+
+    async def room(self, user: User) -> int:
+        """How many bytes the caller may have besides. Raises UploadQuotaExceeded when there is no room at all."""
+        used, most = await self._records.usage(user.id), self._limits.most
+        if used.files >= most.files or used.size_bytes >= most.size_bytes:
+            raise self._no_room()
+        return most.size_bytes - used.size_bytes
+
+    async def receive(self, user: User, client_name: str, content: AsyncGenerator[bytes]) -> ReceivedUpload:
+        """Keep a file; of one that does not arrive nothing stays.
+
+        Raises ExtensionNotAllowed, FileEmpty, ImportFileTooLarge, UploadQuotaExceeded, StorageError, and what
+        `content` raises.
+        """
+        self._check_extension(client_name)
+        reference = UploadReference.new(client_name)
+        async with aclosing(self._checked(content, await self.room(user))) as checked:
+            entry = await self._area.write(reference.digest.hex(), checked, overwrite=False)
+        new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
+        try:
+            expires_at = await self._recorded(new)
+        except BaseException:
+            # What fails here, too, is a file without a record: the clean-up removes it.
+            with suppress(QueryServerError):
+                await self._area.delete(reference.digest.hex(), recursive=False)
+            raise
+        return ReceivedUpload(reference, entry.size_bytes, expires_at)
+
+    async def find(self, user: User, file_path: str) -> UploadedFile:
+        """The file of a reference; it expires later for having been asked for. Raises ImportFileNotFound.
+
+        Whatever is wrong with the reference, the same is done and told.
+        """
+        reference = UploadReference.read(file_path) or _NO_REFERENCE
+        stored = await self._records.find(user.id, reference.digest)
+        if stored is None or stored.name != reference.name:
+            raise ImportFileNotFound
+        keep = self._limits.keep
+        # Not for each call: looking at a file again and again would write as often.
+        if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100):
+            await self.keep_alive(reference.digest)
+        return UploadedFile(self._area, reference.digest, stored.name, stored.size_bytes)
+
+    async def keep_alive(self, digest: bytes) -> None:
+        """Let a file that is in use expire later. Raises ImportFileNotFound when it has expired."""
+        if not await self._records.prolong(digest, keep=self._limits.keep):
+            raise ImportFileNotFound
+
+    @asynccontextmanager
+    async def passing_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
+        """A file of these bytes in the upload area, for as long as the block. Nobody's quota counts it.
+
+        Raises StorageError, and what `content` raises.
+        """
+        name = secrets.token_hex(_NAME_BYTES)
+        async with aclosing(content):
+            await self._area.write(name, content, overwrite=False)
+        try:
+            async with renewed(partial(self._area.touch, name), every_s=_TOUCH_EVERY_S):
+                yield self._area.place(name)
+        finally:
+            # One that stays is removed by the clean-up.
+            with suppress(QueryServerError):
+                await self._area.delete(name, recursive=False)
+
+    async def _recorded(self, new: NewImportUpload) -> datetime:
+        expires_at = await self._records.add(new, keep=self._limits.keep, most=self._limits.most)
+        if expires_at is None:
+            raise self._no_room()
+        return expires_at
+
+    def _check_extension(self, client_name: str) -> None:
+        extension = extension_of(base_name(client_name).rstrip(". "))
+        if extension in self._limits.restricted_extensions:
+            raise ExtensionNotAllowed(f'Uploading files with type "{extension}" is not allowed.')
+
+    async def _checked(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
+        """The same bytes. What is wrong with them is raised before they end, so that nothing is kept."""
+        size = 0
+        async with aclosing(content):
+            async for piece in content:
+                size += len(piece)
+                if size > self._limits.max_file_bytes:
+                    raise ImportFileTooLarge(self._limits.max_file_bytes)
+                if size > room_bytes:
+                    raise self._no_room()
+                yield piece
+        if not size:
+            raise FileEmpty("The submitted file is empty.")
+
+    def _no_room(self) -> UploadQuotaExceeded:
+        most = self._limits.most
+        mib = round(most.size_bytes / 1024**2)
+        return UploadQuotaExceeded(f"You have uploaded {most.files} files, or {mib} MiB: that is as much as you may.")

@@ -1,0 +1,52 @@
+"""Files on their way into tables, asked of the application; see tests/api/conftest.py for the shared one."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.driving import Api, Caller, open_api
+from tests.api.storage.conftest import storage_settings
+
+from queryserver.settings import Settings
+
+CONTENT = b"id,price,ok\n1,1.50,true\n2,2,\n"
+
+ImporterOpener = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Settings:
+    """Settings with a local root for remote files, and other settings of the importer."""
+    return storage_settings(directory, database_dsn, tables={"importer": importer})
+
+
+@pytest.fixture
+def small_importer(tmp_path: Path, database_dsn: str) -> ImporterOpener:
+    """Opens an application of the test's own with other settings of the importer; twice: two instances of one."""
+
+    def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
+        return open_api(importer_settings(tmp_path, database_dsn, **importer))
+
+    return opener
+
+
+async def upload(caller: Caller, content: bytes = CONTENT, name: str = "sales.csv") -> httpx.Response:
+    """The answer to an upload."""
+    return await caller.send("POST", "importer/upload/file/", files={"file": (name, content)})
+
+
+async def uploaded(caller: Caller, content: bytes = CONTENT, name: str = "sales.csv") -> str:
+    """The reference of a file that arrived."""
+    answer = await upload(caller, content, name)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["file_path"]
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    """Status and `code` of a call that failed as calls of the importer do."""
+    body = answer.json()
+    assert set(body) == {"error", "code"}
+    assert body["error"]
+    return answer.status_code, body["code"]
