@@ -1,0 +1,125 @@
+"""Records of delimited text, exactly as Contract importer 8 cuts them, whatever the pieces in which the text comes.
+
+Text without quotes is split in bulk; a record that holds a quote is cut field by field. Every text is read a bounded
+number of times: a quote that does not close is known not to close before the next quote that stands alone, so no two
+broken fields look over the same text.
+"""
+
+from queryserver.domain.importing import (
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+)
+from queryserver.formats.delimited.cutting import cut_record, field_too_long, record_too_long, too_many_columns
+from queryserver.formats.delimited.grammar import BLANKS, Grammar, grammar_of
+
+_WAIT_CHARACTERS = 64 * 1024
+"""Unfinished text longer than this is looked at again only when a quarter of it has been added."""
+
+Record = list[str]
+
+
+class RecordReader:
+    """Cuts text that is fed in pieces. One reader reads one text; it is used by one thread at a time.
+
+    Raises RecordTooLong and TooManyColumns; after that it is of no use.
+    """
+
+    def __init__(self, delimiters: Delimiters) -> None:
+        self._delimiters = delimiters
+        self._grammar: Grammar = grammar_of(delimiters)
+        self._waiting: list[str] = []
+        self._waiting_characters = 0
+        self._retry_at = 0
+        self.records = 0
+        """Records read so far; blank lines do not count."""
+        self.unclosed: list[int] = []
+        """Numbers (from 1 for the whole text) of the last feed's records with a quote that opens and does not close."""
+        self.quoted_fields = 0
+        self.broken_fields = 0
+
+    def feed(self, text: str, *, final: bool = False) -> list[Record]:
+        """The records that end in the text so far; with `final` also the last one."""
+        self.unclosed = []
+        if text:
+            self._waiting.append(text)
+            self._waiting_characters += len(text)
+        if not final and self._waiting_characters < self._retry_at:
+            return []
+        whole = "".join(self._waiting)
+        found: list[Record] = []
+        position = self._read(whole, final, found)
+        self._keep(whole[position:])
+        return found
+
+    def take_rest(self) -> str:
+        """The text after the last record, which the reader forgets."""
+        rest = "".join(self._waiting)
+        self._keep("")
+        return rest
+
+    def _keep(self, rest: str) -> None:
+        self._waiting = [rest] if rest else []
+        self._waiting_characters = len(rest)
+        self._retry_at = len(rest) * 5 // 4 if len(rest) > _WAIT_CHARACTERS else 0
+        if len(rest) > MAX_RECORD_CHARACTERS:
+            raise record_too_long()
+
+    def _read(self, text: str, final: bool, found: list[Record]) -> int:
+        """Adds the records of the text; returns where the first unfinished one begins."""
+        position = 0
+        while position < len(text):
+            if self._grammar.splits:
+                position, is_end = self._split(text, position, final, found)
+                if is_end:
+                    return position
+            after = self._cut(text, position, final, found)
+            if after is None:
+                return position
+            position = after
+        return position
+
+    def _split(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
+        """Adds the records before the next quote; returns where it stopped, and whether nothing is left to do."""
+        quote = self._delimiters.quote
+        at = -1 if quote is None else text.find(quote, position)
+        limit = len(text) if at < 0 else at
+        lines = text[position:limit].split(self._delimiters.record)
+        last = lines.pop()
+        if self._delimiters.record == "\n" and text.find("\r", position, limit) >= 0:
+            lines = [line.removesuffix("\r") for line in lines]
+        if at < 0 and final and last:
+            lines.append(last)
+            last = ""
+        if lines:
+            self._add_lines(lines, found)
+        return limit - len(last), at < 0
+
+    def _add_lines(self, lines: list[str], found: list[Record]) -> None:
+        separator = self._delimiters.field
+        records = [cells for line in lines if len(cells := line.split(separator)) > 1 or cells[0].strip(BLANKS)]
+        if not records:
+            return
+        if max(map(len, records)) > MAX_COLUMNS:
+            raise too_many_columns()
+        if len(max(lines, key=len)) > MAX_FIELD_CHARACTERS:
+            for cells in records:
+                if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
+                    raise field_too_long()
+        self.records += len(records)
+        found += records
+
+    def _cut(self, text: str, start: int, final: bool, found: list[Record]) -> int | None:
+        """Adds the record at `start`; returns where the next one begins, None if the record is not finished."""
+        cut = cut_record(self._delimiters, text, start, final=final)
+        if cut is None:
+            return None
+        self.quoted_fields += cut.quoted
+        self.broken_fields += cut.broken
+        if len(cut.cells) > 1 or cut.quoted or cut.cells[0].strip(BLANKS):
+            self.records += 1
+            found.append(cut.cells)
+            if cut.broken:
+                self.unclosed.append(self.records)
+        return cut.end
