@@ -23,11 +23,11 @@ def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Se
 
 
 @pytest.fixture
-def small_importer(tmp_path: Path, database_dsn: str) -> ImporterOpener:
-    """Opens an application of the test's own with other settings of the importer; twice: two instances of one."""
+def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
+    """Opens an application with other settings and an upload area of the test's own; twice: two instances of one."""
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
-        return open_api(importer_settings(tmp_path, database_dsn, **importer))
+        return open_api(importer_settings(tmp_path, shared_database_dsn, **importer))
 
     return opener
 
