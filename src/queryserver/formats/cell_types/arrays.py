@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from queryserver.domain.importing import CellKind
 from queryserver.formats.cell_types.classes import (
+    BLANKS,
     MAX_DOUBLE_DIGITS,
     MAX_INTEGER_DIGITS,
     PATTERNS,
@@ -54,7 +55,7 @@ def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
 def _has_text(cells: pa.StringArray) -> bool:
     """Whether a few cells from all over the column tell already that it is text."""
     step = max(1, len(cells) // 8)
-    probes = (cells[position].as_py().strip(" ") for position in range(0, len(cells), step))
+    probes = (cells[position].as_py().strip(BLANKS) for position in range(0, len(cells), step))
     return any(facts_of_text(text, is_quoted=True).kind is CellKind.TEXT for text in probes)
 
 

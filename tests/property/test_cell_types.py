@@ -1,0 +1,126 @@
+"""Whole columns and single cells: the same facts, whatever the text; and nothing makes them fail."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queryserver.domain.importing import MAX_COLUMNS, CellKind, QuotedText
+from queryserver.formats.cell_types.arrays import facts_of_array
+from queryserver.formats.cell_types.classes import BLANKS, classify
+from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.header import has_header
+from queryserver.formats.cell_types.naming import header_names
+
+NASTY = (
+    *(
+        "",
+        " ",
+        "\\N",
+        "null",
+        "NaN",
+        "-inf",
+        "+Infinity",
+        "true",
+        "FALSE",
+        "falſe",
+        "-0",
+        "00",
+        "0",
+        ".",
+        "-",
+        "1.",
+        "+1",
+    ),
+    *("1.", "+1", "1e5.", "1e400", "1e5", "-1.5E-10", "007", "1,234", "0x1F", "1_000", "1" * 16, "9" * 19),
+    *("9" * 38, "9" * 39, "-9223372036854775808", "9223372036854775808", "2147483648", "-2147483648", "2147483647"),
+    *(
+        "0." + "1" * 15,
+        "0." + "1" * 16,
+        "0." + "0" * 30 + "1",
+        "1." + "1" * 38,
+        "1" * 19 + "." + "1" * 19,
+        "-.5",
+        "0.0",
+    ),
+    *("2024-02-29", "2023-02-29", "2024/02/30", "0000-01-01", "2024-01-15T10:30", "2024-01-15 24:00", "9999/12/31"),
+    *("2024-01-15T10:30:00.123456789Z", "2024-01-15T10:30+05:30", "2024-01-15T10:30-2400", "24:00", "23:59:59", "9:05"),
+    *("١٢", "１", "\u00a01", "1\u00a0", "\u20281", "1\n", "\t2\r", "²", "1\u0000", "\u0000", "\x1f1", "é", "😀"),
+)
+
+written = st.sampled_from(NASTY)
+numbers = st.integers(-(10**40), 10**40).map(str) | st.decimals(allow_nan=False, allow_infinity=False).map(str)
+floats = st.floats().map(repr)
+days = st.dates().map(str) | st.datetimes().map(str) | st.times().map(str)
+spelled = st.text("0123456789-+./: TZeENnulaitfrs\\\t\u0661", max_size=12)
+padded = st.tuples(st.text(BLANKS, max_size=2), written | numbers, st.text(BLANKS, max_size=2)).map("".join)
+cells = written | numbers | floats | days | spelled | padded | st.text(max_size=8)
+# Columns of one kind with a few cells of another: real ones look so, and one test after the other must go on.
+plain = st.sampled_from(
+    [
+        st.integers(-(10**10), 10**10).map(str),
+        st.integers(-(2**63) - 5, -(2**63) + 5).map(str) | st.integers(2**63 - 5, 2**63 + 5).map(str),
+        st.decimals(-(10**6), 10**6, places=3).map(str),
+        st.floats(-180, 180).map(repr),
+        st.dates().map(str),
+        st.datetimes().map(str),
+        st.booleans().map(str),
+    ]
+).flatmap(lambda kind: st.lists(kind, min_size=30, max_size=60))
+columns = st.lists(cells, max_size=60) | st.tuples(plain, st.lists(cells, max_size=4)).map(
+    lambda parts: parts[0] + parts[1]
+)
+
+
+def _one_by_one(column: Sequence[str | None]) -> ColumnFacts:
+    facts = ColumnFacts()
+    facts.add_all(QuotedText(cell) for cell in column if cell is not None)
+    return facts
+
+
+def _known(facts: ColumnFacts) -> ColumnFacts:
+    """Facts without what is not kept up once a column is text."""
+    return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
+
+
+@settings(max_examples=200, deadline=None)
+@given(column=columns, nulls=st.integers(0, 3), at=st.integers(0, 70), repeated=st.sampled_from([1, 1, 20]))
+def test_whole_columns_have_the_facts_that_their_cells_have(
+    column: list[str], nulls: int, at: int, repeated: int
+) -> None:
+    filled: list[str | None] = [*column[:at], *[None] * nulls, *column[at:]] * repeated
+    array = pa.array(["x", *filled], pa.string())[1:]
+    exact, fast = _one_by_one(filled), facts_of_array(array)
+    assert _known(fast) == _known(exact)
+    for is_whole in (True, False):
+        assert column_type(fast, is_whole=is_whole) == column_type(exact, is_whole=is_whole)
+
+
+@settings(max_examples=100, deadline=None)
+@given(column=columns, cut=st.integers(0, 60))
+def test_a_column_in_two_parts_has_the_facts_of_the_whole(column: list[str], cut: int) -> None:
+    merged = facts_of_array(pa.array(column[:cut], pa.string()))
+    merged.merge(_one_by_one(column[cut:]))
+    assert _known(merged) == _known(_one_by_one(column))
+
+
+@settings(max_examples=200, deadline=None)
+@given(cell=cells, before=st.text(BLANKS, max_size=3), after=st.text(BLANKS, max_size=3))
+def test_every_cell_has_a_class_and_blanks_around_it_do_not_matter(cell: str, before: str, after: str) -> None:
+    assert classify(before + cell + after) is classify(cell)
+
+
+@settings(max_examples=100, deadline=None)
+@given(records=st.lists(st.lists(cells, min_size=1, max_size=5), max_size=6))
+def test_every_text_has_a_header_or_none(records: list[list[str]]) -> None:
+    assert has_header(records) in {True, False}
+
+
+@settings(max_examples=100, deadline=None)
+@given(header=st.lists(st.sampled_from(["", "a", "A", "a_2", "a_3", "column_1", "b" * 255]) | cells, max_size=12))
+def test_names_of_columns_are_unique_short_and_never_empty(header: list[str]) -> None:
+    names = header_names(header, len(header))
+    assert len(names) == len(header) <= MAX_COLUMNS
+    assert len({name.lower() for name in names}) == len(names)
+    assert all(0 < len(name) <= 255 and "\n" not in name for name in names)
