@@ -1,1 +1,1 @@
-"""Worker processes that read workbooks."""
+"""Readers of workbooks: worker processes with limits, for files that strangers made (Contract importer 14.4)."""

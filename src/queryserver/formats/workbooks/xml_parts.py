@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Never
 from xml.parsers import expat
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
+from queryserver.formats.workbooks.packages import Package
 
 MAX_MARKUP_BYTES = 4 * 1024 * 1024
 """The longest piece of markup. expat begins anew with an unfinished one at each piece, so long ones cost squares."""
@@ -52,3 +53,22 @@ def local_name(name: str) -> str:
 
 def _refuse(*_declaration: object) -> Never:
     raise FileTooComplex("The workbook declares a document type or entities.")
+
+
+def check_parts(package: Package) -> None:
+    """Look at the beginning of every XML part, for readers that are not ours. Raises FileTooComplex, FileEncrypted.
+
+    A document type stands before the first element or nowhere. OpenDocument says in its manifest what is encrypted.
+    """
+    for name in package.names():
+        if name.lower().endswith((".xml", ".rels")):
+            started: list[str] = []
+            parser = xml_parser()
+            parser.StartElementHandler = lambda element, _, found=started: found.append(local_name(element))
+            is_manifest = name == "META-INF/manifest.xml"
+            for _ in parse(parser, package.pieces(name)):
+                if is_manifest and "encryption-data" in started:
+                    raise FileEncrypted("The workbook has a password.")
+                if started and not is_manifest:
+                    break
+                started.clear()

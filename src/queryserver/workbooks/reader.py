@@ -1,0 +1,201 @@
+"""Workbooks read by a process each, which ends with its answer: what a file did to it is gone then."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from queryserver.domain.errors import (
+    DetectionFailed,
+    FileCorrupt,
+    FileEncrypted,
+    FileTooComplex,
+    ImportFileNotFound,
+    QueryServerError,
+    SheetNotFound,
+    TooManyRequests,
+    UnsupportedFormat,
+)
+from queryserver.domain.importing import TypedText
+from queryserver.interfaces.workbooks import SheetRows
+from queryserver.workbooks.frames import (
+    END,
+    FAILED,
+    HEAD,
+    MAX_BYTES,
+    NAMES,
+    ROWS,
+    Rows,
+    failure_of,
+    is_whole_of,
+    names_of,
+    rows_of,
+)
+from queryserver.workbooks.limits import TIME_S
+
+log = structlog.get_logger(__name__)
+
+_PROGRAM = "from queryserver.workbooks.worker import main; main()"
+_WAIT_FOR_PLACE_S = 60
+_LARGE_BYTES = 512 * 1024
+"""Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
+
+_WITH_MESSAGE = {kind.code: kind for kind in (FileCorrupt, FileEncrypted, FileTooComplex, SheetNotFound)}
+_WITHOUT_MESSAGE = {kind.code: kind for kind in (UnsupportedFormat, ImportFileNotFound)}
+
+_Frame = tuple[bytes, bytes]
+
+
+class ProcessWorkbooks:
+    """The `WorkbookReader`. Looks and readings of whole sheets have places of their own, `processes` each."""
+
+    def __init__(self, *, processes: int = 2) -> None:
+        self._looks = asyncio.Semaphore(processes)
+        self._readings = asyncio.Semaphore(processes)
+        self._running: set[asyncio.subprocess.Process] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in list(self._running):
+            await _end(process)
+
+    async def sheet_names(self, path: Path) -> Sequence[str]:
+        async with self._look(), aclosing(self._frames(path, None, None)) as frames:
+            async for kind, body in frames:
+                if kind == NAMES:
+                    return names_of(body)
+        raise _broken("names")
+
+    async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
+        rows: Rows = []
+        async with self._look(), aclosing(self._frames(path, sheet, limit)) as frames:
+            async for kind, body in frames:
+                if kind == END:
+                    return SheetRows(rows, is_whole_of(body))
+                rows += await _decoded(body)
+        raise _broken("rows")
+
+    async def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
+        async with self._readings, aclosing(self._frames(path, sheet, None)) as frames:
+            async for kind, body in frames:
+                if kind == END:
+                    return
+                yield await _decoded(body)
+        raise _broken("rows")
+
+    @asynccontextmanager
+    async def _look(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(_WAIT_FOR_PLACE_S):
+                await self._looks.acquire()
+        except TimeoutError:
+            raise TooManyRequests("Too many workbooks are being read.") from None
+        try:
+            yield
+        finally:
+            self._looks.release()
+
+    async def _frames(self, path: Path, sheet: str | None, limit: int | None) -> AsyncGenerator[_Frame]:
+        """What a worker answers. It is gone when this ends, however it ends."""
+        question = json.dumps({"path": str(path), "sheet": sheet, "limit": limit}).encode()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-c",
+            _PROGRAM,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={},
+            start_new_session=True,
+        )
+        self._running.add(process)
+        try:
+            async with aclosing(_conversation(process, question)) as frames:
+                async for frame in frames:
+                    yield frame
+        finally:
+            await _end(process)
+            self._running.discard(process)
+
+
+async def _conversation(process: asyncio.subprocess.Process, question: bytes) -> AsyncGenerator[_Frame]:
+    """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
+    assert process.stdin is not None  # noqa: S101 it was started with pipes
+    assert process.stdout is not None  # noqa: S101 as above
+    process.stdin.write(question)
+    process.stdin.close()
+    left_s = float(TIME_S)
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            async with asyncio.timeout(left_s):
+                kind, body = await _next_frame(process.stdout)
+        except TimeoutError:
+            raise FileTooComplex(f"The workbook could not be read within {TIME_S} seconds.") from None
+        except asyncio.IncompleteReadError:
+            raise await _sudden_end(process) from None
+        left_s -= loop.time() - began
+        if kind == FAILED:
+            raise _failure(body)
+        yield kind, body
+
+
+async def _next_frame(output: asyncio.StreamReader) -> _Frame:
+    kind, size = HEAD.unpack(await output.readexactly(HEAD.size))
+    if kind not in (NAMES, ROWS, END, FAILED) or size > MAX_BYTES:
+        raise _broken("frames")
+    return kind, await output.readexactly(size)
+
+
+async def _decoded(body: bytes) -> Rows:
+    return rows_of(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(rows_of, body)
+
+
+async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
+    """Killed: by its limit of time, or because memory could not be had."""
+    code = await process.wait()
+    if code < 0:
+        log.info("worker of a workbook was killed", signal=-code)
+        return FileTooComplex("The workbook needs more memory or time to be read than there is.")
+    log.error("worker of a workbook ended without an answer", code=code)
+    return DetectionFailed("The workbook could not be read.")
+
+
+def _failure(body: bytes) -> QueryServerError:
+    code, message = failure_of(body)
+    if code in _WITHOUT_MESSAGE:
+        return _WITHOUT_MESSAGE[code]()
+    if code in _WITH_MESSAGE:
+        return _WITH_MESSAGE[code](message)
+    log.error("worker of a workbook failed", failure=message)
+    return DetectionFailed("The workbook could not be read.")
+
+
+def _broken(what: str) -> DetectionFailed:
+    log.error("worker of a workbook answered with something else", expected=what)
+    return DetectionFailed("The workbook could not be read.")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill the worker and what it may have started, and wait until it is gone."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # What it wrote last fills the buffer, and a full buffer keeps the pipe from being seen closed.
+        while process.stdout is not None and await process.stdout.read(_LARGE_BYTES):
+            pass
+        await process.wait()

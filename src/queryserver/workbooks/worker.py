@@ -1,0 +1,105 @@
+"""The program of a worker: reads one question from its standard input, answers in frames, ends."""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypedDict
+
+from queryserver.domain.errors import (
+    DetectionFailed,
+    FileTooComplex,
+    ImportFileNotFound,
+    QueryServerError,
+    UnsupportedFormat,
+)
+from queryserver.domain.importing import SAMPLE_TEXT_BYTES, TypedText
+from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
+from queryserver.formats.workbooks.used_range import Head, Row, checked_rows, columns_in_use
+from queryserver.formats.workbooks.xlsx import XlsxWorkbook
+from queryserver.workbooks.frames import END, FAILED, NAMES, frame, portions, rows_frame
+from queryserver.workbooks.limits import limit_this_process
+
+
+class Question(TypedDict):
+    """`sheet` None: the names of the sheets. `limit` None: all rows."""
+
+    path: str
+    sheet: str | None
+    limit: int | None
+
+
+class _Workbook(Protocol):
+    def sheet_names(self) -> list[str]: ...
+
+    def head(self, sheet: str) -> Head: ...
+
+    def rows(self, sheet: str) -> Iterator[Row]: ...
+
+
+def main() -> None:
+    """Never raises: what goes wrong is the last frame."""
+    limit_this_process()
+    output = sys.stdout.buffer
+    # Nobody may be left to hear the answer.
+    with suppress(BrokenPipeError):
+        for piece in _answer(json.load(sys.stdin.buffer)):
+            output.write(piece)
+            output.flush()
+
+
+def _answer(question: Question) -> Iterator[bytes]:
+    try:
+        with Path(question["path"]).open("rb") as file:
+            yield from _frames(_opened(file), question["sheet"], question["limit"])
+    except QueryServerError as error:
+        yield frame(FAILED, [error.code, error.message])
+    except FileNotFoundError:
+        yield frame(FAILED, [ImportFileNotFound.code, ""])
+    except (MemoryError, RecursionError):
+        yield frame(FAILED, [FileTooComplex.code, "The workbook is too large to be read."])
+    except BrokenPipeError:
+        raise
+    except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here
+        yield frame(FAILED, [DetectionFailed.code, traceback.format_exc(limit=-20)])
+
+
+def _opened(file: BinaryIO) -> _Workbook:
+    kind = recognise_workbook(file)
+    if kind is None:
+        raise UnsupportedFormat
+    if kind is WorkbookKind.XLSX:
+        return XlsxWorkbook(file)
+    from queryserver.workbooks.calamine_workbook import OtherWorkbook  # noqa: PLC0415 xlsx does without
+
+    return OtherWorkbook(file, kind)
+
+
+def _frames(workbook: _Workbook, sheet: str | None, limit: int | None) -> Iterator[bytes]:
+    if sheet is None:
+        yield frame(NAMES, workbook.sheet_names())
+        return
+    head = workbook.head(sheet)
+    columns = columns_in_use(head.rows)
+    if limit is None:
+        rows = checked_rows(columns, workbook.rows(sheet))
+        is_whole = True
+    else:
+        first = _within_sample(list(checked_rows(columns, head.rows[:limit])))
+        rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
+    for portion in portions(rows):
+        yield rows_frame(portion)
+    yield frame(END, is_whole)
+
+
+def _within_sample(rows: list[list[TypedText]]) -> list[list[TypedText]]:
+    """As many rows as the sample of 7.4 has text for, and one at least."""
+    before = accumulate((sum(map(len, row)) for row in rows), initial=0)
+    return [row for row, characters in zip(rows, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
+
+
+if __name__ == "__main__":
+    main()
