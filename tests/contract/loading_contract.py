@@ -115,6 +115,8 @@ class LoadingContract(LoadingBasis):
             load = self.load_of(TableName(None, name))
             with pytest.raises(StatementRejected):
                 await self.load(loader, load, numbered(load, 1, 2))
+            assert await self.missing(engine, load.staging)
+        for name in (*names, *self.loading_facts.refused_names, *self.loading_facts.refused_columns):
             load = self.load_of(target, self.column(name, INT64))
             with pytest.raises(StatementRejected):
                 await self.load(loader, load, batch_of(load, [(1,)]))
@@ -380,6 +382,21 @@ class LoadingContract(LoadingBasis):
         load = self.load_of(TableName("no_such_database", target.name))
         with pytest.raises(EngineError):
             await self.load(loader, load, numbered(load, 1, 2))
+
+    async def test_a_connector_that_only_reads_refuses(self, engine: Engine, reading_engine: Engine, target: TableName):
+        await self.run(engine, self.loading_facts.create_sql, target)
+        async with self.loading(reading_engine) as reader:
+            assert await reader.exists(target)
+            load = self.load_of(TableName(None, f"{target.name}_new"))
+            for refused in (load, self.load_of(target, append=True)):
+                ledger = MemoryLedger()
+                with pytest.raises(StatementRejected, match="read"):
+                    await reader.load(refused, stream(numbered(refused, 1, 2)), ledger)
+                assert not ledger.told
+            with pytest.raises(StatementRejected, match="read"):
+                await reader.drop(target)
+        assert await self.missing(engine, load.target)
+        assert not await self.missing(engine, target)
 
     @pytest.mark.importer(57)
     async def test_sql_in_cells_is_never_executed(self, engine: Engine, loader: TableLoader, target: TableName):

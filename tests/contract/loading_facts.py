@@ -91,6 +91,8 @@ class LoadingFacts:
     """Values that the engine cannot hold, with a part of what is said about them."""
     names: Sequence[str] = NAMES
     refused_names: Sequence[str] = ()
+    """Of tables and columns."""
+    refused_columns: Sequence[str] = ()
     longest_name: int = 128
     """Characters; a longer one is refused."""
     long_text: int = 1024 * 1024

@@ -4,15 +4,11 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 
 import pytest
-from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.loading_basis import MemoryLedger, numbered, stream
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import LoadingFacts
 from tests.fakes.loading import FakeLoadingEngine, quoted
 
-from queryserver.domain.errors import StatementDenied
 from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableName
 
 FACTS = LoadingFacts(
     dialect="postgresql",
@@ -42,11 +38,9 @@ class TestFakeLoading(LoadingContract):
         assert isinstance(engine, FakeLoadingEngine)
         return engine.running
 
-    async def test_a_connector_that_only_reads_refuses(self) -> None:
-        engine = FakeLoadingEngine(read_only=True)
-        load, ledger = self.load_of(TableName(None, "t")), MemoryLedger()
-        async with engine.loader(USER, NO_OPTIONS) as loader:
-            with pytest.raises(StatementDenied):
-                await loader.load(load, stream(numbered(load, 1, 2)), ledger)
-        assert (engine.tables, ledger.told) == ({}, [])
-        await engine.close()
+    @pytest.fixture
+    async def reading_engine(self, engine: FakeLoadingEngine) -> AsyncGenerator[FakeLoadingEngine]:
+        reading = FakeLoadingEngine(read_only=True)
+        reading.tables = engine.tables
+        yield reading
+        await reading.close()

@@ -79,6 +79,8 @@ ADAPTERS = (
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
     Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
+    Adapter(LoadingEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
+    Adapter(TableLoader, "queryserver.engines.postgresql.loading", "PostgresqlLoader"),
     Adapter(Engine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(EngineSession, "tests.fakes.loading", "TablesSession"),
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
@@ -163,6 +165,7 @@ CATALOG_TESTS = {
 # Test classes that inherit the contract of loaders, by file.
 LOADING_TESTS = {
     "test_fake_loading.py": ("TestFakeLoading",),
+    "test_postgresql_loading.py": ("TestPostgresqlLoading", "TestPostgresql15Loading"),
 }
 
 # Test classes that inherit the storage contract, by file.

@@ -134,6 +134,8 @@ class FakeLoader:
 
     async def drop(self, table: TableName) -> None:
         await self._check()
+        if self._engine.read_only:
+            raise StatementDenied("The fake engine is for reading only.")
         if self._engine.refuse_drops:
             raise EngineUnavailable("The fake engine drops nothing just now.")
         self._engine.tables.pop(self._engine.place(table), None)

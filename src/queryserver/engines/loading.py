@@ -1,20 +1,21 @@
 """What the loaders of several engines share (interfaces/loading.py)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from queryserver.domain.errors import EngineError, StatementDenied, StatementRejected
-from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableName
+from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
 _BATCHES_AHEAD = 2
 _CLEAR_S = 30.0
 _SHOWN_CHARACTERS = 40
 
+Answered = TypeVar("Answered")
 Converted = TypeVar("Converted")
 
 
@@ -30,10 +31,18 @@ def already_there(table: TableName) -> StatementRejected:
     return StatementRejected(f'Table "{table.name}" already exists.')
 
 
+def refuse_target(load: TableLoad, *, exists: bool) -> None:
+    """Raises StatementRejected where a new table would meet an old one, or nothing is there to append to."""
+    if exists and not load.append:
+        raise already_there(load.target)
+    if load.append and not exists:
+        raise StatementRejected(f'Table "{load.target.name}" does not exist.')
+
+
 def refuse_changes(*, read_only: bool) -> None:
     """Raises StatementDenied where the connector may only read."""
     if read_only:
-        raise StatementDenied("This connector only reads: no table can be made in it.")
+        raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
 
 
 def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
@@ -48,8 +57,28 @@ def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Ca
 class Staging:
     """A staging table. `is_gone` is set once it has another name, or went with its transaction."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: TableName, ledger: LoadLedger) -> None:
         self.is_gone = False
+        self.is_settled = False
+        self._table = table
+        self._ledger = ledger
+
+    async def publish(self, last_step: Awaitable[None]) -> None:
+        """Take the step that makes the rows visible and the staging table vanish, and tell the ledger.
+
+        It is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
+        """
+        await to_the_end(self._publish(last_step))
+
+    async def settle(self) -> None:
+        """Tell the ledger that the table is gone."""
+        await self._ledger.settled(self._table)
+        self.is_settled = True
+
+    async def _publish(self, last_step: Awaitable[None]) -> None:
+        await last_step
+        self.is_gone = True
+        await self.settle()
 
 
 @asynccontextmanager
@@ -59,21 +88,48 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
     The ledger is told before and after. A table that cannot be dropped now stays in the ledger.
     """
     await ledger.made(table)
-    staging = Staging()
+    staging = Staging(table, ledger)
     try:
         yield staging
     finally:
-        await asyncio.shield(_clear(table, staging, ledger, drop))
+        if not staging.is_settled:
+            await asyncio.shield(_clear(staging, drop))
 
 
-async def _clear(table: TableName, staging: Staging, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
+async def _clear(staging: Staging, drop: Callable[[], Awaitable[None]]) -> None:
     if not staging.is_gone:
         try:
             async with asyncio.timeout(_CLEAR_S):
                 await drop()
         except (EngineError, TimeoutError):
             return
-    await ledger.settled(table)
+    await staging.settle()
+
+
+async def to_the_end(work: Coroutine[Any, Any, Answered]) -> Answered:
+    """What work gives that must not be broken off. A cancel that comes meanwhile is delivered at the next wait.
+
+    When the work fails, the cancel comes in the place of its error. The work limits its own time.
+    """
+    running = asyncio.ensure_future(work)
+    is_canceled = False
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            is_canceled = True
+    if is_canceled:
+        deliver_cancel(running.exception())
+    return running.result()
+
+
+def deliver_cancel(failure: BaseException | None) -> None:
+    """Hand on a cancel that came at a bad time: now where the work failed, else when the task waits next."""
+    if failure is not None:
+        raise asyncio.CancelledError from failure
+    if (task := asyncio.current_task()) is not None:
+        task.uncancel()
+        task.cancel()
 
 
 class RowsFailed(Exception):

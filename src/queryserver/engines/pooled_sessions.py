@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Generic
@@ -53,6 +53,18 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             yield session
         finally:
             await asyncio.shield(self._leave(login, connection, session))
+
+    @asynccontextmanager
+    async def connection(
+        self, login: LoginT, prepare: Callable[[ConnectionT], Awaitable[None]]
+    ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
+        """A clean connection made ready by `prepare`, without a session, and threads for what it reads or writes.
+
+        What raises out of the block puts the connection in doubt.
+        """
+        async with self._pool.borrowed(login) as connection:
+            await self._limited(prepare(connection), _PREPARE_S)
+            yield connection, self._executor
 
     async def call(self, login: LoginT, work: Callable[[ConnectionT], Awaitable[None]]) -> None:
         """A few words on a connection that no session has. Raises what `connect_errors` makes of a failure."""

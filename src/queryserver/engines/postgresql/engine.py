@@ -11,12 +11,14 @@ from queryserver.engines.pooled_sessions import PooledSessions
 from queryserver.engines.postgresql.address import Login, PostgresqlAddress
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.engines.postgresql.errors import connect_errors
+from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.postgresql.quoting import literal
 from queryserver.engines.postgresql.statement import PostgresqlStatement
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.engines.streamed_session import StreamedSession
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+from queryserver.interfaces.loading import TableLoader
 
 
 class PostgresqlEngine:
@@ -54,6 +56,13 @@ class PostgresqlEngine:
         """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield PostgresqlCatalog(session)
+
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+        """See LoadingEngine."""
+        login = self._address.login(options.credentials)
+        async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
+            yield PostgresqlLoader(connection, executor, read_only=self._read_only)
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""

@@ -95,6 +95,15 @@ class Connection(asyncpg.Connection):
             return False
         return True
 
+    async def end_transaction(self) -> bool:
+        """Undo the transaction that is open, if any; False when the server did not say so."""
+        try:
+            async with asyncio.timeout(_CLEAN_UP_S):
+                await self.execute("ROLLBACK")
+        except _DRIVER_ERRORS:
+            return False
+        return True
+
     async def shut(self) -> None:
         """Close the connection, by force when the server does not answer."""
         self.on_notice = None

@@ -1,0 +1,158 @@
+"""Tables of PostgreSQL from Arrow batches: COPY into a staging table that only its transaction sees.
+
+The staging table gets the target's name at the end of the transaction, or its rows go to the target there; a failure
+at any place undoes all of it.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import Executor
+
+import pyarrow as pa
+from pyarrow import csv
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.engines.loading import (
+    Staging,
+    column_definitions,
+    read_ahead,
+    refuse_changes,
+    refuse_long_names,
+    refuse_target,
+    rows_failures,
+    staged,
+)
+from queryserver.engines.loading_texts import duration_text
+from queryserver.engines.postgresql.errors import statement_errors
+from queryserver.engines.postgresql.wire import Connection
+from queryserver.engines.quoting import identifier, qualified
+from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+
+_LONGEST_NAME_BYTES = 63
+"""The server cuts longer names without an error."""
+
+_DROP_S = 30.0
+_COMMIT_S = 60.0
+_PIECE_BYTES = 512 * 1024
+_SCHEMA = "SELECT COALESCE($1::text, current_schema()::text)"
+_EXISTS = """
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = COALESCE($1::text, current_schema()::text) AND c.relname = $2::text
+        AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    )
+"""
+# Types whose names are no keywords would be looked for along the session's search_path.
+_NO_KEYWORDS = frozenset({"TEXT", "DATE"})
+_AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
+"""All texts between quotes, NULL as nothing without quotes: COPY's own way to tell '' from NULL."""
+
+
+class PostgresqlLoader:
+    """See TableLoader. After a cancel the connection may be closed: it serves nobody else then."""
+
+    def __init__(self, connection: Connection, executor: Executor, *, read_only: bool) -> None:
+        self._connection = connection
+        self._executor = executor
+        self._read_only = read_only
+
+    async def exists(self, table: TableName) -> bool:
+        """See the Protocol."""
+        with statement_errors(started=False):
+            return bool(await self._connection.fetchval(_EXISTS, table.database, table.name, timeout=_DROP_S))
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """See the Protocol."""
+        refuse_changes(read_only=self._read_only)
+        names = (load.target.name, *(column.name for column in load.columns))
+        refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=_bytes)
+        schema = await self._schema(load.target)
+        refuse_target(load, exists=await self.exists(load.target))
+        with rows_failures():
+            async with staged(load.staging, ledger, self._roll_back) as staging:
+                return await self._load(load, schema, batches, staging)
+
+    async def drop(self, table: TableName) -> None:
+        """See the Protocol."""
+        refuse_changes(read_only=self._read_only)
+        schema = await self._schema(table)
+        with statement_errors(started=True):
+            await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
+
+    async def _schema(self, table: TableName) -> str:
+        """Where the table is, or would be made."""
+        with statement_errors(started=False):
+            schema: str | None = await self._connection.fetchval(_SCHEMA, table.database, timeout=_DROP_S)
+        if schema is None:
+            raise StatementRejected("no schema has been selected to create in")
+        return schema
+
+    async def _load(
+        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: Staging
+    ) -> int:
+        source = qualified(schema, load.staging.name)
+        with statement_errors(started=True):
+            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            await self._connection.execute(_create(load, source))
+            rows = await self._copy(load, schema, batches)
+            await self._connection.execute(_publish(load, schema, source))
+            await staging.publish(self._commit())
+        return rows
+
+    async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
+        async with read_ahead(batches, _encode, self._executor) as encoded:
+            tag = await self._connection.copy_to_table(
+                load.staging.name,
+                schema_name=schema,
+                source=_pieces(encoded),
+                format="csv",
+                encoding="utf-8",
+                # Nobody sees the table yet: its rows need no look at their age later on.
+                freeze=True,
+            )
+        return int(tag.removeprefix("COPY "))
+
+    async def _commit(self) -> None:
+        await self._connection.execute("COMMIT", timeout=_COMMIT_S)
+
+    async def _roll_back(self) -> None:
+        """End the transaction, or the connection with it."""
+        if not self._connection.is_closed() and not await self._connection.end_transaction():
+            await self._connection.shut()
+
+
+def _create(load: TableLoad, staging: str) -> str:
+    kind = "UNLOGGED TABLE" if load.append else "TABLE"
+    return f"CREATE {kind} {staging} ({column_definitions(list(map(_resolved, load.columns)), identifier)})"
+
+
+def _publish(load: TableLoad, schema: str, staging: str) -> str:
+    if not load.append:
+        return f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
+    names = ", ".join(identifier(column.name) for column in load.columns)
+    target = qualified(schema, load.target.name)
+    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}; DROP TABLE {staging}"
+
+
+def _resolved(column: LoadColumn) -> LoadColumn:
+    if column.declared not in _NO_KEYWORDS:
+        return column
+    return LoadColumn(column.name, column.type, f"pg_catalog.{column.declared.lower()}", column.nullable)
+
+
+def _encode(batch: pa.RecordBatch) -> pa.Buffer:
+    """The rows as COPY reads them."""
+    columns = [duration_text(column) if pa.types.is_duration(column.type) else column for column in batch.columns]
+    sink = pa.BufferOutputStream()
+    csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
+    return sink.getvalue()
+
+
+async def _pieces(encoded: AsyncIterator[pa.Buffer]) -> AsyncGenerator[memoryview]:
+    async for buffer in encoded:
+        view = memoryview(buffer)
+        for start in range(0, len(view), _PIECE_BYTES):
+            yield view[start : start + _PIECE_BYTES]
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode())
