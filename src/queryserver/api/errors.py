@@ -62,6 +62,7 @@ _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.StorageNotConfigured: (400, "invalid_parameter"),
     errors.NotADirectory: (400, "invalid_parameter"),
     errors.NotAFile: (400, "invalid_parameter"),
+    errors.ChangedMeanwhile: (400, "file_not_found"),
     errors.UploadAborted: (400, "invalid_body"),
     errors.TooManyStatements: (429, None),
     errors.TooManyRequests: (429, "too_many_requests"),
@@ -75,7 +76,10 @@ _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
 """Status and code in the importer, where they are not those of STATUS; without a code, the error's own."""
 
 IMPORTER_STYLE = "importer_style"
-"""Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2)."""
+"""Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2).
+
+Its value is the code of what goes wrong inside.
+"""
 
 _RETRY_AFTER_S = 5
 
@@ -87,7 +91,7 @@ def respond(request: Request, error: QueryServerError, *, plain: bool = False) -
     if isinstance(error, errors.InvalidFields):
         return _json(error.fields, 400)
     if IMPORTER_STYLE in request.scope:
-        return _importer_failure(error)
+        return _importer_failure(request, error)
     status = http_status(error)
     if status == 500:
         return internal_error(request)
@@ -119,7 +123,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 def internal_error(request: Request) -> Response:
     """Whatever went wrong inside: the answer names only the id under which the log has it."""
     if IMPORTER_STYLE in request.scope:
-        return _of_importer(500, "internal_error", "Internal error.")
+        return _of_importer(500, request.scope[IMPORTER_STYLE], "Internal error.")
     body = {
         "status": -1,
         "code": "internal_error",
@@ -140,13 +144,13 @@ def wrong_method(request: Request, allow: str) -> Response:
     return answer(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
-def _importer_failure(error: QueryServerError) -> Response:
+def _importer_failure(request: Request, error: QueryServerError) -> Response:
     """Only 400, 403, 429 and 500 are known there; what is 413 or 503 elsewhere keeps its code."""
     general = http_status(error)
     found = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
     status, code = found or (500 if general == 500 else 400, None)
     if general == 500 and found is None:
-        return _of_importer(500, "internal_error", "Internal error.")
+        return internal_error(request)
     return _of_importer(status, code or error.code, error.message, _headers(error, status))
 
 

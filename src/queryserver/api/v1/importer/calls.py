@@ -3,14 +3,14 @@
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from fastapi import Depends, Request
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import Body, CallRoute, authenticated, read_body, services_of
 from queryserver.api.errors import IMPORTER_STYLE
-from queryserver.domain.errors import ImporterDenied
+from queryserver.domain.errors import ImporterDenied, QueryServerError
 from queryserver.domain.user import IMPORTER, User
 from queryserver.formats.bodies import parse_form
 from queryserver.schemas.requests.importing import parse_import
@@ -52,9 +52,12 @@ ImporterCall: TypeAlias = Annotated[_ImporterCall, Depends(_declared)]
 class ImporterRoute(CallRoute):
     """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
 
+    fault_code: ClassVar[str] = QueryServerError.code
+    """`code` of what goes wrong inside."""
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Route."""
-        scope[IMPORTER_STYLE] = True
+        scope[IMPORTER_STYLE] = self.fault_code
         await super().handle(scope, receive, send)
 
     async def call(self, request: Request) -> _ImporterCall:
