@@ -1,7 +1,5 @@
 """One record of delimited text, field by field (Contract importer 8.2): for records that hold a quote."""
 
-from dataclasses import dataclass, field
-
 from queryserver.domain.errors.imports import RecordTooLong, TooManyColumns
 from queryserver.domain.importing import (
     MAX_COLUMNS,
@@ -31,47 +29,45 @@ def record_too_long() -> RecordTooLong:
     return RecordTooLong(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
 
 
-@dataclass(slots=True)
-class CutRecord:
-    """One record. `end` is where the next one begins."""
-
-    cells: list[str] = field(default_factory=list[str])
-    quoted: int = 0
-    broken: int = 0
-    """Fields with a quote that opens and does not close."""
-    end: int = 0
-
-
-def cut_record(delimiters: Delimiters, text: str, start: int, *, final: bool) -> CutRecord | None:
-    """The record at `start`; None: it takes more text to tell where it ends, which is never so with `final`.
-
-    Raises RecordTooLong, TooManyColumns.
-    """
-    cutting = _Cutting(delimiters, text, final)
-    try:
-        record = cutting.read(start)
-    except _UnfinishedError:
-        return None
-    if record.end - start > MAX_RECORD_CHARACTERS:
-        raise record_too_long()
-    return record
-
-
 class _UnfinishedError(Exception):
     """The text ends too early."""
 
 
-class _Cutting:
-    """A place in a text."""
+class RecordCutter:
+    """Cuts one record after the other out of texts."""
 
-    def __init__(self, delimiters: Delimiters, text: str, final: bool) -> None:
+    __slots__ = ("_delimiters", "_final", "_grammar", "_text", "broken", "cells", "quoted")
+
+    def __init__(self, delimiters: Delimiters) -> None:
         self._delimiters = delimiters
         self._grammar: Grammar = grammar_of(delimiters)
-        self._text = text
-        self._final = final
-        self._record = CutRecord()
+        self._text = ""
+        self._final = False
+        self.cells: list[str] = []
+        """The record that was cut last."""
+        self.quoted = 0
+        """Its fields that are quoted."""
+        self.broken = 0
+        """Its fields with a quote that opens and does not close."""
 
-    def read(self, start: int) -> CutRecord:
+    def cut(self, text: str, start: int, *, final: bool) -> int | None:
+        """Where the record at `start` ends; None: it takes more text to tell, which is never so with `final`.
+
+        Raises RecordTooLong, TooManyColumns.
+        """
+        self._text, self._final = text, final
+        self.cells, self.quoted, self.broken = [], 0, 0
+        try:
+            end = self._read(start)
+        except _UnfinishedError:
+            return None
+        finally:
+            self._text = ""
+        if end - start > MAX_RECORD_CHARACTERS:
+            raise record_too_long()
+        return end
+
+    def _read(self, start: int) -> int:
         """Reads fields in good order by one pattern, the others and those beyond the first MiB one by one."""
         separator = self._delimiters.field
         match_field = self._grammar.field.match
@@ -92,8 +88,7 @@ class _Cutting:
             else:
                 self._add_quoted(content)
             is_end = end != separator
-        self._record.end = position
-        return self._record
+        return position
 
     def _read_field(self, position: int) -> tuple[int, bool]:
         """Reads one field; returns where the next one begins, and whether the record ends there."""
@@ -102,7 +97,7 @@ class _Cutting:
             end = self._read_quoted(opened.end())
             if end is not None:
                 return end
-            self._record.broken += 1
+            self.broken += 1
         return self._read_unquoted(position)
 
     def _read_quoted(self, start: int) -> tuple[int, bool] | None:
@@ -153,10 +148,10 @@ class _Cutting:
         text = content.replace(quote * 2, quote)
         bare = text.strip(BLANKS)
         self._append(QuotedText(text) if not bare or bare.lower() == "null" else text)
-        self._record.quoted += 1
+        self.quoted += 1
 
     def _append(self, cell: str) -> None:
-        cells = self._record.cells
+        cells = self.cells
         if len(cells) == MAX_COLUMNS:
             raise too_many_columns()
         if len(cell) > MAX_FIELD_CHARACTERS:

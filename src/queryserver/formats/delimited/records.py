@@ -10,9 +10,11 @@ from queryserver.domain.importing import (
     MAX_FIELD_CHARACTERS,
     MAX_RECORD_CHARACTERS,
     Delimiters,
+    QuotedText,
 )
-from queryserver.formats.delimited.cutting import cut_record, field_too_long, record_too_long, too_many_columns
+from queryserver.formats.delimited.cutting import RecordCutter, field_too_long, record_too_long, too_many_columns
 from queryserver.formats.delimited.grammar import BLANKS, Grammar, grammar_of
+from queryserver.formats.delimited.regular import RegularText, are_simple
 
 _WAIT_CHARACTERS = 64 * 1024
 """Unfinished text longer than this is looked at again only when a quarter of it has been added."""
@@ -29,6 +31,8 @@ class RecordReader:
     def __init__(self, delimiters: Delimiters) -> None:
         self._delimiters = delimiters
         self._grammar: Grammar = grammar_of(delimiters)
+        self._regular = RegularText(delimiters) if are_simple(delimiters) else None
+        self._cutter = RecordCutter(delimiters)
         self._waiting: list[str] = []
         self._waiting_characters = 0
         self._retry_at = 0
@@ -74,6 +78,12 @@ class RecordReader:
                 position, is_end = self._split(text, position, final, found)
                 if is_end:
                     return position
+            if self._regular is not None:
+                end = self._regular.end(text, position)
+                if end > position:
+                    self._add(self._regular.records(text[position:end]), found)
+                    position = end
+                    continue
             after = self._cut(text, position, final, found)
             if after is None:
                 return position
@@ -98,28 +108,44 @@ class RecordReader:
 
     def _add_lines(self, lines: list[str], found: list[Record]) -> None:
         separator = self._delimiters.field
-        records = [cells for line in lines if len(cells := line.split(separator)) > 1 or cells[0].strip(BLANKS)]
-        if not records:
-            return
-        if max(map(len, records)) > MAX_COLUMNS:
-            raise too_many_columns()
+        records = [line.split(separator) for line in lines]
         if len(max(lines, key=len)) > MAX_FIELD_CHARACTERS:
-            for cells in records:
-                if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
-                    raise field_too_long()
-        self.records += len(records)
-        found += records
+            _check_lengths(records)
+        self._add(records, found)
+
+    def _add(self, records: list[Record], found: list[Record]) -> None:
+        """Adds records but blank lines."""
+        kept = [cells for cells in records if len(cells) > 1 or not _is_blank(cells)]
+        if kept:
+            if max(map(len, kept)) > MAX_COLUMNS:
+                raise too_many_columns()
+            self.records += len(kept)
+            found += kept
 
     def _cut(self, text: str, start: int, final: bool, found: list[Record]) -> int | None:
         """Adds the record at `start`; returns where the next one begins, None if the record is not finished."""
-        cut = cut_record(self._delimiters, text, start, final=final)
-        if cut is None:
+        cutter = self._cutter
+        end = cutter.cut(text, start, final=final)
+        if end is None:
             return None
-        self.quoted_fields += cut.quoted
-        self.broken_fields += cut.broken
-        if len(cut.cells) > 1 or cut.quoted or cut.cells[0].strip(BLANKS):
+        self.quoted_fields += cutter.quoted
+        self.broken_fields += cutter.broken
+        if len(cutter.cells) > 1 or not _is_blank(cutter.cells):
             self.records += 1
-            found.append(cut.cells)
-            if cut.broken:
+            found.append(cutter.cells)
+            if cutter.broken:
                 self.unclosed.append(self.records)
-        return cut.end
+        return end
+
+
+def _is_blank(cells: Record) -> bool:
+    """Whether a record of one cell is a blank line; `""` is none."""
+    return not cells or (type(cells[0]) is not QuotedText and not cells[0].strip(BLANKS))
+
+
+def _check_lengths(records: list[Record]) -> None:
+    for cells in records:
+        if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
+            raise field_too_long()
+        if sum(map(len, cells)) + len(cells) > MAX_RECORD_CHARACTERS:
+            raise record_too_long()
