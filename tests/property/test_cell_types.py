@@ -6,12 +6,21 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.importing import MAX_COLUMNS, CellKind, QuotedText
-from queryserver.formats.cell_types.arrays import facts_of_array
+from queryserver.domain.importing import MAX_COLUMNS, CellKind, Delimiters, QuotedText
+from queryserver.formats.cell_types.arrays import facts_of_array, facts_of_cells
 from queryserver.formats.cell_types.classes import BLANKS, classify
 from queryserver.formats.cell_types.columns import ColumnFacts, column_type
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.cell_types.naming import header_names
+from queryserver.formats.cell_types.preview import (
+    FIRST_RECORDS,
+    WidthUncertain,
+    analyse_blocks,
+    analyse_records,
+    sample_width,
+)
+from queryserver.formats.delimited.blocks import BlockReader
+from queryserver.formats.delimited.records import RecordReader
 
 NASTY = (
     *(
@@ -84,7 +93,7 @@ def _known(facts: ColumnFacts) -> ColumnFacts:
     return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(column=columns, nulls=st.integers(0, 3), at=st.integers(0, 70), repeated=st.sampled_from([1, 1, 20]))
 def test_whole_columns_have_the_facts_that_their_cells_have(
     column: list[str], nulls: int, at: int, repeated: int
@@ -97,7 +106,16 @@ def test_whole_columns_have_the_facts_that_their_cells_have(
         assert column_type(fast, is_whole=is_whole) == column_type(exact, is_whole=is_whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
+@given(column=columns, quoted=st.sets(st.integers(0, 60)))
+def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[str], quoted: set[int]) -> None:
+    mixed = [QuotedText(cell) if position in quoted else cell for position, cell in enumerate(column)]
+    exact = ColumnFacts()
+    exact.add_all(mixed)
+    assert _known(facts_of_cells(mixed)) == _known(exact)
+
+
+@settings(max_examples=60, deadline=None)
 @given(column=columns, cut=st.integers(0, 60))
 def test_a_column_in_two_parts_has_the_facts_of_the_whole(column: list[str], cut: int) -> None:
     merged = facts_of_array(pa.array(column[:cut], pa.string()))
@@ -111,16 +129,44 @@ def test_every_cell_has_a_class_and_blanks_around_it_do_not_matter(cell: str, be
     assert classify(before + cell + after) is classify(cell)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records=st.lists(st.lists(cells, min_size=1, max_size=5), max_size=6))
 def test_every_text_has_a_header_or_none(records: list[list[str]]) -> None:
     assert has_header(records) in {True, False}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(header=st.lists(st.sampled_from(["", "a", "A", "a_2", "a_3", "column_1", "b" * 255]) | cells, max_size=12))
 def test_names_of_columns_are_unique_short_and_never_empty(header: list[str]) -> None:
     names = header_names(header, len(header))
     assert len(names) == len(header) <= MAX_COLUMNS
     assert len({name.lower() for name in names}) == len(names)
     assert all(0 < len(name) <= 255 and "\n" not in name for name in names)
+
+
+rows = st.lists(
+    st.lists(cells | st.sampled_from(['"', '"a,b"', '""', '"null"', '"x']), min_size=1, max_size=4), max_size=8
+)
+separators = st.sampled_from([",", "\t", "||"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines=rows, field=separators, header=st.booleans(), repeated=st.sampled_from([1, 30]), is_whole=st.booleans())
+def test_previews_by_blocks_and_by_records_are_the_same(
+    lines: list[list[str]], field: str, header: bool, repeated: int, is_whole: bool
+) -> None:
+    text = "\n".join(field.join(cells) for cells in lines * repeated)
+    delimiters = Delimiters(field)
+    reader = RecordReader(delimiters)
+    records = reader.feed(text, final=True)
+    if not records:
+        return
+    exact = analyse_records(records, has_header=header, is_whole=is_whole, unclosed=reader.unclosed)
+    first = records[:FIRST_RECORDS]
+    block_reader = BlockReader(delimiters, "utf-8", sample_width(first, has_header=header))
+    content = text.encode()
+    blocks = [*block_reader.feed(content[:200]), *block_reader.feed(content[200:]), *block_reader.finish()]
+    try:
+        assert analyse_blocks(first, blocks, has_header=header, is_whole=is_whole) == exact
+    except WidthUncertain:
+        assert not header

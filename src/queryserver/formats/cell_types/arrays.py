@@ -4,11 +4,11 @@ A column is tested for the form of its first cell, what does not fit for the for
 The patterns are those of `classes`, run by RE2; what no test settles is classified one by one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from queryserver.domain.importing import CellKind
+from queryserver.domain.importing import CellKind, TypedText
 from queryserver.formats.cell_types.classes import (
     BLANKS,
     MAX_DOUBLE_DIGITS,
@@ -17,6 +17,7 @@ from queryserver.formats.cell_types.classes import (
     CellFacts,
     facts_of_text,
     form_of,
+    is_null_word,
 )
 from queryserver.formats.cell_types.columns import ColumnFacts
 from queryserver.formats.cells_kernels import kernels
@@ -29,6 +30,17 @@ _PROBED, _REPEATING = 400, 40
 
 _NULL_TEXTS = pa.array(["", "\\N"])
 _INT32 = range(-(2**31), 2**31)
+_FIRST_DAY = -719_162
+"""0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
+
+
+def facts_of_cells(cells: Sequence[str]) -> ColumnFacts:
+    """The facts of a column of cells of any kind."""
+    if len(cells) > _FEW and not any(isinstance(cell, TypedText) for cell in cells):
+        return facts_of_array(pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string()))
+    facts = ColumnFacts()
+    facts.add_all(cells)
+    return facts
 
 
 def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
@@ -70,6 +82,9 @@ def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringA
     """Count the cells of a form; the others are left."""
     if form == "missing":
         return cells.filter(kernels.invert(kernels.is_in(cells, value_set=_NULL_TEXTS)))
+    if form in _SURELY and _SURELY[form](cells):
+        _MEASURES[form](facts, cells)
+        return cells[:0]
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
     count = fits.true_count
     if not count:
@@ -80,6 +95,30 @@ def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringA
 
 _ANCHORED = {form: f"^(?:{pattern})$" for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})"}.items()}
 """Longer integers than of 19 digits are beyond 64 bits: they are left to be classified one by one."""
+
+
+def _are_all_integers(cells: pa.StringArray) -> bool:
+    """Whether all have the form of integers. In a third of the time of the pattern."""
+    digits = kernels.ascii_ltrim(cells, characters="-")
+    length = kernels.binary_length(digits)
+    return (
+        kernels.all(kernels.ascii_is_decimal(digits)).as_py()
+        and kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() <= 1
+        and not kernels.any(kernels.and_(kernels.starts_with(digits, "0"), kernels.greater(length, 1))).as_py()
+    )
+
+
+def _are_all_dates(cells: pa.StringArray) -> bool:
+    """Whether all are dates with `-`. In a third of the time of the pattern."""
+    try:
+        days = kernels.cast(cells, pa.date32())
+    except pa.ArrowInvalid:
+        return False
+    return kernels.min(kernels.cast(days, pa.int32())).as_py() >= _FIRST_DAY
+
+
+_SURELY: Mapping[str, Callable[[pa.StringArray], bool]] = {"integer": _are_all_integers, "date": _are_all_dates}
+"""What proves that all cells have a form; that it does not proves nothing."""
 
 
 def _measure_integers(facts: ColumnFacts, cells: pa.StringArray) -> None:

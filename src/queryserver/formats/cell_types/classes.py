@@ -83,6 +83,8 @@ _CONSTANT: Mapping[str | None, CellFacts] = {
     "missing": NULL,
     "null_word": NULL,
 }
+_NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
+_OF_KIND: Mapping[CellKind, CellFacts] = {kind: CellFacts(kind) for kind in CellKind}
 
 
 def classify(cell: str) -> CellKind:
@@ -96,12 +98,20 @@ def facts_of(cell: str) -> CellFacts:
     if type(cell) is str:
         return facts_of_text(text)
     if isinstance(cell, TypedText):
-        read = facts_of_text(text)
-        return read._replace(kind=cell.kind) if read.kind in _NUMBERS else CellFacts(cell.kind)
+        return _facts_of_typed(text, cell.kind)
     return facts_of_text(text, is_quoted=isinstance(cell, QuotedText))
 
 
-_NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
+def _facts_of_typed(text: str, kind: CellKind) -> CellFacts:
+    if kind not in _NUMBERS:
+        return _OF_KIND[kind]
+    read = facts_of_text(text)
+    return read._replace(kind=kind) if read.kind in _NUMBERS else CellFacts(kind)
+
+
+def is_null_word(cell: str) -> bool:
+    """Whether this is the word null, and was not quoted."""
+    return type(cell) is str and cell.strip(BLANKS).lower() == "null"
 
 
 def facts_of_text(text: str, *, is_quoted: bool = False) -> CellFacts:
@@ -126,11 +136,17 @@ def form_of(text: str) -> str | None:
 
 def _integer(text: str) -> CellFacts:
     digits = len(text) - text.startswith("-")
+    if digits < len(_SHORT_INTEGERS):
+        return _SHORT_INTEGERS[0 if text in {"0", "-0"} else digits]
     if digits > MAX_INTEGER_DIGITS:
         return TEXT
     value = int(text)
     kind = CellKind.INTEGER if value in _INT64 else CellKind.DECIMAL
-    return CellFacts(kind, digits if value else 0, is_wide=value not in _INT32)
+    return CellFacts(kind, digits, is_wide=value not in _INT32)
+
+
+_SHORT_INTEGERS = [CellFacts(CellKind.INTEGER, digits) for digits in range(10)]
+"""Those of at most 9 digits fit 32 bits; 0 has none."""
 
 
 def _fraction(text: str) -> CellFacts:

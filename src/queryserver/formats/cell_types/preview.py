@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from queryserver.domain.errors.imports import FileEmpty, RecordTooLong
 from queryserver.domain.importing import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
-from queryserver.formats.cell_types.arrays import facts_of_array
+from queryserver.formats.cell_types.arrays import facts_of_array, facts_of_cells
 from queryserver.formats.cell_types.columns import ColumnFacts, column_type
 from queryserver.formats.cell_types.naming import header_names, numbered_names
 from queryserver.formats.cells_kernels import kernels
@@ -151,9 +151,7 @@ def analyse_records(
         if number <= len(sample):
             odd.unclosed.add(number)
     data = sample[has_header:]
-    facts = [ColumnFacts() for _ in range(width)]
-    for position, column in enumerate(facts):
-        column.add_all(record[position] for record in data if len(record) > position)
+    facts = [facts_of_cells([cells[at] for cells in data if len(cells) > at]) for at in range(width)]
     return _answer(sample, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 

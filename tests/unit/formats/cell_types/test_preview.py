@@ -1,7 +1,7 @@
 """Previews: worked examples and the rules of Contract importer 7.3 and 7.4, by records and by Blocks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,18 +18,8 @@ from queryserver.formats.cell_types.preview import (
     analyse_records,
     sample_width,
 )
+from queryserver.formats.delimited.blocks import Block
 from queryserver.formats.delimited.records import RecordReader
-
-
-@dataclass(frozen=True)
-class Block:
-    """Some records as the fast reader hands them over."""
-
-    first_record: int
-    columns: pa.RecordBatch
-    long_rows: list[int] = field(default_factory=list)
-    short_rows: list[int] = field(default_factory=list)
-    unclosed: list[int] = field(default_factory=list)
 
 
 def blocks_of(records: Sequence[Sequence[str]], width: int, rows: int = 99) -> Iterator[Block]:
@@ -203,7 +193,7 @@ def test_undecodable_characters_and_open_quotes_are_told_with_their_records() ->
     found = analyse_records(sample, has_header=True, is_whole=True, unclosed=[4], undecodable=3)
     assert warnings(found) == expected
     first, second = blocks_of(sample, 2, rows=3)
-    second.unclosed.append(0)
+    second = replace(second, unclosed=[0])
     fast = analyse_blocks(sample, [first, second], has_header=True, is_whole=True, undecodable=3)
     assert warnings(fast) == expected
 
