@@ -110,7 +110,7 @@ class LoadingContract(LoadingBasis):
     ):
         """Never cut: two long names must not become one."""
         longest = self.loading_facts.longest_name
-        names = ["a" * length for length in (128, longest + 1) if length > longest]
+        names = ["a" * length for length in (128, (longest or 0) + 1) if longest and length > longest]
         for name in (*names, *self.loading_facts.refused_names):
             load = self.load_of(TableName(None, name))
             with pytest.raises(StatementRejected):
@@ -123,7 +123,7 @@ class LoadingContract(LoadingBasis):
             assert await self.missing(engine, load.target, load.staging)
 
     async def test_long_names_are_kept_whole(self, engine: Engine, loader: TableLoader):
-        stem = "a" * (min(self.loading_facts.longest_name, 128) - 1)
+        stem = "a" * (min(self.loading_facts.longest_name or 128, 128) - 1)
         loads = [self.load_of(TableName(None, stem + end), self.column(stem + end, INT64)) for end in "xy"]
         try:
             for load in loads:

@@ -93,8 +93,8 @@ class LoadingFacts:
     refused_names: Sequence[str] = ()
     """Of tables and columns."""
     refused_columns: Sequence[str] = ()
-    longest_name: int = 128
-    """Characters; a longer one is refused."""
+    longest_name: int | None = 128
+    """Characters; a longer one is refused. None: all are taken."""
     long_text: int = 1024 * 1024
     """Characters of a text that is loaded and read."""
     many_rows: int = 200_000

@@ -81,6 +81,9 @@ ADAPTERS = (
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(LoadingEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(TableLoader, "queryserver.engines.postgresql.loading", "PostgresqlLoader"),
+    Adapter(LoadingEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
+    Adapter(LoadingEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
+    Adapter(TableLoader, "queryserver.engines.threaded_loading", "ThreadedLoader"),
     Adapter(Engine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(EngineSession, "tests.fakes.loading", "TablesSession"),
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
@@ -165,6 +168,8 @@ CATALOG_TESTS = {
 # Test classes that inherit the contract of loaders, by file.
 LOADING_TESTS = {
     "test_fake_loading.py": ("TestFakeLoading",),
+    "test_duckdb_loading.py": ("TestDuckdbLoading",),
+    "test_sqlite_loading.py": ("TestSqliteLoading",),
     "test_postgresql_loading.py": ("TestPostgresqlLoading", "TestPostgresql15Loading"),
 }
 

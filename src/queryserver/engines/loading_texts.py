@@ -27,3 +27,36 @@ def without_zero_fraction(texts: pa.Array) -> pa.Array:
     """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
     cut = _kernels.utf8_slice_codeunits(texts, 0, -7)
     return _kernels.if_else(_kernels.ends_with(texts, ".000000"), cut, texts)
+
+
+def cell_texts(values: pa.Array) -> pa.Array:
+    """Values of any imported type as texts that a cast reads back: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        return values
+    if pa.types.is_duration(kind):
+        return duration_text(values)
+    if pa.types.is_floating(kind):
+        return _float_texts(values)
+    if pa.types.is_decimal(kind):
+        # Arrow writes small ones with an exponent.
+        return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+    texts = values.cast(pa.string())
+    is_clock = pa.types.is_time(kind) or pa.types.is_timestamp(kind)
+    return without_zero_fraction(texts) if is_clock else texts
+
+
+def _float_texts(values: pa.Array) -> pa.Array:
+    """As Java reads them."""
+    texts = values.cast(pa.string())
+    for arrow, java in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+        texts = _kernels.if_else(_kernels.equal(texts, arrow), java, texts)
+    return texts
+
+
+def plain_decimals(decimals: pa.Array) -> pa.Array:
+    """Decimal numbers with all their digits and without an exponent, which Arrow writes for the smallest."""
+    texts = decimals.cast(pa.string())
+    if not _kernels.any(_kernels.match_substring(texts, "E")).as_py():
+        return texts
+    return pa.array([None if value is None else f"{value:f}" for value in decimals.to_pylist()], pa.string())

@@ -279,12 +279,24 @@ async def _ended(call: Future[None] | None, wait_s: float) -> None:
         await asyncio.wait({asyncio.wrap_future(call)}, timeout=wait_s)
 
 
+class Opened(Protocol):
+    """What has a connection of its own: a session, or another user of the driver."""
+
+    async def end(self) -> None:
+        """Stop what runs and close the connection. Limited in time, idempotent."""
+        ...
+
+
+ConnectionT = TypeVar("ConnectionT", bound=DriverConnection)
+OpenedT = TypeVar("OpenedT", bound=Opened)
+
+
 class ThreadedSessions:
     """The open sessions of one engine, and the threads that serve them. To be closed by the engine."""
 
     def __init__(self, name: str, *, max_statements: int) -> None:
         self.threads = DriverThreads(name, max_statements=max_statements)
-        self._open: set[ThreadedSession] = set()
+        self._open: set[Opened] = set()
 
     @asynccontextmanager
     async def session(
@@ -294,23 +306,35 @@ class ThreadedSessions:
 
         Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
         """
+        async with self.opened(connect, lambda made: ThreadedSession(made, self.threads), within_s=within_s) as session:
+            yield session
+
+    @asynccontextmanager
+    async def opened(
+        self,
+        connect: Callable[[], ConnectionT],
+        use: Callable[[ConnectionT], OpenedT],
+        *,
+        within_s: float | None = None,
+    ) -> AsyncGenerator[OpenedT]:
+        """The same for what else uses a connection."""
         try:
             async with asyncio.timeout(within_s):
                 connection = await self.threads.control(connect, undo=_close)
         except TimeoutError:
             raise EngineUnavailable("No connection could be made in time.") from None
-        session = ThreadedSession(connection, self.threads)
-        self._open.add(session)
+        opened = use(connection)
+        self._open.add(opened)
         try:
-            yield session
+            yield opened
         finally:
-            await asyncio.shield(session.end())
-            self._open.discard(session)
+            await asyncio.shield(opened.end())
+            self._open.discard(opened)
 
     async def close(self) -> None:
-        """End the sessions that are still open, then the threads. Idempotent."""
-        for session in list(self._open):
-            await session.end()
+        """End what is still open, then the threads. Idempotent."""
+        for opened in list(self._open):
+            await opened.end()
         await self.threads.close()
 
 

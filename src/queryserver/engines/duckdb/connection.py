@@ -47,6 +47,11 @@ class DuckdbConnection:
         with statement_errors(self._root):
             self._connection.execute(setting)
 
+    @property
+    def native(self) -> duckdb.DuckDBPyConnection:
+        """The driver's own connection, for statements of ours."""
+        return self._connection
+
     def interrupt(self) -> None:
         """See DriverConnection."""
         self._connection.interrupt()

@@ -13,12 +13,15 @@ from queryserver.domain.user import User
 from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.errors import opening_errors, statement_errors
+from queryserver.engines.duckdb.loading import DuckdbWriter
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.quoting import identifier, literal
+from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.engines.threaded_session import ThreadedSessions
 from queryserver.engines.threads import STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
+from queryserver.interfaces.loading import TableLoader
 
 # Where DuckDB would look for extensions and secrets: a place that is not, so that none is found and none is told of.
 _NOWHERE = "/nonexistent"
@@ -125,6 +128,14 @@ class DuckdbEngine:
         async with self.session(user, options) as session:
             yield DuckdbCatalog(session, await current_database(session))
 
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+        """See LoadingEngine."""
+        database = await self._shared()
+        connect = partial(self._connect, database, options)
+        async with self._sessions.opened(connect, self._loader) as loader:
+            yield loader
+
     async def ping(self) -> None:
         """See the Protocol."""
         database = await self._shared()
@@ -173,6 +184,9 @@ class DuckdbEngine:
             connection.close()
             raise
         return connection
+
+    def _loader(self, connection: DuckdbConnection) -> ThreadedLoader:
+        return ThreadedLoader(DuckdbWriter(connection, self._root), self._sessions.threads, read_only=self._read_only)
 
     def _look(self, shared: duckdb.DuckDBPyConnection | None) -> None:
         with statement_errors(self._root):

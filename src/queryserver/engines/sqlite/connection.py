@@ -57,6 +57,15 @@ class SqliteConnection:
             raise
         return answer
 
+    @property
+    def native(self) -> apsw.Connection:
+        """The driver's own connection, for statements of ours; confined like the others."""
+        return self._connection
+
+    def forget_interrupt(self) -> None:
+        """From now on locks are waited for again."""
+        self._interrupted = False
+
     def interrupt(self) -> None:
         """See DriverConnection."""
         self._interrupted = True

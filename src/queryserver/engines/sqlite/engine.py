@@ -12,10 +12,13 @@ from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection
 from queryserver.engines.sqlite.errors import opening_errors, statement_errors
+from queryserver.engines.sqlite.loading import SqliteWriter
+from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.engines.threaded_session import ThreadedSessions
 from queryserver.engines.threads import STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
+from queryserver.interfaces.loading import TableLoader
 
 _LONGEST_VALUE_BYTES = 256 * 1024 * 1024
 """One value or one statement. SQLite's own limit of 1 GB would let one expression fill the server's memory."""
@@ -86,6 +89,13 @@ class SqliteEngine:
         async with self.session(user, options) as session:
             yield SqliteCatalog(session)
 
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+        """See LoadingEngine."""
+        _check(options)
+        async with self._sessions.opened(self._connect, self._loader) as loader:
+            yield loader
+
     async def ping(self) -> None:
         """See the Protocol."""
         await self._sessions.threads.control(self._look)
@@ -119,6 +129,9 @@ class SqliteEngine:
         # With a write-ahead log, readers and the one writer do not wait for each other.
         mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
         connection.execute(f"PRAGMA {mode}")
+
+    def _loader(self, connection: SqliteConnection) -> ThreadedLoader:
+        return ThreadedLoader(SqliteWriter(connection), self._sessions.threads, read_only=self._read_only)
 
     def _look(self) -> None:
         connection = self._connect()

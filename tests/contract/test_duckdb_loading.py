@@ -1,0 +1,51 @@
+"""Tables in DuckDB keep the rules of loaders."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tests.contract.loading_basis import MemoryLedger, numbered, stream
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import LoadingFacts
+
+from queryserver.domain.errors import StatementDenied
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.quoting import identifier
+from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.loading import TableName
+
+FACTS = LoadingFacts(
+    dialect="duckdb",
+    quoted=identifier,
+    database="other schema",
+    database_sql=("CREATE SCHEMA IF NOT EXISTS {d}",),
+    longest_name=None,
+)
+
+
+class TestDuckdbLoading(LoadingContract):
+    loading_facts: ClassVar[LoadingFacts] = FACTS
+
+    @pytest.fixture
+    async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
+        engine = DuckdbEngine(path="facts.duckdb", root=tmp_path)
+        yield engine
+        await engine.close()
+
+    async def test_a_database_opened_for_reading_takes_no_table(self, engine: DuckdbEngine, tmp_path: Path) -> None:
+        """One process opens the file once: hence not with both at the same time, as the suite does it."""
+        await engine.ping()
+        await engine.close()
+        reading, ledger = DuckdbEngine(path="facts.duckdb", root=tmp_path, read_only=True), MemoryLedger()
+        load = self.load_of(TableName(None, "t"))
+        async with self.loading(reading) as loader:
+            with pytest.raises(StatementDenied):
+                await loader.load(load, stream(numbered(load, 1, 2)), ledger)
+            assert not await loader.exists(load.target)
+        assert not ledger.told
+        await reading.close()
+
+    async def running_statements(self, engine: Engine) -> int:
+        assert isinstance(engine, DuckdbEngine)
+        return engine.busy

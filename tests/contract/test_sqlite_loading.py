@@ -1,0 +1,47 @@
+"""Tables in SQLite keep the rules of loaders."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import INF, NAN, LoadingFacts
+
+from queryserver.domain.importing import BaseType
+from queryserver.engines.quoting import identifier
+from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.interfaces.engine import Engine
+
+FACTS = LoadingFacts(
+    dialect="sqlite",
+    quoted=identifier,
+    values={
+        # SQLite stores -0.0 as 0 (its file format keeps whole numbers as integers), and has no NaN.
+        BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45, INF, -INF),
+        BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67, INF, -INF),
+    },
+    longest_name=None,
+    refused=((BaseType.FLOAT64, NAN, "NaN"), (BaseType.FLOAT32, NAN, "NaN")),
+)
+
+
+class TestSqliteLoading(LoadingContract):
+    loading_facts: ClassVar[LoadingFacts] = FACTS
+
+    @pytest.fixture
+    async def engine(self, tmp_path: Path) -> AsyncGenerator[SqliteEngine]:
+        engine = SqliteEngine(path="facts.sqlite", root=tmp_path)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def reading_engine(self, engine: SqliteEngine, tmp_path: Path) -> AsyncGenerator[SqliteEngine]:
+        await engine.ping()
+        reading = SqliteEngine(path="facts.sqlite", root=tmp_path, read_only=True)
+        yield reading
+        await reading.close()
+
+    async def running_statements(self, engine: Engine) -> int:
+        assert isinstance(engine, SqliteEngine)
+        return engine.busy
