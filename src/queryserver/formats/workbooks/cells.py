@@ -26,8 +26,8 @@ class CellReader:
         self._is_1904 = is_1904
 
     def cell(self, kind: str | None, style: str | None, text: str) -> TypedText:
-        """The cell, its kind not being `s`. `kind` and `style` are its attributes `t` and `s` (18.3.1.4)."""
-        if kind is None or kind == "n":
+        """The cell, its kind not being `s`. `kind` and `style` are its attributes `t` and `s` (18.3.1.4), if any."""
+        if not kind or kind == "n":
             return self._number(text, style)
         if kind in ("str", "inlineStr"):
             return text_cell(text)
