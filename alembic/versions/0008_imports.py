@@ -55,6 +55,7 @@ def _leftovers() -> None:
         sa.Column("database", sa.Text(), nullable=True, comment="null: where the session of the import is"),
         sa.Column("table", sa.Text(), nullable=False),
         sa.Column("made_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("claimed_until", sa.DateTime(timezone=True), nullable=True, comment="somebody drops it just now"),
         sa.ForeignKeyConstraint(
             ["user_id"], ["users.id"], name=op.f("fk_import_leftovers_user_id_users"), ondelete="CASCADE"
         ),

@@ -3,6 +3,7 @@
 from sqlalchemy import (
     BigInteger,
     Column,
+    DateTime,
     ForeignKey,
     Index,
     LargeBinary,
@@ -37,6 +38,7 @@ import_leftovers = Table(
     Column("database", Text, comment="null: where the session of the import is"),
     Column("table", Text, nullable=False),
     moment("made_at", nullable=False, now=True),
+    Column("claimed_until", DateTime(timezone=True), comment="somebody drops it just now"),
     PrimaryKeyConstraint("statement_id", "table"),
     comment="Tables that an import has made and that must not stay: dropped when a crash leaves their row",
 )

@@ -14,7 +14,7 @@ from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.runner import Runner
-from queryserver.services.statements.submission import new_session_guid
+from queryserver.services.statements.handing_over import new_session_guid
 
 CLOSE_SESSION = "close-session"
 

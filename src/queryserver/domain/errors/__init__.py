@@ -117,6 +117,7 @@ from queryserver.domain.errors.imports import ImporterDenied as ImporterDenied
 from queryserver.domain.errors.imports import ImportFileDenied as ImportFileDenied
 from queryserver.domain.errors.imports import ImportFileNotFound as ImportFileNotFound
 from queryserver.domain.errors.imports import ImportFileTooLarge as ImportFileTooLarge
+from queryserver.domain.errors.imports import ImportTargetDenied as ImportTargetDenied
 from queryserver.domain.errors.imports import InvalidColumns as InvalidColumns
 from queryserver.domain.errors.imports import InvalidDialect as InvalidDialect
 from queryserver.domain.errors.imports import NotMultipart as NotMultipart

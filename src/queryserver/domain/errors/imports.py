@@ -153,6 +153,12 @@ class ImportConnectorNotFound(InvalidRequest):
         super().__init__(f"There is no connector {name[:100]}.")
 
 
+class ImportTargetDenied(InvalidRequest):
+    """The connector takes no tables of this caller: it is read-only, or wants a login that was not given."""
+
+    code = "permission_denied"
+
+
 class TableExists(InvalidRequest):
     """The table of an import that was to be new."""
 

@@ -17,6 +17,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
+from queryserver.interfaces.loading import LoadingEngine, TableLoader
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.metadata.cache import MetadataCache
@@ -101,6 +102,17 @@ class LookUps:
             with engine_errors():
                 async with self._parts.connectors.engine(connector).session(user, options) as session:
                     yield session
+
+    @asynccontextmanager
+    async def loader(self, user: User, connector: Connector) -> AsyncGenerator[TableLoader]:
+        """A loader of this look's own, within the limits. Raises as `ask`."""
+        engine = self._parts.connectors.engine(connector)
+        if not isinstance(engine, LoadingEngine):
+            raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
+        async with self._place(user, connector) as options:
+            with engine_errors():
+                async with engine.loader(user, options) as loader:
+                    yield loader
 
     async def anywhere(
         self,

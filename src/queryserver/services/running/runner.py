@@ -25,7 +25,7 @@ from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.execution import Execution
 from queryserver.services.running.held_sessions import HeldSessions
-from queryserver.services.running.session_opener import SessionOpener
+from queryserver.services.running.session_opener import ImportOpener, SessionOpener
 from queryserver.services.running.slots import Slots
 from queryserver.services.running.tools import ExecutionSettings, ExecutionTools
 from queryserver.services.signals import StateSignals
@@ -64,6 +64,9 @@ class RunnerParts:
     limits: RunnerLimits
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Told of a user and a connector before the end of a statement shows that may have changed objects there."""
+    imports: ImportOpener | None = None
+    import_lost: Callable[[], None] | None = None
+    """Told when an import has ended with its server: it may have left tables."""
 
 
 class Runner:
@@ -81,6 +84,7 @@ class Runner:
             credentials=parts.credentials,
             lease=parts.execution.lease,
             max_kept=parts.limits.per_user,
+            imports=parts.imports,
         )
         self._parts = parts
         self._runs: dict[UUID, Execution] = {}
@@ -200,6 +204,8 @@ class Runner:
             start_line=None,
         )
         self._parts.signals.notify(assignment.lease.statement_id)
+        if assignment.import_plan is not None and self._parts.import_lost is not None:
+            self._parts.import_lost()
 
     async def _start_resumed(self, assignment: Assignment) -> Outcome | None:
         """None, or why nobody can go on with what the engine has."""

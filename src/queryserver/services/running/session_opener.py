@@ -1,22 +1,28 @@
 """Which engine session a statement runs in (Contract editor 9.3)."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import OutcomeUnknown, SessionLost
+from queryserver.domain.errors import OutcomeUnknown, RejectedByRule, SessionLost
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, ResumableEngine, SessionOptions
+from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.held_sessions import HeldSession, HeldSessions
 from queryserver.services.running.slots import Slots
 from queryserver.services.running.tools import Attached
+
+ImportOpener: TypeAlias = Callable[
+    [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
+]
+"""Opens what makes a table of a file, in place of a session with the engine."""
 
 
 class SessionOpener:
@@ -33,6 +39,7 @@ class SessionOpener:
         credentials: CredentialBook,
         lease: timedelta,
         max_kept: int,
+        imports: ImportOpener | None = None,
     ) -> None:
         self._owner = owner
         self._held = held
@@ -42,6 +49,7 @@ class SessionOpener:
         self._credentials = credentials
         self._lease = lease
         self._max_kept = max_kept
+        self._imports = imports
         # A lock lives as long as somebody holds it or waits for it.
         self._openings: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
@@ -54,6 +62,10 @@ class SessionOpener:
         connector = self._connectors.find(assignment.connector)
         if connector is None:
             raise SessionLost(f"The connector {assignment.connector} is no longer configured.")
+        if assignment.import_plan is not None:
+            async with self._import(assignment, connector, user) as importing:
+                yield importing
+            return
         held = self._held.get(assignment.session_id)
         if held is None and assignment.in_named_session:
             raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
@@ -73,6 +85,17 @@ class SessionOpener:
             finally:
                 if not (held.named or assignment.keeps_session):
                     await self._held.drop(held.id)
+
+    @asynccontextmanager
+    async def _import(self, assignment: Assignment, connector: Connector, user: User) -> AsyncGenerator[EngineSession]:
+        if self._imports is None:
+            raise RejectedByRule("This server imports no files.")
+        options = SessionOptions(credentials=await self._credentials.of(user, connector))
+        async with (
+            self._slots.slot(connector.key, user.id),
+            self._imports(assignment, user, self._connectors.engine(connector), options) as importing,
+        ):
+            yield importing
 
     @asynccontextmanager
     async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:

@@ -1,10 +1,8 @@
 """Recording a statement and handing it to a runner (Contract editor 4, 5)."""
 
 import asyncio
-import base64
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,16 +22,11 @@ from queryserver.domain.errors import (
 from queryserver.domain.splitter import PreviousStatement, Script, ScriptStatement, next_statement, statement_hash
 from queryserver.domain.splitter_keywords import expects_result_set
 from queryserver.domain.statement import (
-    Assignment,
     IdempotencyKey,
-    Lease,
     NewStatement,
-    Outcome,
     StatementHandle,
     StatementRecord,
-    StatementState,
 )
-from queryserver.domain.statement_kind import changes_data
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
@@ -41,6 +34,7 @@ from queryserver.interfaces.tasks import StatementQueue
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.statements.access import Access
+from queryserver.services.statements.handing_over import HandingOver, hand_over, new_session_guid, opaque_token
 
 _THREAD_ABOVE_CHARACTERS = 50_000
 
@@ -119,6 +113,7 @@ class Submissions:
 
     def __init__(self, parts: SubmissionParts) -> None:
         self._parts = parts
+        self._handing = HandingOver(parts.records, parts.leases, parts.queue)
 
     async def submit(
         self, user: User, asked: Submission, *, before_recording: Callable[[], object] | None = None
@@ -151,7 +146,7 @@ class Submissions:
         recorded = await self._parts.records.record(new)
         if recorded.replayed:
             return recorded
-        return await self._hand_over(user, connector, new, recorded)
+        return await hand_over(self._handing, user, connector, new, recorded)
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are looked at before anything that they name (Contract editor 1.5)."""
@@ -281,21 +276,6 @@ class Submissions:
             raise InvalidParameter(f"limit: must be between 1 and {limits.result_max_rows}.")
         return limit
 
-    async def _hand_over(self, user: User, connector: Connector, new: NewStatement, recorded: Recorded) -> Recorded:
-        if new.owner is None:
-            await self._parts.queue.announce(new.id)
-            return recorded
-        lease = Lease(new.id, new.owner, fence=1)
-        if connector.read_only and changes_data(new.handle.statement, connector.dialect):
-            outcome = Outcome(StatementState.FAILED, error_code="rejected", message="This connector is read-only.")
-            await self._parts.leases.finish(
-                lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=0
-            )
-            refused = await self._parts.records.read(new.id)
-            return Recorded(refused or recorded.record, replayed=False)
-        self._parts.queue.dispatch(_assignment(new, lease, recorded.record), user)
-        return recorded
-
 
 def _handle(chosen: ScriptStatement, index: int, count: int, session: _Session) -> StatementHandle:
     return StatementHandle(
@@ -304,16 +284,11 @@ def _handle(chosen: ScriptStatement, index: int, count: int, session: _Session) 
         statements_count=count,
         position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
         statement_hash=statement_hash(chosen.text),
-        guid=_token(),
-        secret=_token(),
+        guid=opaque_token(),
+        secret=opaque_token(),
         session_id=session.id,
         session_guid=session.guid,
     )
-
-
-def new_session_guid() -> str:
-    """Two opaque halves, as clients of Hue know them."""
-    return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
 def _database(asked: Submission, inherited: StatementRecord | None) -> str | None:
@@ -356,28 +331,3 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> Idempo
         [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
     ]
     return IdempotencyKey(asked.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
-
-
-def _token() -> str:
-    return base64.b64encode(secrets.token_bytes(16)).decode()
-
-
-def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Assignment:
-    return Assignment(
-        lease=lease,
-        user_id=new.user_id,
-        connector=new.connector,
-        dialect=new.dialect,
-        statement=new.handle.statement,
-        database=new.database,
-        settings=new.settings,
-        session_id=new.handle.session_id,
-        in_named_session=new.in_named_session,
-        keeps_session=new.keeps_session,
-        row_limit=new.row_limit,
-        deadline_at=record.deadline_at,
-        sent=False,
-        cancel_requested=False,
-        history_id=record.status.history_id,
-        import_plan=new.import_plan,
-    )

@@ -1,0 +1,141 @@
+"""Rows of a file as batches of a table to be; bad rows are left out and explained (Contract importer 13.2)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from queryserver.domain.import_types import arrow_type
+from queryserver.domain.importing import ColumnType, TypedText
+from queryserver.formats.cells_kernels import kernels
+from queryserver.formats.converting.columns import Converted, convert, convert_cells
+from queryserver.formats.converting.exact import Misfit, converter, is_null
+from queryserver.formats.delimited.blocks import Block
+
+_LONG = "the row has more fields than the file has columns"
+_NULL = "the value is missing, and the column takes no NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of the table to be. `source` is the place of its cells in a row, from 0."""
+
+    source: int
+    name: str
+    type: ColumnType
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Why a row is left out: the first reason in the order of the columns. `record` counts from 1, a header too."""
+
+    record: int
+    reason: str
+    column: str | None = None
+
+    def __str__(self) -> str:
+        where = f'record {self.record}, column "{self.column}"' if self.column is not None else f"record {self.record}"
+        return f"{where}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some rows: the good ones as a batch, how many were bad, and why the first of these are."""
+
+    batch: pa.RecordBatch
+    bad: int
+    explained: Sequence[BadRow]
+
+    @property
+    def rows(self) -> int:
+        """All rows, bad ones too."""
+        return self.batch.num_rows + self.bad
+
+
+class RowConverter:
+    """Makes portions. `explain` bad rows at most are explained, in all."""
+
+    def __init__(self, columns: Sequence[TargetColumn], *, explain: int) -> None:
+        self._columns = columns
+        self._schema = pa.schema([(one.name, arrow_type(one.type)) for one in columns])
+        self._explain = explain
+
+    def block(self, block: Block, *, has_header: bool) -> Portion:
+        """Rows of delimited text. `has_header`: the first record of the file is none."""
+        skip = 1 if has_header and block.first_record == 1 else 0
+        texts = block.columns.slice(skip)
+        bad = {row - skip: _Bad(None, _LONG) for row in block.long_rows if row >= skip}
+        cells = [texts.column(one.source) for one in self._columns]
+        converted = [convert(own, one.type) for own, one in zip(cells, self._columns, strict=True)]
+        return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
+
+    def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
+        """Rows of a workbook, all of one width."""
+        columns = [_own_cells(rows, one) for one in self._columns]
+        converted = [convert_cells(own, one.type) for own, one in zip(columns, self._columns, strict=True)]
+        return self._portion(converted, columns, {}, len(rows), first_record)
+
+    def _portion(
+        self,
+        converted: Sequence[Converted],
+        cells: "Sequence[Sequence[str | None] | pa.StringArray]",
+        bad: "dict[int, _Bad]",
+        rows: int,
+        first_record: int,
+    ) -> Portion:
+        for at, (one, column) in enumerate(zip(converted, self._columns, strict=True)):
+            for row in one.misfits:
+                bad.setdefault(row, _Bad(at))
+            if not column.nullable and one.values.null_count:
+                for row in kernels.indices_nonzero(kernels.is_null(one.values)).to_pylist():
+                    bad.setdefault(row, _Bad(at, _NULL))
+        batch = pa.RecordBatch.from_arrays([one.values for one in converted], schema=self._schema)
+        if bad:
+            batch = batch.filter(_without(bad, rows))
+        return Portion(batch, len(bad), list(self._explained(bad, cells, first_record)))
+
+    def _explained(
+        self, bad: "dict[int, _Bad]", cells: "Sequence[Sequence[str | None] | pa.StringArray]", first_record: int
+    ) -> Iterator[BadRow]:
+        for row in sorted(bad)[: self._explain]:
+            self._explain -= 1
+            at, reason = bad[row].column, bad[row].reason
+            if at is None:
+                yield BadRow(first_record + row, reason)
+                continue
+            column = self._columns[at]
+            yield BadRow(first_record + row, reason or _reason(column, _text(cells[at][row])), column.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """Which column makes a row bad, None: the row itself. Without a reason the cell says it."""
+
+    column: int | None
+    reason: str = ""
+
+
+def _own_cells(rows: Sequence[Sequence[TypedText]], column: TargetColumn) -> list[str | None]:
+    is_text = pa.types.is_string(arrow_type(column.type))
+    own = (row[column.source] for row in rows)
+    return [None if is_null(cell, is_text=is_text) else str(cell) for cell in own]
+
+
+def _without(bad: "dict[int, _Bad]", rows: int) -> pa.BooleanArray:
+    kept = [True] * rows
+    for row in bad:
+        kept[row] = False
+    return pa.array(kept, pa.bool_())
+
+
+def _text(cell: object) -> str:
+    return str(cell)
+
+
+def _reason(column: TargetColumn, cell: str) -> str:
+    try:
+        converter(column.type)(cell)
+    except Misfit as misfit:
+        return str(misfit)
+    raise AssertionError(cell)

@@ -1,0 +1,126 @@
+"""A file as portions of rows for a table, in bounded memory (Contract importer 13.2)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from queryserver.domain.importing import TypedText
+from queryserver.formats.converting.rows import BadRow, Portion, RowConverter
+from queryserver.formats.delimited.blocks import Block, BlockReader
+from queryserver.interfaces.workbooks import WorkbookReader
+from queryserver.services.importing.files import ImportFile
+from queryserver.services.importing.plans import ImportPlan
+
+_BATCH_BYTES = 4 * 1024 * 1024
+"""No batch for a loader is much larger (interfaces.loading)."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """What one pass over a file has seen so far."""
+
+    rows: int = 0
+    bad: int = 0
+    undecodable: int = 0
+    """Characters."""
+    explained: list[BadRow] = field(default_factory=list[BadRow])
+
+    def add(self, portion: Portion) -> None:
+        """Count a portion."""
+        self.rows += portion.rows
+        self.bad += portion.bad
+        self.explained.extend(portion.explained)
+
+    def agrees_with(self, other: "Counted") -> bool:
+        """Whether another pass saw the same, as far as counts tell."""
+        return (self.rows, self.bad, self.undecodable) == (other.rows, other.bad, other.undecodable)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How one file becomes rows. `seen` is told of bytes of text, or of rows of a workbook, that were read."""
+
+    plan: ImportPlan
+    file: ImportFile
+    workbooks: WorkbookReader
+    threads: Executor
+    seen: Callable[[int], None]
+
+    async def count(self, *, explain: int) -> Counted:
+        """Convert everything and keep nothing but counts, and the reasons of the first bad rows."""
+        counted = Counted()
+        portions = self._portions(counted, explain=explain)
+        async with aclosing(portions), aclosing(ahead(portions)) as coming:
+            async for portion in coming:
+                counted.add(portion)
+        return counted
+
+    async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
+        """The good rows, in batches of a few MiB. The next ones are made while somebody works on the last."""
+        portions = self._portions(counted, explain=0)
+        async with aclosing(portions), aclosing(ahead(portions)) as coming:
+            async for portion in coming:
+                counted.add(portion)
+                for batch in _pieces(portion.batch):
+                    yield batch
+
+    def _portions(self, counted: Counted, *, explain: int) -> AsyncGenerator[Portion]:
+        converter = RowConverter(self.plan.columns, explain=explain)
+        sheet = self.plan.reading.sheet
+        return self._of_text(converter, counted) if sheet is None else self._of_workbook(converter, sheet)
+
+    async def _of_text(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
+        reading = self.plan.reading
+        reader = BlockReader(reading.delimiters, reading.encoding, reading.width)
+        run = asyncio.get_running_loop().run_in_executor
+
+        def convert(blocks: Iterator[Block]) -> list[Portion]:
+            return [converter.block(block, has_header=reading.has_header) for block in blocks]
+
+        async with aclosing(self.file.read()) as pieces:
+            async for piece in pieces:
+                for portion in await run(self.threads, convert, reader.feed(piece)):
+                    yield portion
+                self.seen(len(piece))
+        for portion in await run(self.threads, convert, reader.finish()):
+            yield portion
+        counted.undecodable = reader.decoder.undecodable
+
+    async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[Portion]:
+        run = asyncio.get_running_loop().run_in_executor
+        record = 1
+        async with self.file.on_disk() as path, aclosing(self.workbooks.rows(path, sheet)) as portions:
+            async for rows in portions:
+                data: Sequence[Sequence[TypedText]] = rows
+                if record == 1 and self.plan.reading.has_header:
+                    record, data = 2, rows[1:]
+                if data:
+                    yield await run(self.threads, converter.cells, data, record)
+                record += len(data)
+                self.seen(len(data))
+
+
+async def ahead(portions: AsyncGenerator[Portion]) -> AsyncGenerator[Portion]:
+    """The same; while one is worked on, the next is being made."""
+
+    async def following() -> Portion | None:
+        return await anext(portions, None)
+
+    coming = asyncio.create_task(following())
+    try:
+        while (portion := await coming) is not None:
+            coming = asyncio.create_task(following())
+            yield portion
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that are not too large, if they are of about one size."""
+    rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))

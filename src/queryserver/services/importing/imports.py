@@ -1,0 +1,159 @@
+"""The import itself: two passes over the file, the second into the table (Contract importer 13.2 to 13.4)."""
+
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.domain.errors import RejectedByRule, StatementRejected
+from queryserver.domain.statement import Assignment
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
+from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
+from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
+from queryserver.interfaces.workbooks import WorkbookReader
+from queryserver.services.importing.conversion import Conversion, Counted
+from queryserver.services.importing.files import ImportFile
+from queryserver.services.importing.import_session import Imported, ImportReport, ImportSession
+from queryserver.services.importing.plans import ImportPlan, read_plan
+from queryserver.services.importing.sources import ImportSources
+from queryserver.services.storage.claims import renewed
+
+EXPLAINED_ROWS = 100
+"""So many bad rows at most are in the log."""
+
+_EXPLAINED_IN_MESSAGE = 3
+_PROGRESS_OF_COUNTING = 40
+_KEEP_ALIVE_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportParts:
+    """What imports work with."""
+
+    sources: ImportSources
+    workbooks: WorkbookReader
+    threads: Executor
+    leftovers: ImportLeftovers
+
+
+@dataclass(frozen=True, slots=True)
+class StatementLedger:
+    """`interfaces.loading.LoadLedger` of one import."""
+
+    leftovers: ImportLeftovers
+    statement_id: UUID
+    user_id: int
+    connector: str
+
+    async def made(self, table: TableName) -> None:
+        """See the Protocol."""
+        await self.leftovers.made(ImportLeftover(self.statement_id, self.user_id, self.connector, table))
+
+    async def settled(self, table: TableName) -> None:
+        """See the Protocol."""
+        await self.leftovers.settled(self.statement_id, table)
+
+
+class Imports:
+    """Runs statements that are imports."""
+
+    def __init__(self, parts: ImportParts) -> None:
+        self._parts = parts
+
+    def session(
+        self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions
+    ) -> AbstractAsyncContextManager[EngineSession]:
+        """In place of a session with the engine, for a statement with an import plan."""
+        return ImportSession.opened(partial(self._imported, assignment, user, engine, options))
+
+    async def _imported(
+        self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions, report: ImportReport
+    ) -> Imported:
+        plan = read_plan(assignment.import_plan or {})
+        if not isinstance(engine, LoadingEngine):
+            raise RejectedByRule("Tables cannot be created from files on this connector.")
+        reading = plan.reading
+        opened = self._parts.sources.opened(user, reading.origin, reading.file_path)
+        async with opened as file, self._kept_alive(user, plan), engine.loader(user, options) as loader:
+            run = _Import(self._parts, assignment, plan, file, report)
+            return await run.into(loader)
+
+    def _kept_alive(self, user: User, plan: ImportPlan) -> AbstractAsyncContextManager[None]:
+        """Finding an upload prolongs its life."""
+
+        async def renew() -> bool:
+            async with self._parts.sources.opened(user, plan.reading.origin, plan.reading.file_path):
+                return True
+
+        return renewed(renew, every_s=_KEEP_ALIVE_EVERY.total_seconds())
+
+
+@dataclass(slots=True)
+class _Import:
+    parts: ImportParts
+    assignment: Assignment
+    plan: ImportPlan
+    file: ImportFile
+    report: ImportReport
+    _seen: int = 0
+
+    async def into(self, loader: TableLoader) -> Imported:
+        append = self.plan.append
+        if await loader.exists(self.plan.target):
+            if not append:
+                raise StatementRejected(f"The table {self.plan.shown_target} exists already.")
+        else:
+            append = False
+        counted = await self._counted()
+        statement_id = self.assignment.lease.statement_id
+        ledger = StatementLedger(self.parts.leftovers, statement_id, self.assignment.user_id, self.assignment.connector)
+        async with aclosing(self._checked_batches(counted)) as batches:
+            loaded = await loader.load(self.plan.load(statement_id, append=append), batches, ledger)
+        self.report.lines.append(f"Loaded {loaded} rows into {self.plan.shown_target}.")
+        return Imported(counted.rows, loaded, counted.bad, self.plan.shown_target)
+
+    async def _counted(self) -> Counted:
+        """The first pass. Raises RejectedByRule when too many rows are bad."""
+        counted = await self._conversion(self._saw_first).count(explain=EXPLAINED_ROWS)
+        lines = self.report.lines
+        lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
+        lines.extend(f"Bad row: {row}" for row in counted.explained)
+        if counted.bad > len(counted.explained):
+            lines.append(f"{counted.bad - len(counted.explained)} more bad rows are not listed.")
+        if counted.undecodable:
+            lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
+        if (most := self.plan.max_bad_rows) is not None and counted.bad > most:
+            first = "; ".join(str(row) for row in counted.explained[:_EXPLAINED_IN_MESSAGE])
+            raise RejectedByRule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
+        return counted
+
+    async def _checked_batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
+        """The second pass. Raises RejectedByRule before its end if the file is not what it was."""
+        again = Counted()
+        self._seen = 0
+        async with aclosing(self._conversion(partial(self._saw_again, counted)).batches(again)) as batches:
+            async for batch in batches:
+                yield batch
+        if not again.agrees_with(counted):
+            raise RejectedByRule("The file has changed while it was read; nothing was created.")
+
+    def _conversion(self, seen: Callable[[int], None]) -> Conversion:
+        return Conversion(self.plan, self.file, self.parts.workbooks, self.parts.threads, seen)
+
+    def _saw_first(self, amount: int) -> None:
+        """The first pass is the shorter one; how long that over a workbook is, nobody knows before."""
+        self._seen += amount
+        share = self._seen / max(self.file.size_bytes, 1) if self.plan.reading.sheet is None else 0.5
+        self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
+
+    def _saw_again(self, counted: Counted, amount: int) -> None:
+        self._seen += amount
+        total = self.file.size_bytes if self.plan.reading.sheet is None else counted.rows
+        share = min(self._seen / max(total, 1), 1)
+        self.report.progress = _PROGRESS_OF_COUNTING + int((99 - _PROGRESS_OF_COUNTING) * share)

@@ -1,0 +1,112 @@
+"""Drops tables that imports have left when their server died (Contract importer 13.4, platform 12.2)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import DatabaseUnavailable, EngineError, EngineUnavailable
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import SessionOptions
+from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
+from queryserver.interfaces.loading import LoadingEngine
+from queryserver.interfaces.users import UserDirectory
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 500
+_LEASE = timedelta(minutes=2)
+_DROP_WITHIN_S = _LEASE.total_seconds() / 2
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorParts:
+    """What the janitor works with. `may_run` tells whether this process can reach the data of a connector."""
+
+    leftovers: ImportLeftovers
+    users: UserDirectory
+    connectors: Connectors
+    credentials: CredentialBook
+    may_run: Callable[[Connector], Awaitable[bool]]
+
+
+class ImportJanitor:
+    """Each process looks; who claims a table drops it. One that cannot be dropped now is tried again later."""
+
+    def __init__(self, parts: JanitorParts) -> None:
+        self._parts = parts
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Look once at the beginning, and whenever somebody wakes it up, while inside."""
+        keeper = asyncio.create_task(self._keep_looking(), name="import-janitor")
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    def wake(self) -> None:
+        """An import has lost its server: look soon."""
+        self._wanted.set()
+
+    async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        """Drop what is left over; kind to number."""
+        found = await self._parts.leftovers.abandoned(await self._reachable(), limit=_BATCH)
+        if dry_run:
+            return {"tables of broken imports": len(found)}
+        return {"tables of broken imports": sum([await self._dropped(leftover) for leftover in found])}
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self.clean_up()
+            except DatabaseUnavailable:
+                log.warning("left over tables not looked for: the database is out of reach")
+            except Exception:  # the outer wall of a task: the next look is not to blame
+                log.exception("look for left over tables failed")
+
+    async def _reachable(self) -> list[str]:
+        connectors = self._parts.connectors
+        held = [
+            key
+            for key in connectors.runnable_by_holder()
+            if (connector := connectors.find(key)) is not None and await self._parts.may_run(connector)
+        ]
+        return [*connectors.runnable_anywhere(), *held]
+
+    async def _dropped(self, leftover: ImportLeftover) -> bool:
+        """Whether the table is gone."""
+        user = await self._parts.users.user(leftover.user_id)
+        connector = self._parts.connectors.find(leftover.connector)
+        if user is None or connector is None or not await self._parts.leftovers.claim(leftover, lease=_LEASE):
+            return False
+        try:
+            async with asyncio.timeout(_DROP_WITHIN_S):
+                await self._drop(leftover, connector, user)
+        except (EngineError, TimeoutError) as error:
+            code = error.code if isinstance(error, EngineError) else "engine_timeout"
+            log.warning("left over table not dropped", connector=connector.key, code=code)
+            await self._parts.leftovers.release(leftover)
+            return False
+        await self._parts.leftovers.settled(leftover.statement_id, leftover.table)
+        log.info("left over table dropped", connector=connector.key, operation_id=str(leftover.statement_id))
+        return True
+
+    async def _drop(self, leftover: ImportLeftover, connector: Connector, user: User) -> None:
+        engine = self._parts.connectors.engine(connector)
+        if not isinstance(engine, LoadingEngine):
+            raise EngineUnavailable("The engine of this connector drops no tables.")
+        options = SessionOptions(credentials=await self._parts.credentials.of(user, connector))
+        async with engine.loader(user, options) as loader:
+            await loader.drop(leftover.table)

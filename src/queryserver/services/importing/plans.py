@@ -1,0 +1,166 @@
+"""What an import does, as it is stored with its statement (Contract importer 13)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from queryserver.domain.errors import InvalidColumns
+from queryserver.domain.import_types import chosen_base, declared_type
+from queryserver.domain.importing import (
+    MAX_COLUMNS,
+    STRING,
+    BaseType,
+    ColumnType,
+    Delimiters,
+    Origin,
+)
+from queryserver.formats.cell_types.preview import PreviewColumn
+from queryserver.formats.converting.rows import TargetColumn
+from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+
+_MAX_NAME_CHARACTERS = 255
+_MAX_PRECISION = 38
+_SHOWN_CHARACTERS = 100
+# Values of these types that a dialect has no type for are stored as the text that the file has.
+_KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+_TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """How the rows of a file are read. `sheet` of a workbook, else `delimiters` and `encoding`.
+
+    `width`: how many columns the file has.
+    """
+
+    origin: Origin
+    file_path: str
+    has_header: bool
+    width: int
+    sheet: str | None = None
+    delimiters: Delimiters = field(default_factory=Delimiters)
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """One table to be made of one file. `max_bad_rows` None: no limit."""
+
+    shown: str
+    """What people call the file."""
+    reading: FileReading
+    columns: tuple[TargetColumn, ...]
+    declared: tuple[str, ...]
+    """The SQL type of each column."""
+    database: str | None
+    table: str
+    append: bool = False
+    max_bad_rows: int | None = 0
+
+    @property
+    def target(self) -> TableName:
+        """The table."""
+        return TableName(self.database, self.table)
+
+    @property
+    def shown_target(self) -> str:
+        """The table, as answers name it."""
+        return self.table if self.database is None else f"{self.database}.{self.table}"
+
+    def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
+        """What a loader is told. The name of the staging table is of this import alone."""
+        columns = zip(self.columns, self.declared, strict=True)
+        return TableLoad(
+            target=self.target,
+            staging=TableName(self.database, f"_qs_import_{statement_id.hex}"),
+            columns=tuple(LoadColumn(one.name, one.type, declared, one.nullable) for one, declared in columns),
+            append=append,
+        )
+
+
+_PLAN = TypeAdapter(ImportPlan)
+
+
+def stored(plan: ImportPlan) -> Mapping[str, Any]:
+    """For the record: JSON text within JSON, because a separator may be U+0000, which the database refuses."""
+    return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
+
+
+def read_plan(record: Mapping[str, Any]) -> ImportPlan:
+    """The opposite of `stored`."""
+    return _PLAN.validate_json(record["plan"])
+
+
+@dataclass(frozen=True, slots=True)
+class AskedColumn:
+    """A column as the caller wants it; what is None is as in the preview. `source`: position from 1, or a name."""
+
+    source: int | str
+    name: str | None = None
+    type: str | None = None
+    precision: int | None = None
+    scale: int | None = None
+    nullable: bool = True
+
+
+def target_columns(
+    inferred: Sequence[PreviewColumn], asked: Sequence[AskedColumn] | None, dialect: str
+) -> tuple[TargetColumn, ...]:
+    """The columns of the table, in the order asked for; None: all as inferred. Raises InvalidColumns."""
+    if asked is None:
+        asked = [AskedColumn(position) for position in range(1, len(inferred) + 1)]
+    if not 1 <= len(asked) <= MAX_COLUMNS:
+        raise InvalidColumns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
+    columns = tuple(_column(inferred, one, dialect) for one in asked)
+    seen: set[str] = set()
+    for column in columns:
+        if (folded := column.name.casefold()) in seen:
+            raise InvalidColumns(f"columns: the name {_shown(column.name)} occurs twice.")
+        seen.add(folded)
+    return columns
+
+
+def _column(inferred: Sequence[PreviewColumn], asked: AskedColumn, dialect: str) -> TargetColumn:
+    source = _source(inferred, asked.source)
+    name = inferred[source].name if asked.name is None else asked.name
+    if not name.strip():
+        raise InvalidColumns("columns: a name is empty.")
+    if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
+        raise InvalidColumns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
+    type_ = inferred[source].type if asked.type is None else _chosen(asked, asked.type, dialect)
+    if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
+        type_ = STRING
+    return TargetColumn(source, name, type_, asked.nullable)
+
+
+def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
+    if isinstance(source, str):
+        names = [column.name for column in inferred]
+        if source in names:
+            return names.index(source)
+        if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
+            raise InvalidColumns(f"columns: the file has no column {_shown(source)}.")
+        source = int(source)
+    if not 1 <= source <= len(inferred):
+        raise InvalidColumns(f"columns: the file has no column {source}.")
+    return source - 1
+
+
+def _chosen(asked: AskedColumn, name: str, dialect: str) -> ColumnType:
+    base = chosen_base(name, dialect)
+    if base is None:
+        raise InvalidColumns(f"columns: {_shown(name)} is no type that a column of this table can have.")
+    if base is not BaseType.DECIMAL:
+        return ColumnType(base)
+    precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
+    if precision is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
+        raise InvalidColumns(f"columns: {name} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it.")
+    return ColumnType(base, precision, scale)
+
+
+def _shown(text: str) -> str:
+    return json.dumps(text[:_SHOWN_CHARACTERS], ensure_ascii=False)
