@@ -28,11 +28,13 @@ class RecordReader:
     Raises RecordTooLong and TooManyColumns; after that it is of no use.
     """
 
-    def __init__(self, delimiters: Delimiters) -> None:
+    def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False) -> None:
+        """`counts_quotes`: keep `quotes`, which takes longer."""
         self._delimiters = delimiters
         self._grammar: Grammar = grammar_of(delimiters)
-        self._regular = RegularText(delimiters) if are_simple(delimiters) else None
+        self._regular = RegularText(delimiters) if are_simple(delimiters) and not counts_quotes else None
         self._cutter = RecordCutter(delimiters)
+        self._counts_quotes = counts_quotes
         self._waiting: list[str] = []
         self._waiting_characters = 0
         self._retry_at = 0
@@ -40,8 +42,8 @@ class RecordReader:
         """Records read so far; blank lines do not count."""
         self.unclosed: list[int] = []
         """Numbers (from 1 for the whole text) of the last feed's records with a quote that opens and does not close."""
-        self.quoted_fields = 0
-        self.broken_fields = 0
+        self.quotes: dict[int, tuple[int, int]] = {}
+        """Of records, by number: how many fields are quoted, and how many are broken: their quote does not close."""
 
     def feed(self, text: str, *, final: bool = False) -> list[Record]:
         """The records that end in the text so far; with `final` also the last one."""
@@ -128,13 +130,13 @@ class RecordReader:
         end = cutter.cut(text, start, final=final)
         if end is None:
             return None
-        self.quoted_fields += cutter.quoted
-        self.broken_fields += cutter.broken
         if len(cutter.cells) > 1 or not _is_blank(cutter.cells):
             self.records += 1
             found.append(cutter.cells)
             if cutter.broken:
                 self.unclosed.append(self.records)
+            if self._counts_quotes:
+                self.quotes[self.records] = cutter.quoted, cutter.broken
         return end
 
 

@@ -1,0 +1,218 @@
+"""How a text is delimited, told from its beginning (Contract importer 10)."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from queryserver.domain.errors.imports import RecordTooLong, TooManyColumns
+from queryserver.domain.importing import BaseType, CellKind, Delimiters, FileType
+from queryserver.formats.cell_types.classes import classify
+from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.delimited.encodings import decoded, detect_encoding
+from queryserver.formats.delimited.grammar import BLANKS
+from queryserver.formats.delimited.records import Record, RecordReader
+from queryserver.formats.delimited.separators import type_of_separator
+
+_RECORDS = 200
+"""How many records a separator is judged by."""
+
+_PIECE_CHARACTERS = 16 * 1024
+_ALWAYS = ("|~|", "~|~")
+_USUAL = ("\t", "|", ";", ",", "^", "~", "\x01", "\x1f")
+_SELDOM = (":", " ")
+_DOUBLED = frozenset("|;:^~")
+_OF_ONE_COLUMN = (",", "\t", "|", ";", "\x01", "\x1f")
+_MIN_SHARE_OF_WIDTH = 0.8
+_GOOD_SHARE_OF_WIDTH = 0.95
+_MIN_SHARE_OF_VALUES = 0.9
+_CONFIDENCE_OF_ONE_COLUMN = 0.5
+_COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
+_UNTYPED = frozenset({CellKind.NULL, CellKind.TEXT})
+_VALUES = frozenset(
+    {
+        CellKind.INTEGER,
+        CellKind.DECIMAL,
+        CellKind.DOUBLE,
+        CellKind.DATE,
+        CellKind.TIMESTAMP,
+        CellKind.TIME,
+        CellKind.BOOLEAN,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """How a file is delimited. `record_separator` is what clients see: `\\r\\n` where `delimiters` have `\\n`."""
+
+    type: FileType
+    delimiters: Delimiters
+    record_separator: str
+    encoding: str
+    confidence: float
+    """0 to 1, two decimals."""
+
+
+def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
+    """How the text is delimited that begins with these bytes; `is_whole`: there are no more.
+
+    `encoding`: the one that the caller knows. Raises UnsupportedFormat: it is no text.
+    """
+    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
+    text = decoded(sample, encoding, is_whole=is_whole)
+    shown = _record_separator(text)
+    looked = _Sample(text, is_whole, "\n" if shown == "\r\n" else shown)
+    scan = None if looked.is_one_column() else looked.best()
+    if scan is None:
+        field, quote, confidence = _absent_from(text), '"', _CONFIDENCE_OF_ONE_COLUMN
+    else:
+        field, quote, confidence = looked.doubled(scan.field), scan.quote, scan.share_of_width
+    delimiters = Delimiters(field, quote, looked.record)
+    return Detected(type_of_separator(field), delimiters, shown, encoding, round(confidence, 2))
+
+
+def _outside_quotes(text: str) -> Sequence[str]:
+    """The parts of a text that are not within `"`; all of it if they do not pair."""
+    parts = text.split('"')
+    return parts[::2] if len(parts) % 2 else (text,)
+
+
+def _record_separator(text: str) -> str:
+    parts = _outside_quotes(text)
+    both = sum(part.count("\r\n") for part in parts)
+    feeds = sum(part.count("\n") for part in parts) - both
+    returns = sum(part.count("\r") for part in parts) - both
+    counts = {"\r\n": both, "\n": feeds, "\r": returns}
+    return max(counts, key=lambda end: counts[end]) if any(counts.values()) else "\n"
+
+
+def _absent_from(text: str) -> str:
+    """A field separator for a text of one column. Where the usual ones occur, one for private use."""
+    present = set(text)
+    return next((sign for sign in (*_OF_ONE_COLUMN, *map(chr, range(0xE000, 0xF900))) if sign not in present), "\x1f")
+
+
+class _Scan:
+    """A sample cut by one separator (Contract importer 10.2, 10.3)."""
+
+    def __init__(self, field: str, quote: str, records: list[Record]) -> None:
+        self.field = field
+        self.quote = quote
+        self.records = records
+        widths = Counter(map(len, records))
+        self.width = max(widths, key=lambda width: (widths[width], width), default=0)
+        self.share_of_width = widths[self.width] / len(records) if records else 0.0
+
+    def rank(self) -> tuple[bool, float]:
+        """What is best among separators that fit; the larger the better."""
+        return self.share_of_width >= _GOOD_SHARE_OF_WIDTH, self._share_of_typed()
+
+    def has_typed_column(self) -> bool:
+        """Whether a column below the first record is of another type than text."""
+        for position in range(self.width):
+            facts = ColumnFacts()
+            facts.add_all(record[position] for record in self.records[1:])
+            if column_type(facts, is_whole=True).base not in {BaseType.STRING, BaseType.NULL}:
+                return True
+        return False
+
+    def _share_of_typed(self) -> float:
+        typed = total = 0
+        for record in self.records[1:] or self.records:
+            for cell in record:
+                kind = classify(cell)
+                if kind is CellKind.NULL:
+                    continue
+                total += 1
+                if kind not in _UNTYPED or (self.field != "," and _COMMA_NUMBER.fullmatch(cell)):
+                    typed += 1
+        return typed / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The text that separators are told from."""
+
+    text: str
+    is_whole: bool
+    record: str
+
+    def is_one_column(self) -> bool:
+        """Whether the lines are values as they are (Contract importer 10.4)."""
+        lines = [line for line in self._lines() if line.strip(BLANKS)]
+        values = lines[1:] or lines
+        typed = sum(classify(line) in _VALUES for line in values)
+        return bool(values) and typed >= _MIN_SHARE_OF_VALUES * len(values)
+
+    def _lines(self) -> list[str]:
+        lines = self.text.split(self.record, _RECORDS)
+        if len(lines) > _RECORDS or (not self.is_whole and len(lines) > 1):
+            lines.pop()
+        return lines
+
+    def best(self) -> _Scan | None:
+        """The separator that fits best (Contract importer 10.5); None if none fits."""
+        for field in _ALWAYS:
+            scan = self._scan(field)
+            if scan is not None and scan.share_of_width == 1:
+                return scan
+        fitting = [scan for scan in self._scans(_USUAL) if scan.share_of_width >= _MIN_SHARE_OF_WIDTH]
+        if not fitting:
+            fitting = [
+                scan
+                for scan in self._scans(_SELDOM)
+                if scan.share_of_width == 1 and len(scan.records) > 1 and scan.has_typed_column()
+            ]
+        # Of equals, max takes the first. Cells are classified only where there is a choice.
+        return max(fitting, key=_Scan.rank) if len(fitting) > 1 else next(iter(fitting), None)
+
+    def _scans(self, fields: Sequence[str]) -> Iterator[_Scan]:
+        return (scan for field in fields if (scan := self._scan(field)) is not None)
+
+    def _scan(self, field: str) -> _Scan | None:
+        """The text cut by a separator; None if it makes no columns, or more than a table may have."""
+        if field not in self.text:
+            return None
+        try:
+            records, quotes = self._cut(Delimiters(field, '"', self.record))
+            scan = _Scan(field, '"', records)
+            if not quotes.quoted and "'" in self.text:
+                records, quotes = self._cut(Delimiters(field, "'", self.record))
+                if quotes.quoted >= 2 and not quotes.broken:
+                    scan = _Scan(field, "'", records)
+        except (RecordTooLong, TooManyColumns):
+            return None
+        return scan if scan.width > 1 else None
+
+    def _cut(self, delimiters: Delimiters) -> tuple[list[Record], "_Quotes"]:
+        """The first records, and how often their fields are quoted."""
+        reader = RecordReader(delimiters, counts_quotes=True)
+        records: list[Record] = []
+        for start in range(0, len(self.text), _PIECE_CHARACTERS):
+            records += reader.feed(self.text[start : start + _PIECE_CHARACTERS])
+            if len(records) >= _RECORDS:
+                break
+        else:
+            records += reader.feed("", final=True)
+            if not self.is_whole and len(records) > 1:
+                records.pop()
+        del records[_RECORDS:]
+        quotes = [found for number, found in reader.quotes.items() if number <= len(records)]
+        return records, _Quotes(sum(quoted for quoted, _ in quotes), sum(broken for _, broken in quotes))
+
+    def doubled(self, field: str) -> str:
+        """The separator, or its run if it stands only in runs of one length (Contract importer 10.6)."""
+        if field not in _DOUBLED:
+            return field
+        text = self.text
+        if not self.is_whole:
+            text = text[: text.rfind(self.record) + 1] or text.rstrip(field)
+        runs = {len(run) for part in _outside_quotes(text) for run in re.findall(f"{re.escape(field)}+", part)}
+        return field * runs.pop() if runs in ({2}, {3}) else field
+
+
+@dataclass(frozen=True, slots=True)
+class _Quotes:
+    quoted: int
+    broken: int

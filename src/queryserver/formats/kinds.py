@@ -1,0 +1,75 @@
+"""What a file is, by its first bytes (Contract importer 9.1). The name of the file is not asked."""
+
+import json
+import re
+from enum import Enum, auto
+from typing import NoReturn
+
+from queryserver.domain.errors.imports import FileEmpty, UnsupportedFormat
+from queryserver.formats.delimited.encodings import decoded, detect_encoding
+from queryserver.formats.delimited.grammar import BLANKS
+
+_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_ASCII_BLANKS = BLANKS.encode()
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+_OTHERS = (
+    b"\x1f\x8b",  # gzip
+    b"\xfd7zXZ\x00",
+    b"%PDF",
+    b"PAR1",
+    b"Obj\x01",  # Avro
+)
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+_MARKUP = ("<?xml", "<!doctype", "<html", "{\\rtf")
+_JSON_BEGINNING = re.compile(rf'[{BLANKS}]*(?:\{{[{BLANKS}]*"|\[[{BLANKS}]*\{{)')
+
+
+class FileKind(Enum):
+    """What may be done with a file."""
+
+    TEXT = auto()
+    WORKBOOK_CANDIDATE = auto()
+    """It begins as workbooks do; `formats.workbooks.kinds` tells whether it is one."""
+
+
+def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
+    """The kind of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
+
+    Raises FileEmpty, UnsupportedFormat.
+    """
+    if not sample or sample in _MARKS or not sample.strip(_ASCII_BLANKS):
+        _refuse_empty()
+    if sample.startswith(_WORKBOOKS):
+        return FileKind.WORKBOOK_CANDIDATE
+    if sample.startswith(_OTHERS) or _BZIP2.match(sample):
+        raise UnsupportedFormat
+    text = decoded(sample, detect_encoding(sample, is_whole=is_whole), is_whole=is_whole).strip(BLANKS)
+    if not text:
+        _refuse_empty()
+    if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole):
+        raise UnsupportedFormat
+    return FileKind.TEXT
+
+
+def _refuse_empty() -> NoReturn:
+    raise FileEmpty("File is empty, cannot detect file format.")
+
+
+def _is_json_lines(text: str, is_whole: bool) -> bool:
+    """Whether every line that is not blank is a JSON object or array; the last line of a partial sample is cut."""
+    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
+    if not is_whole and len(lines) > 1:
+        lines.pop()
+    return all(map(_is_json, lines))
+
+
+def _is_json(line: str) -> bool:
+    line = line.strip(BLANKS)
+    if not (line.startswith("{") and line.endswith("}")) and not (line.startswith("[") and line.endswith("]")):
+        return False
+    try:
+        # Numbers stay text: Python refuses to read integers of very many digits.
+        json.loads(line, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return False
+    return True

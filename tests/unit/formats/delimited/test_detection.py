@@ -1,0 +1,183 @@
+"""How texts are delimited (Contract importer 9.2 and 10): the cases of its table, and the rules between them."""
+
+import time
+
+import pytest
+
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.imports import FileEmpty, UnsupportedFormat
+from queryserver.domain.importing import SAMPLE_BYTES, FileType
+from queryserver.formats.cell_types.header import has_header
+from queryserver.formats.delimited.detection import Detected, detect
+from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.kinds import FileKind, recognise
+
+CSV, TSV, DELIMITED = FileType.CSV, FileType.TSV, FileType.DELIMITED
+D1 = "id,name\n1,a\n2,b\n3,c\n"
+
+CASES = [
+    ("D1", D1, CSV, ",", '"', "\n", 1.0),
+    ("D2", "ab,cd\nef,gh\nij,kl\n", CSV, ",", '"', "\n", 1.0),
+    ("D3", "col1\tcol2\tcol3\nval1\tval2\tval3\n", TSV, "\t", '"', "\n", 1.0),
+    ("D4", "a|b\n1|2\n3|4\n", DELIMITED, "|", '"', "\n", 1.0),
+    ("D5", "a;b\n1;2\n3;4\n", DELIMITED, ";", '"', "\n", 1.0),
+    ("D6", "a:b\n1:2\n3:4\n", DELIMITED, ":", '"', "\n", 1.0),
+    ("D7", "a b\n1 2\n3 4\n", DELIMITED, " ", '"', "\n", 1.0),
+    ("D8", "a^b\n1^2\n3^4\n", DELIMITED, "^", '"', "\n", 1.0),
+    ("D9", "a\x01b\n1\x012\n", DELIMITED, "\x01", '"', "\n", 1.0),
+    ("D10", "'a';'b'\n'1';'2'\n", DELIMITED, ";", "'", "\n", 1.0),
+    ("D11", "a, b\n1, 2\n3, 4\n", CSV, ",", '"', "\n", 1.0),
+    ("D12", "a,b\r\n1,2\r\n", CSV, ",", '"', "\r\n", 1.0),
+    ("D13", "a,b\r1,2\r", CSV, ",", '"', "\r", 1.0),
+    ("D14", 'id,note\r\n1,"x\ny\nz\nt"\r\n2,b\r\n', CSV, ",", '"', "\r\n", 1.0),
+    ("D15", 'id,note\n1,"a,b"\n2,"line1\nline2"\n', CSV, ",", '"', "\n", 1.0),
+    ("D16", "a||b||c\n1||2||3\n", DELIMITED, "||", '"', "\n", 1.0),
+    ("D17", "a|~|b\n1|~|2\n", DELIMITED, "|~|", '"', "\n", 1.0),
+    ("D18", "a::b\n1::2\n", DELIMITED, "::", '"', "\n", 1.0),
+    ("D19", "1,5;2,5\n3,5;4,5\n", DELIMITED, ";", '"', "\n", 1.0),
+    ("D20", "id,tags\n1,a;b\n2,c;d\n", CSV, ",", '"', "\n", 1.0),
+    ("D21", "Smith, John;Paris\nDoe, Jane;Rome\n", DELIMITED, ";", '"', "\n", 1.0),
+    ("D22", 'id;amount\n1;"2;5"\n2;"3;5"\n', DELIMITED, ";", '"', "\n", 1.0),
+    ("D23", "name;age\nO'Brien;44\nD'Arcy;30\n", DELIMITED, ";", '"', "\n", 1.0),
+    ("D24", "a,b,c\n1,2\n3,4,5\n6,7,8\n9,10,11\n12,13,14\n", CSV, ",", '"', "\n", 0.83),
+    ("D25 words", "name\nalice\nbob\n", CSV, ",", '"', "\n", 0.5),
+    ("D25 numbers", "n\n1\n2\n", CSV, ",", '"', "\n", 0.5),
+    ("D25 one word", "hello", CSV, ",", '"', "\n", 0.5),
+    ("D26", "the quick brown fox\njumped over\nthe lazy dog again\n", CSV, ",", '"', "\n", 0.5),
+    ("D27", "Hello, world\nThis is fine\nOk, bye\n", TSV, "\t", '"', "\n", 0.5),
+    ("D28 times", "12:30\n13:45\n", CSV, ",", '"', "\n", 0.5),
+    ("D28 timestamps", "2024-01-01 10:00:00\n2024-01-02 11:00:00\n", CSV, ",", '"', "\n", 0.5),
+    ("D29", "a,,b\n1,,2\n3,,4\n", CSV, ",", '"', "\n", 1.0),
+    ("D30 pairs", "key=value\nfoo=bar\n", CSV, ",", '"', "\n", 0.5),
+    ("D30 words", "a b c\nd e f\n", CSV, ",", '"', "\n", 0.5),
+]
+
+
+def seen(text: str, *, is_whole: bool = True) -> Detected:
+    sample = text.encode()
+    assert recognise(sample, is_whole=is_whole) is FileKind.TEXT
+    return detect(sample, is_whole=is_whole)
+
+
+@pytest.mark.importer(12)
+@pytest.mark.parametrize(
+    ("text", "file_type", "field", "quote", "record", "confidence"),
+    [case[1:] for case in CASES],
+    ids=[c[0] for c in CASES],
+)
+def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, confidence):
+    found = seen(text)
+    assert (found.type, found.delimiters.field, found.delimiters.quote) == (file_type, field, quote)
+    assert (found.record_separator, found.encoding, found.confidence) == (record, "utf-8", confidence)
+    assert found.delimiters.record == ("\n" if record == "\r\n" else record)
+
+
+@pytest.mark.importer(12)
+def test_d31_json_is_no_delimited_text():
+    with pytest.raises(UnsupportedFormat):
+        recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True)
+
+
+@pytest.mark.importer(12, 38)
+@pytest.mark.parametrize(
+    ("sample", "encoding"),
+    [
+        (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
+        (D1.encode("utf-16-le"), "utf-16-le"),
+        (D1.encode("utf-16-be"), "utf-16-be"),
+        (b"\xff\xfe" + D1.encode("utf-16-le"), "utf-16-le"),
+        (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
+    ],
+)
+def test_d32_the_encoding_does_not_matter(sample, encoding):
+    assert recognise(sample, is_whole=True) is FileKind.TEXT
+    found = detect(sample, is_whole=True)
+    assert found.encoding == encoding
+    assert found == Detected(CSV, found.delimiters, "\n", encoding, 1.0)
+    assert found.delimiters.field == ","
+
+
+@pytest.mark.importer(12)
+@pytest.mark.parametrize(
+    ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
+)
+def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
+    assert recognise(sample, is_whole=True) is FileKind.TEXT
+    found = detect(sample, is_whole=True)
+    assert (found.type, found.encoding) == (CSV, encoding)
+
+
+PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489") + bytes(range(256))
+
+
+@pytest.mark.importer(12)
+@pytest.mark.parametrize(
+    ("sample", "error"),
+    [(PNG, UnsupportedFormat), (b"\0\1\2\3", UnsupportedFormat), (b"", FileEmpty), (b"\n\n", FileEmpty)],
+    ids=["PNG", "control characters", "no byte", "blank lines"],
+)
+def test_d34_what_is_no_text_is_refused(sample, error):
+    with pytest.raises(error) as caught:
+        recognise(sample, is_whole=True)
+    if error is FileEmpty:
+        assert caught.value.message == "File is empty, cannot detect file format."
+
+
+@pytest.mark.parametrize("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
+def test_the_long_separators_come_before_their_parts(text):
+    assert seen(text).delimiters.field in {"|~|", "~|~"}
+
+
+def test_a_run_of_three_is_a_separator_and_one_of_four_is_none():
+    assert seen("a|||b\n1|||2\n").delimiters.field == "|||"
+    assert seen("a||||b\n1||||2\n").delimiters.field == "|"
+
+
+def test_a_run_within_quotes_does_not_speak_against_doubling():
+    assert seen('a||b\n"x|y"||2\n').delimiters.field == "||"
+
+
+def test_a_run_that_the_end_of_the_sample_cuts_does_not_speak_against_doubling():
+    assert seen("a||b\n1||2\n3|", is_whole=False).delimiters.field == "||"
+
+
+def test_single_quotes_need_two_good_fields_and_no_broken_one():
+    assert seen("'a';b\n1;2\n").delimiters.quote == '"'
+    assert seen("'a';'b'\n'c;2\n'd';e\n").delimiters.quote == '"'
+    assert seen("'a';'b'\n\"1\";'2'\n").delimiters.quote == '"'
+
+
+def test_the_last_record_of_a_partial_sample_does_not_count():
+    assert seen("a,b\n1,2\n3", is_whole=False).confidence == 1.0
+    assert seen("'a','b'\n'c','d'\n'e','f", is_whole=False).delimiters.quote == "'"
+
+
+def test_a_first_line_that_the_sample_cuts_still_counts():
+    assert seen("a,b,c", is_whole=False).delimiters.field == ","
+
+
+def test_a_separator_for_one_column_does_not_occur_in_the_text():
+    text = "a,b\tc|d;e\nx\ny\nz\n"
+    found = seen(text)
+    assert found.confidence == 0.5
+    assert found.delimiters.field == "\x01"
+    assert seen(text + "\x01\x1f\n").delimiters.field not in text
+
+
+@pytest.mark.importer(50, 61)
+@pytest.mark.parametrize(
+    "unit",
+    ['"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n", "1,"],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_no_sample_keeps_detection_busy(unit, is_whole):
+    sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
+    started = time.process_time()
+    try:
+        recognise(sample, is_whole=is_whole)
+        found = detect(sample, is_whole=is_whole)
+        reader = RecordReader(found.delimiters)
+        has_header(reader.feed(sample.decode(), final=True))
+    except QueryServerError:
+        pass
+    assert time.process_time() - started < 2
