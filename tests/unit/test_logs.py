@@ -128,6 +128,18 @@ def test_secrets_are_masked(text: str) -> None:
     assert JWT[-8:] not in line
 
 
+@pytest.mark.importer(61)
+@pytest.mark.security("T21")
+@pytest.mark.parametrize("form", ["file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}"])
+def test_references_of_uploads_are_shortened(form: str) -> None:
+    secret = "ab-_" + "planted" * 5 + "xyz0"
+    assert len(secret) == 43
+    line = Redactor()(form.format(secret))
+    assert "plan" not in line
+    assert "ab-_****" in line
+    assert line.endswith(form.rpartition("}")[2])
+
+
 def test_what_is_no_secret_stays() -> None:
     line = "Expires=60 tokens 5 secretly https://host/path?x=1 a@b.example monkey=1 the password was wrong"
     assert Redactor()(line) == line
