@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from queryserver.domain.importing import BaseType, CellKind, Cells
-from queryserver.formats.cell_types.classes import BLANKS, classify
+from queryserver.formats.cell_types.classes import BLANKS, classify, facts_of
 from queryserver.formats.cell_types.columns import ColumnFacts, column_type
 
 COMPARED_RECORDS = 100
@@ -42,8 +42,13 @@ def has_header(records: Iterable[Cells]) -> bool:
     is_unique = len({name.lower() for name in named}) == len(named)
     if not data:
         return len(header) > 1 and len(named) == len(header) and is_unique and all(map(_NAME.fullmatch, named))
-    weights = [_weight(cell, data, position) for position, cell in enumerate(header)]
-    return None in weights or (is_unique and sum(weight or 0 for weight in weights) > 0)
+    sum_of_weights = 0.0
+    for position, cell in enumerate(header):
+        weight = _weight(cell, data, position)
+        if weight is None:
+            return True
+        sum_of_weights += weight
+    return is_unique and sum_of_weights > 0
 
 
 def _is_null_only(record: Cells) -> bool:
@@ -52,12 +57,15 @@ def _is_null_only(record: Cells) -> bool:
 
 def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | None:
     """What a column says for a header (above 0) or against it; None if it settles the matter: it is no text."""
-    cells = [record[position] for record in data if len(record) > position]
-    cells = [cell for cell in cells if classify(cell) is not CellKind.NULL]
+    facts = ColumnFacts()
+    cells: list[str] = []
+    for cell in (record[position] for record in data if len(record) > position):
+        known = facts_of(cell)
+        facts.add_facts(known)
+        if known.kind is not CellKind.NULL:
+            cells.append(cell)
     if classify(header_cell) is CellKind.NULL or not cells:
         return 0
-    facts = ColumnFacts()
-    facts.add_all(cells)
     if column_type(facts, is_whole=False).base is not BaseType.STRING:
         return None
     return _text_weight(header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells])

@@ -170,24 +170,26 @@ def analyse_blocks(
     analyse all records instead.
     """
     _check_not_empty(first_records, is_whole=is_whole)
-    width = sample_width(first_records, has_header=has_header)
-    facts = [ColumnFacts() for _ in range(width)]
     odd = _Oddities()
+    parts: list[pa.RecordBatch] = []
     left = SAMPLE_RECORDS + has_header
     source = iter(blocks)
     for block in source:
         rows = min(block.columns.num_rows, left)
         odd.add_block(block, rows, undecodable=bool(undecodable))
-        skipped = 1 if has_header and block.first_record == 1 else 0
-        for column, cells in zip(facts, block.columns.columns, strict=True):
-            if not column.is_text:
-                column.merge(facts_of_array(cells.slice(skipped, rows - skipped)))
+        parts.append(block.columns.slice(0, rows))
         left -= rows
         if not left:
             is_whole = is_whole and rows == block.columns.num_rows and next(source, None) is None
             break
+    if not parts:
+        return analyse_records(first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable)
     if not has_header and (odd.long.count + odd.short.count) * 2 >= SAMPLE_RECORDS - left:
         raise WidthUncertain
+    width = sample_width(first_records, has_header=has_header)
+    # Kernels have a price per call: one call over all blocks is worth a copy of the column.
+    columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
+    facts = [facts_of_array(cells[int(has_header) :]) for cells in columns]
     return _answer(first_records, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
