@@ -223,3 +223,10 @@ def test_a_column_of_nulls_has_the_type_of_nothing() -> None:
     analysis = analyse_records([["a"], [""], ["\\N"], ["NULL"]], has_header=True, is_whole=True)
     assert analysis.columns[0].type == NULL
     assert classify("NULL") is CellKind.NULL
+
+
+def test_first_records_without_a_block_are_typed_by_themselves() -> None:
+    sample = records("a,b\n1,x\n2\n")
+    by_no_blocks = analyse_blocks(sample, [], has_header=True, is_whole=True)
+    assert by_no_blocks == analyse_records(sample, has_header=True, is_whole=True)
+    assert shown(by_no_blocks, "hive") == [("a", "INT"), ("b", "STRING")]
