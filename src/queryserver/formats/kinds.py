@@ -37,18 +37,36 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
 
     Raises FileEmpty, UnsupportedFormat.
     """
-    if not sample or sample in _MARKS or not sample.strip(_ASCII_BLANKS):
-        _refuse_empty()
-    if sample.startswith(_WORKBOOKS):
+    text = _text_of(sample, is_whole, None)
+    if text is None:
         return FileKind.WORKBOOK_CANDIDATE
-    if sample.startswith(_OTHERS) or _BZIP2.match(sample):
-        raise UnsupportedFormat
-    text = decoded(sample, detect_encoding(sample, is_whole=is_whole), is_whole=is_whole).strip(BLANKS)
-    if not text:
-        _refuse_empty()
     if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole):
         raise UnsupportedFormat
     return FileKind.TEXT
+
+
+def recognise_told(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
+    """As `recognise`, for a file of which the caller says what it is: text is text, even if it looks like markup.
+
+    `encoding`: the one that the caller says; None: it is told from the bytes.
+    """
+    text = _text_of(sample, is_whole, encoding)
+    return FileKind.WORKBOOK_CANDIDATE if text is None else FileKind.TEXT
+
+
+def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
+    """The text, without blanks at both ends; None: a workbook, perhaps. Raises FileEmpty, UnsupportedFormat."""
+    if not sample or sample in _MARKS or not sample.strip(_ASCII_BLANKS):
+        _refuse_empty()
+    if sample.startswith(_WORKBOOKS):
+        return None
+    if sample.startswith(_OTHERS) or _BZIP2.match(sample):
+        raise UnsupportedFormat
+    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
+    text = decoded(sample, encoding, is_whole=is_whole).strip(BLANKS)
+    if not text:
+        _refuse_empty()
+    return text
 
 
 def _refuse_empty() -> NoReturn:
