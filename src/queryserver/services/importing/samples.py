@@ -120,6 +120,7 @@ class PreviewSample:
         if self._reader is not None:
             self._blocks += self._reader.feed(piece)
         elif self._first.take(piece, lambda records: len(records) >= FIRST_RECORDS):
+            del self._first.records[FIRST_RECORDS:]
             width = sample_width(self._first.records, has_header=self._has_header)
             self._reader = BlockReader(self._form.delimiters, self._form.encoding, width)
             for earlier in self._pieces:
@@ -147,7 +148,7 @@ class PreviewSample:
             return self._of_records(self._first)
         try:
             return analyse_blocks(
-                self._first.records[:FIRST_RECORDS],
+                self._first.records,
                 self._blocks,
                 has_header=self._has_header,
                 is_whole=self._is_whole,

@@ -1,0 +1,252 @@
+"""Previews and headers of files that are read as far as they must be, and of answers that are kept."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import pytest
+from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
+
+from queryserver.domain.errors import (
+    EncodingFailed,
+    FileEmpty,
+    FormatMismatch,
+    InvalidParameter,
+    SeparatorRequired,
+    SheetNotFound,
+    SheetRequired,
+    UnsupportedFormat,
+)
+from queryserver.domain.importing import BaseType, CellKind, FileType, TypedText
+from queryserver.formats.cell_types.preview import Analysis
+from queryserver.services.importing.previewing import Previews
+from queryserver.services.importing.samples import ReadingOptions
+
+CSV = ReadingOptions.given(FileType.CSV)
+ZIP = b"PK\x03\x04 and more"
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def workbooks() -> MemoryWorkbooks:
+    rows = [[TypedText("n", CellKind.TEXT)], *([TypedText(str(n), CellKind.INTEGER)] for n in range(3))]
+    return MemoryWorkbooks({"one": rows, "none": []})
+
+
+@pytest.fixture
+def previews(workbooks: MemoryWorkbooks, threads: Executor) -> Previews:
+    return Previews(workbooks, threads)
+
+
+def bases(analysis: Analysis) -> list[BaseType]:
+    return [column.type.base for column in analysis.columns]
+
+
+def warnings(analysis: Analysis) -> dict[str, tuple[int, list[int]]]:
+    return {warning.code: (warning.count, list(warning.rows)) for warning in analysis.warnings}
+
+
+class TestReading:
+    async def test_a_small_file_is_read_whole(self, previews: Previews):
+        found = await previews.analysis(MemoryFile(b"a,b\n1,x\n2,y\n"), CSV, has_header=True)
+        assert [column.name for column in found.columns] == ["a", "b"]
+        assert bases(found) == [BaseType.INT32, BaseType.STRING]
+        assert found.rows == [["1", "x"], ["2", "y"]]
+        assert found.is_whole
+
+    @pytest.mark.importer(41)
+    async def test_a_sample_ends_with_ten_thousand_rows(self, previews: Previews):
+        file = MemoryFile(b"n\n" + b"12345678\n" * MIB)
+        found = await previews.analysis(file, CSV, has_header=True)
+        assert (found.is_whole, bases(found), len(found.rows)) == (False, [BaseType.INT64], 50)
+        assert file.read_bytes == MIB
+        assert not found.warnings
+
+    @pytest.mark.importer(45)
+    async def test_only_the_sample_is_read(self, previews: Previews):
+        file = MemoryFile(b"n\n" + b"12345678\n" * MIB, piece_bytes=32 * 1024)
+        assert (await previews.analysis(file, CSV, has_header=True)).is_whole is False
+        assert file.read_bytes == 256 * 1024
+        file.read_bytes = 0
+        assert await previews.has_header(file, CSV)
+        assert file.read_bytes == 256 * 1024
+
+    @pytest.mark.parametrize("has_header", [True, False])
+    @pytest.mark.parametrize(("rows", "is_whole"), [(9_999, True), (10_000, True), (10_001, False)])
+    async def test_a_file_of_ten_thousand_rows_is_whole(self, previews: Previews, has_header, rows, is_whole):
+        file = MemoryFile(b"1,2\n" * (rows + has_header))
+        found = await previews.analysis(file, CSV, has_header=has_header)
+        assert found.is_whole is is_whole
+        assert bases(found) == [BaseType.INT32 if is_whole else BaseType.INT64] * 2
+
+    async def test_long_records_end_a_sample_after_eight_mebibytes(self, previews: Previews):
+        record = b"1," + b"x" * (MIB // 2) + b"\n"
+        file = MemoryFile(b"n,text\n" + record * 40)
+        found = await previews.analysis(file, CSV, has_header=True)
+        assert (found.is_whole, len(found.rows)) == (False, 15)
+        assert warnings(found) == {"truncated_sample": (1, [])}
+        assert file.read_bytes == 8 * MIB
+
+    async def test_pieces_of_any_size_give_the_same(self, previews: Previews):
+        content = 'name,n\n"a,\n""b""",1\né,2\n'.encode() * 60
+        whole = await previews.analysis(MemoryFile(content), CSV, has_header=True)
+        assert whole.rows[:2] == [['a,\n"b"', "1"], ["é", "2"]]
+        assert await previews.analysis(MemoryFile(content, piece_bytes=7), CSV, has_header=True) == whole
+
+    @pytest.mark.parametrize("has_header", [True, False])
+    @pytest.mark.importer(32)
+    async def test_the_most_frequent_width_counts_without_a_header(self, previews: Previews, has_header):
+        file = MemoryFile(b"1\n" * 60 + b"1,2,3\n" * 200)
+        found = await previews.analysis(file, CSV, has_header=has_header)
+        if has_header:
+            assert (len(found.columns), warnings(found)) == (1, {"long_rows": (200, list(range(61, 71)))})
+        else:
+            assert (len(found.columns), warnings(found)) == (3, {"short_rows": (60, list(range(1, 11)))})
+
+    @pytest.mark.importer(33)
+    @pytest.mark.parametrize("lines", [10, 1000])
+    async def test_numbers_of_records_with_open_quotes(self, previews: Previews, lines):
+        file = MemoryFile(b'a,b\n1,"x\n' + b"2,y\n" * lines)
+        found = await previews.analysis(file, CSV, has_header=True)
+        assert found.rows[:2] == [["1", '"x'], ["2", "y"]]
+        assert warnings(found) == {"unclosed_quote": (1, [2])}
+
+
+class TestEncodings:
+    @pytest.mark.importer(38)
+    async def test_a_given_encoding_counts(self, previews: Previews):
+        file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
+        given = ReadingOptions.given(FileType.CSV, encoding="koi8-r")
+        assert (await previews.analysis(file, CSV, has_header=True)).columns[0].name == "naïve"
+        assert (await previews.analysis(file, given, has_header=True)).columns[0].name == "naОve"
+
+    async def test_a_few_undecodable_characters_are_told(self, previews: Previews):
+        given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
+        found = await previews.analysis(MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
+        assert found.rows[1] == ["1", "\ufffd"]
+        assert warnings(found) == {"undecodable": (1, [3])}
+
+    async def test_too_many_are_an_error(self, previews: Previews):
+        given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
+        file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
+        with pytest.raises(EncodingFailed):
+            await previews.analysis(file, given, has_header=True)
+        with pytest.raises(EncodingFailed):
+            await previews.has_header(file, given)
+
+    def test_unknown_encodings_are_refused(self):
+        with pytest.raises(InvalidParameter):
+            ReadingOptions.given(FileType.CSV, encoding="klingon")
+
+
+class TestKinds:
+    async def test_a_workbook_is_no_text(self, previews: Previews):
+        with pytest.raises(FormatMismatch):
+            await previews.analysis(MemoryFile(ZIP), CSV, has_header=True)
+        with pytest.raises(FormatMismatch):
+            await previews.has_header(MemoryFile(ZIP), CSV)
+
+    async def test_text_is_no_workbook(self, previews: Previews):
+        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        with pytest.raises(FormatMismatch):
+            await previews.analysis(MemoryFile(b"a,b\n"), excel, has_header=True)
+        with pytest.raises(FormatMismatch):
+            await previews.has_header(MemoryFile(b"a,b\n"), excel)
+
+    @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
+    async def test_what_is_neither_is_not_supported(self, previews: Previews, file_type):
+        options = ReadingOptions.given(file_type, sheet_name="one")
+        with pytest.raises(UnsupportedFormat):
+            await previews.analysis(MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
+
+    @pytest.mark.importer(31)
+    @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
+    async def test_a_blank_file_is_empty(self, previews: Previews, content):
+        with pytest.raises(FileEmpty):
+            await previews.analysis(MemoryFile(content), CSV, has_header=False)
+        with pytest.raises(FileEmpty):
+            await previews.has_header(MemoryFile(content), CSV)
+
+    def test_a_workbook_needs_a_sheet(self):
+        with pytest.raises(SheetRequired):
+            ReadingOptions.given(FileType.EXCEL)
+
+    async def test_a_preview_needs_a_separator_where_the_type_names_none(self, previews: Previews):
+        options = ReadingOptions.given(FileType.DELIMITED)
+        file = MemoryFile(b"a;b\n1;2\n")
+        with pytest.raises(SeparatorRequired):
+            await previews.analysis(file, options, has_header=True)
+        assert await previews.has_header(file, options) is True
+
+
+class TestSheets:
+    async def test_types_come_from_cells(self, previews: Previews):
+        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        found = await previews.analysis(MemoryFile(ZIP), excel, has_header=True)
+        assert (bases(found), found.rows) == ([BaseType.INT32], [["0"], ["1"], ["2"]])
+        assert await previews.has_header(MemoryFile(ZIP), excel) is True
+
+    async def test_sheets_without_a_row_are_empty(self, previews: Previews):
+        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
+        with pytest.raises(FileEmpty):
+            await previews.analysis(MemoryFile(ZIP), excel, has_header=False)
+        with pytest.raises(FileEmpty):
+            await previews.has_header(MemoryFile(ZIP), excel)
+
+    async def test_unknown_sheets_are_told(self, previews: Previews):
+        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
+        with pytest.raises(SheetNotFound):
+            await previews.has_header(MemoryFile(ZIP), excel)
+
+    async def test_separators_and_encodings_do_not_matter(self):
+        given = ReadingOptions.given(FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon")
+        assert given == ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+
+
+class TestKeeping:
+    async def test_a_file_that_never_changes_is_read_once(self, previews: Previews):
+        file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
+        first = await previews.analysis(file, CSV, has_header=True)
+        assert await previews.analysis(file, CSV, has_header=True) is first
+        escaped = ReadingOptions.given(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
+        assert await previews.analysis(file, escaped, has_header=True) is first
+        assert file.readings == 1
+        assert await previews.has_header(file, CSV)
+        assert await previews.has_header(file, CSV)
+        assert file.readings == 2
+
+    async def test_other_parameters_are_other_answers(self, previews: Previews):
+        file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
+        assert len((await previews.analysis(file, CSV, has_header=True)).columns) == 1
+        assert len((await previews.analysis(file, CSV, has_header=False)).rows) == 2
+        other = ReadingOptions.given(FileType.CSV, field_separator=";")
+        assert len((await previews.analysis(file, other, has_header=True)).columns) == 2
+        encoded = ReadingOptions.given(FileType.CSV, encoding="utf-16-le")
+        assert (await previews.analysis(file, encoded, has_header=True)).columns[0].name != "a;b"
+
+    async def test_remote_files_are_read_anew(self, previews: Previews):
+        file = MemoryFile(b"a,b\n1,2\n")
+        await previews.analysis(file, CSV, has_header=True)
+        file.content = b"a,b\n1,2\n3,4\n"
+        assert len((await previews.analysis(file, CSV, has_header=True)).rows) == 2
+
+    async def test_equal_calls_at_one_time_share_the_work(self, previews: Previews):
+        file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
+        found = await asyncio.gather(*(previews.analysis(file, CSV, has_header=True) for _ in range(20)))
+        assert file.readings == 1
+        assert all(one is found[0] for one in found)
+
+    @pytest.mark.importer(47)
+    async def test_a_failure_is_not_kept(self, previews: Previews):
+        file = MemoryFile(ZIP, fixed_identity="x")
+        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
+        with pytest.raises(SheetNotFound):
+            await previews.analysis(file, excel, has_header=True)
+        good = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        assert len((await previews.analysis(file, good, has_header=True)).rows) == 3
