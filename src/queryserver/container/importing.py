@@ -1,50 +1,115 @@
 """Settings to what makes tables of files."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.db.database import Database
+from queryserver.db.import_leftovers import DatabaseImportLeftovers
 from queryserver.db.import_uploads import DatabaseImportUploads
+from queryserver.domain.connector import Connector
 from queryserver.interfaces.import_uploads import UploadUsage
-from queryserver.services.everything import ImportServices
+from queryserver.interfaces.users import UserDirectory
+from queryserver.interfaces.workbooks import WorkbookReader
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+from queryserver.services.everything import ImportServices, MetadataServices
+from queryserver.services.importing.creating import TableCreationParts, TableCreations
+from queryserver.services.importing.detecting import Detection
+from queryserver.services.importing.imports import ImportParts, Imports
+from queryserver.services.importing.leftovers import ImportJanitor, JanitorParts
+from queryserver.services.importing.previewing import Previews
+from queryserver.services.importing.sources import ImportSources
 from queryserver.services.importing.upload_area import UploadAreaKeeping
 from queryserver.services.importing.uploads import ImportUploads, UploadLimits
+from queryserver.services.statements.import_submission import ImportSubmissions
+from queryserver.services.statements.submission import SubmissionParts
+from queryserver.services.storage.stores import Stores
 from queryserver.settings import Settings
 from queryserver.settings.stores import ImporterSettings
 from queryserver.storages.local.upload_area import LocalUploadArea
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFiles:
-    """Files that wait to be imported."""
+    """Files that can be imported, and what is made of them without a database of the user's."""
 
     uploads: ImportUploads
     area: UploadAreaKeeping
+    sources: ImportSources
+    workbooks: WorkbookReader
+    leftovers: DatabaseImportLeftovers
+    import_lost: asyncio.Event
+    """Set when an import has ended with its server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportGround:
-    """What the services of the importer stand on."""
+    """What the services of the importer stand on. `submissions`: what statements are recorded with."""
 
-    settings: Settings
     files: ImportFiles
+    threads: Executor
+    connectors: Connectors
+    credentials: CredentialBook
+    metadata: MetadataServices
+    submissions: SubmissionParts
 
 
 @asynccontextmanager
-async def open_import_files(settings: Settings, database: Database) -> AsyncGenerator[ImportFiles]:
-    """The upload area, closed at the end. Raises ConfigurationError."""
+async def open_import_files(settings: Settings, database: Database, stores: Stores) -> AsyncGenerator[ImportFiles]:
+    """The upload area and the reader of workbooks, closed at the end. Raises ConfigurationError."""
     records = DatabaseImportUploads(database)
-    async with LocalUploadArea(settings.uploads_dir) as area:
+    limits = _limits(settings.importer)
+    async with LocalUploadArea(settings.uploads_dir) as area, ProcessWorkbooks() as workbooks:
+        uploads = ImportUploads(records, area, limits)
         yield ImportFiles(
-            uploads=ImportUploads(records, area, _limits(settings.importer)),
+            uploads=uploads,
             area=UploadAreaKeeping(records, area),
+            sources=ImportSources(uploads, stores, max_copy_bytes=limits.max_file_bytes),
+            workbooks=workbooks,
+            leftovers=DatabaseImportLeftovers(database),
+            import_lost=asyncio.Event(),
         )
 
 
 def import_services(ground: ImportGround) -> ImportServices:
     """All that calls of the importer need."""
-    return ImportServices(uploads=ground.files.uploads)
+    files = ground.files
+    previews = Previews(files.workbooks, ground.threads)
+    parts = TableCreationParts(
+        sources=files.sources,
+        previews=previews,
+        connectors=ground.connectors,
+        credentials=ground.credentials,
+        submissions=ImportSubmissions(ground.submissions),
+        lookups=ground.metadata.lookups,
+    )
+    return ImportServices(
+        uploads=files.uploads,
+        sources=files.sources,
+        detection=Detection(files.workbooks, ground.threads),
+        previews=previews,
+        tables=TableCreations(parts, ground.metadata.elsewhere),
+    )
+
+
+def imports_of(files: ImportFiles, threads: Executor) -> Imports:
+    """What the runner makes tables with."""
+    return Imports(ImportParts(files.sources, files.workbooks, threads, files.leftovers))
+
+
+def import_janitor(
+    files: ImportFiles,
+    users: UserDirectory,
+    connectors: Connectors,
+    credentials: CredentialBook,
+    may_run: Callable[[Connector], Awaitable[bool]],
+) -> ImportJanitor:
+    """What drops tables that broken imports have left."""
+    return ImportJanitor(JanitorParts(files.leftovers, users, connectors, credentials, may_run, files.import_lost))
 
 
 def _limits(importer: ImporterSettings) -> UploadLimits:

@@ -13,7 +13,14 @@ from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import open_accounts
 from queryserver.container.connectors import build_engine, configured_connectors
-from queryserver.container.importing import ImportFiles, ImportGround, import_services, open_import_files
+from queryserver.container.importing import (
+    ImportFiles,
+    ImportGround,
+    import_janitor,
+    import_services,
+    imports_of,
+    open_import_files,
+)
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.records import Kept, open_records
@@ -27,6 +34,7 @@ from queryserver.interfaces.engine import Engine
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import AccountServices, Services, StorageServices
+from queryserver.services.importing.leftovers import ImportJanitor
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
@@ -89,6 +97,7 @@ async def open_services(
         await stack.enter_async_context(services.retention.running())
         await stack.enter_async_context(services.metadata.lookups.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
+        await stack.enter_async_context(_janitor(base, runner).running())
         await stack.enter_async_context(queue.listening())
         await stack.enter_async_context(listening(base.kept.dsn, partial(_hear, services, queue)))
         yield services
@@ -114,7 +123,7 @@ async def _foundation(
     ground = StorageGround(settings, kept.database, streams, threads)
     storage = await stack.enter_async_context(open_storage(ground, stores))
     kept.retention.include(storage.uploading.leftovers.clean_up)
-    import_files = await stack.enter_async_context(open_import_files(settings, kept.database))
+    import_files = await stack.enter_async_context(open_import_files(settings, kept.database, storage.stores))
     kept.retention.include(import_files.area.clean_up)
     return _Foundation(
         settings=settings,
@@ -151,7 +160,17 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         ),
         limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
         objects_changed=base.metadata.objects_changed,
+        imports=imports_of(base.import_files, base.threads).session,
+        import_lost=base.import_files.import_lost.set,
     )
+
+
+def _janitor(base: _Foundation, runner: Runner) -> ImportJanitor:
+    janitor = import_janitor(
+        base.import_files, base.accounts.directory, base.connectors, base.credentials, runner.may_run
+    )
+    base.kept.retention.include(janitor.clean_up)
+    return janitor
 
 
 def _services(
@@ -171,7 +190,9 @@ def _services(
         signals=base.signals,
         cancel_wait=editor.cancel_wait,
     )
-    submissions = _submissions(base, queue, access)
+    parts = _submission_parts(base, queue, access)
+    submissions = Submissions(parts)
+    metadata = metadata_services(_ground(base), runner, notices, submissions)
     return Services(
         settings=settings,
         accounts=base.accounts,
@@ -184,9 +205,11 @@ def _services(
         ending=ending,
         history=History(base.kept.records, base.connectors),
         sessions=_sessions(base, runner, notices),
-        metadata=metadata_services(_ground(base), runner, notices, submissions),
+        metadata=metadata,
         storage=base.storage,
-        importing=import_services(ImportGround(settings, base.import_files)),
+        importing=import_services(
+            ImportGround(base.import_files, base.threads, base.connectors, base.credentials, metadata, parts)
+        ),
         streams=base.streams,
         retention=base.kept.retention,
         readiness=_readiness(base),
@@ -196,7 +219,7 @@ def _services(
     )
 
 
-def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submissions:
+def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> SubmissionParts:
     editor = base.settings.editor
     limits = SubmissionLimits(
         default_limit=editor.default_limit,
@@ -207,10 +230,8 @@ def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submi
         lease=editor.lease_timeout,
         allowed_settings=_allowed_settings(base.settings),
     )
-    return Submissions(
-        SubmissionParts(
-            base.kept.records, base.leases, base.kept.sessions, base.connectors, base.credentials, queue, access, limits
-        )
+    return SubmissionParts(
+        base.kept.records, base.leases, base.kept.sessions, base.connectors, base.credentials, queue, access, limits
     )
 
 

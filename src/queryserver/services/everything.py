@@ -10,6 +10,10 @@ from queryserver.interfaces.sealing import Sealer
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.accounts import Accounts
 from queryserver.services.connectors import Connectors
+from queryserver.services.importing.creating import TableCreations
+from queryserver.services.importing.detecting import Detection
+from queryserver.services.importing.previewing import Previews
+from queryserver.services.importing.sources import ImportSources
 from queryserver.services.importing.uploads import ImportUploads
 from queryserver.services.logins import Logins
 from queryserver.services.metadata.browsing import Metadata
@@ -109,6 +113,10 @@ class ImportServices:
     """What makes tables of files."""
 
     uploads: ImportUploads
+    sources: ImportSources
+    detection: Detection
+    previews: Previews
+    tables: TableCreations
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Request bodies and query parameters of all calls; the operations table names them as they stand here."""
 
+from queryserver.schemas.requests.import_tables import CreateTableRequest as CreateTableRequest
+from queryserver.schemas.requests.import_tables import ImportColumn as ImportColumn
+from queryserver.schemas.requests.import_tables import idempotency_key as idempotency_key
 from queryserver.schemas.requests.importing import HeaderParameters as HeaderParameters
 from queryserver.schemas.requests.importing import MetadataParameters as MetadataParameters
 from queryserver.schemas.requests.importing import PreviewParameters as PreviewParameters

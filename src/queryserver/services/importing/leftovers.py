@@ -27,13 +27,18 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
 @dataclass(frozen=True, slots=True)
 class JanitorParts:
-    """What the janitor works with. `may_run` tells whether this process can reach the data of a connector."""
+    """What the janitor works with.
+
+    `may_run` tells whether this process can reach the data of a connector; `wanted` is set by whoever finds that an
+    import has lost its server.
+    """
 
     leftovers: ImportLeftovers
     users: UserDirectory
     connectors: Connectors
     credentials: CredentialBook
     may_run: Callable[[Connector], Awaitable[bool]]
+    wanted: asyncio.Event
 
 
 class ImportJanitor:
@@ -41,22 +46,17 @@ class ImportJanitor:
 
     def __init__(self, parts: JanitorParts) -> None:
         self._parts = parts
-        self._wanted = asyncio.Event()
-        self._wanted.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look once at the beginning, and whenever somebody wakes it up, while inside."""
+        """Look once at the beginning, and whenever it is wanted, while inside."""
+        self._parts.wanted.set()
         keeper = asyncio.create_task(self._keep_looking(), name="import-janitor")
         try:
             yield
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-
-    def wake(self) -> None:
-        """An import has lost its server: look soon."""
-        self._wanted.set()
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
         """Drop what is left over; kind to number."""
@@ -67,8 +67,8 @@ class ImportJanitor:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._parts.wanted.wait()
+            self._parts.wanted.clear()
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
