@@ -186,6 +186,8 @@ class TestDatabase:
                 assert await ana.refused("editor/create_session", session='{"type": "mysql"}') == unavailable
                 for path in ("editor/get_history", f"editor/events/{operation}", f"editor/download/{operation}"):
                     assert verdict(await ana.get(path)) == unavailable
+                importing = await ana.get("importer/sql_type_mapping", sql_dialect="hive")
+                assert (importing.status_code, importing.json()["code"]) == (500, "database_unavailable")
                 login = await api.stranger.post("token/auth", username="x", password="y")
                 assert verdict(login) == unavailable
                 assert (await ana.get("/desktop/debug/is_alive")).status_code == 200
