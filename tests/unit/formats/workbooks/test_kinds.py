@@ -1,0 +1,165 @@
+"""Which files are workbooks, and of which kind (Contract importer 9.1.2)."""
+
+import io
+import struct
+import zipfile
+
+import pytest
+from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_ods, write_package
+
+from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, UnsupportedFormat
+from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
+
+
+def zipped(*names: str) -> io.BytesIO:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as package:
+        for name in names:
+            package.writestr(name, b"x")
+    return file
+
+
+@pytest.mark.importer(13)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB)]
+)
+def test_a_zip_file_with_a_workbook_is_one(name, kind):
+    assert recognise_workbook(zipped("[Content_Types].xml", name)) is kind
+
+
+def test_a_zip_file_that_says_so_is_an_open_document_spreadsheet(tmp_path):
+    with write_ods(tmp_path / "a.ods", "").open("rb") as file:
+        assert recognise_workbook(file) is WorkbookKind.ODS
+
+
+@pytest.mark.importer(15)
+def test_a_word_file_is_no_workbook():
+    with pytest.raises(UnsupportedFormat):
+        recognise_workbook(zipped("[Content_Types].xml", "word/document.xml"))
+    with pytest.raises(UnsupportedFormat):
+        recognise_workbook(io.BytesIO(compound_file(["WordDocument", "1Table"])))
+
+
+@pytest.mark.parametrize("name", ["Workbook", "Book", "WORKBOOK"])
+def test_a_compound_file_with_a_workbook_is_an_old_one(name):
+    assert recognise_workbook(io.BytesIO(compound_file(["other", name]))) is WorkbookKind.XLS
+
+
+@pytest.mark.importer(15)
+def test_a_compound_file_with_an_encrypted_package_is_an_encrypted_workbook():
+    with pytest.raises(FileEncrypted):
+        recognise_workbook(io.BytesIO(compound_file(["EncryptionInfo", "EncryptedPackage"])))
+
+
+@pytest.mark.importer(15)
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
+    path = write_package(tmp_path / "a.xlsx", workbook_parts({"A": column_xml(["<c><v>1</v></c>"] * 1000)}))
+    whole = path.read_bytes()
+    with pytest.raises(FileCorrupt):
+        recognise_workbook(io.BytesIO(whole[: int(len(whole) * kept)]))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param([0xFFFFFFFD, 1], id="a sector after itself"),
+        pytest.param([0xFFFFFFFD, 2, 1], id="two sectors after each other"),
+        pytest.param([0xFFFFFFFD, 5_000_000], id="a sector outside the file"),
+        pytest.param([0xFFFFFFFD, 100], id="a sector after the last"),
+    ],
+)
+def test_a_compound_file_with_a_broken_chain_is_corrupt(table):
+    with pytest.raises(FileCorrupt):
+        recognise_workbook(io.BytesIO(compound_file(["Workbook", "a", "b", "c", "d"], table=table)))
+
+
+def test_a_compound_file_whose_table_goes_round_is_corrupt():
+    whole = bytearray(compound_file(["Workbook"]))
+    # The table of sectors goes on in sector 0, whose last number says sector 0 again.
+    struct.pack_into("<L", whole, 68, 0)
+    struct.pack_into("<L", whole, 512 + 508, 0)
+    with pytest.raises(FileCorrupt):
+        recognise_workbook(io.BytesIO(bytes(whole)))
+
+
+def test_a_directory_whose_entries_are_each_others_neighbours_is_read_once():
+    whole = bytearray(compound_file(["Workbook", "a"]))
+    # The right neighbour of the second entry is the first.
+    struct.pack_into("<L", whole, 1024 + 2 * 128 + 72, 1)
+    assert recognise_workbook(io.BytesIO(bytes(whole))) is WorkbookKind.XLS
+
+
+@pytest.mark.parametrize("size", [8, 100, 511, 600, 1100])
+def test_a_compound_file_without_its_end_is_corrupt(size):
+    with pytest.raises(FileCorrupt):
+        recognise_workbook(io.BytesIO(compound_file(["Workbook"])[:size]))
+
+
+@pytest.mark.importer(17)
+def test_text_is_no_workbook_whatever_its_name():
+    assert recognise_workbook(io.BytesIO(b"a,b\n1,2\n")) is None
+    assert recognise_workbook(io.BytesIO(b"")) is None
+
+
+@pytest.mark.importer(49)
+def test_a_zip_file_of_twenty_thousand_entries_is_too_complex():
+    file = zipped("xl/workbook.xml", *(f"part{number}" for number in range(20_000)))
+    with pytest.raises(FileTooComplex):
+        recognise_workbook(file)
+
+
+def test_entries_are_counted_and_not_believed():
+    whole = bytearray(zipped("xl/workbook.xml", *(f"part{number}" for number in range(10_001))).getvalue())
+    struct.pack_into("<2H", whole, len(whole) - 22 + 8, 1, 1)
+    with pytest.raises(FileTooComplex):
+        recognise_workbook(io.BytesIO(bytes(whole)))
+
+
+def test_a_directory_that_says_it_fills_the_file_is_too_complex_before_it_is_read():
+    whole = bytearray(zipped("xl/workbook.xml").getvalue())
+    whole[0:0] = b"PK\x03\x04" + bytes(20 * 1024 * 1024)
+    struct.pack_into("<2L", whole, len(whole) - 22 + 12, 20 * 1024 * 1024, 4)
+    with pytest.raises((FileTooComplex, FileCorrupt)):
+        recognise_workbook(io.BytesIO(bytes(whole)))
+
+
+@pytest.mark.importer(49)
+def test_a_part_that_is_packed_too_tightly_is_too_complex():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("xl/workbook.xml", bytes(3 * 1024 * 1024))
+    with pytest.raises(FileTooComplex):
+        recognise_workbook(file)
+
+
+def test_a_small_part_may_be_packed_tightly():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("xl/workbook.xml", bytes(1024 * 1024))
+    assert recognise_workbook(file) is WorkbookKind.XLSX
+
+
+@pytest.mark.importer(49)
+def test_more_than_512_mib_are_too_complex_before_anything_is_unpacked():
+    whole = bytearray(zipped("xl/workbook.xml", "a", "b").getvalue())
+    directory = whole.index(b"PK\x01\x02")
+    for _ in range(3):
+        # 200 MiB each, of 2 MiB that are not even there.
+        struct.pack_into("<2L", whole, directory + 20, 2 * 1024**2, 200 * 1024**2)
+        directory = whole.find(b"PK\x01\x02", directory + 4)
+    with pytest.raises(FileTooComplex, match="512 MiB"):
+        recognise_workbook(io.BytesIO(bytes(whole)))
+
+
+def test_a_package_of_more_than_65535_entries_or_4_gib_says_so_elsewhere():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as package, package.open("xl/workbook.xml", "w", force_zip64=True) as part:
+        part.write(b"x")
+    whole = file.getvalue()
+    end = whole.index(b"PK\x05\x06")
+    directory = whole.index(b"PK\x01\x02")
+    wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, end - directory, directory)
+    place = struct.pack("<4sLQL", b"PK\x06\x07", 0, end, 1)
+    narrow = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    assert recognise_workbook(io.BytesIO(whole[:end] + wide + place + narrow)) is WorkbookKind.XLSX
