@@ -59,6 +59,11 @@ class RecordReader:
         self._keep(whole[position:])
         return found
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is text after the last record."""
+        return bool(self._waiting)
+
     def take_rest(self) -> str:
         """The text after the last record, which the reader forgets."""
         rest = "".join(self._waiting)
