@@ -4,6 +4,7 @@ import pytest
 
 from queryserver.domain.importing import CellKind, Delimiters, TypedText
 from queryserver.formats.cell_types.header import has_header
+from queryserver.formats.delimited.detection import detect
 from queryserver.formats.delimited.records import RecordReader
 
 COMMA, TAB, PIPE, COLON, BLANK = (Delimiters(field) for field in ",\t|: ")
@@ -52,6 +53,7 @@ def records(text: str, delimiters: Delimiters = COMMA) -> list[list[str]]:
     ("text", "delimiters", "answer"), [case[1:] for case in CASES], ids=[f"{case[0]}-{case[1]!r}" for case in CASES]
 )
 def test_a_text_has_a_header_as_the_table_says(text: str, delimiters: Delimiters, answer: bool) -> None:
+    assert detect(text.encode(), is_whole=True).delimiters == delimiters
     assert has_header(records(text, delimiters)) is answer
 
 
