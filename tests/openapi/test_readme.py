@@ -21,10 +21,18 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 PASSWORD = "a password & nothing but a password"
 
 
-def block(language: str) -> str:
-    """The only fenced block of that language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+def block(language: str, section: str | None = None) -> str:
+    """The only fenced block of that language, in the README or in one of its sections."""
+    text = README.read_text()
+    if section is not None:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return found
+
+
+def login() -> str:
+    """What the first sequence does before its statement."""
+    return block("bash").partition("# The answer comes at once")[0]
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +102,8 @@ async def test_the_shell_sequence_runs_as_printed(
 
 
 async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: ServerProcess, tmp_path: Path) -> None:
-    login = block("bash").partition("# The answer comes at once")[0]
     script = tmp_path / "files.sh"
-    script.write_text(login + block("shell"))
+    script.write_text(login() + block("shell", "Files"))
     content = "country,sales\nPortugal,12.50\n"
     (tmp_path / "sales.csv").write_text(content)
     count, *shown, made, digest, renamed, restored = (
@@ -110,6 +117,26 @@ async def test_the_sequence_of_files_runs_as_printed_after_the_first(server: Ser
     assert renamed.startswith("Renamed 'file:///shared/reports/sales.csv' to 'file:///shared/reports/2026.csv'")
     assert restored == "file:///shared/reports/2026.csv"
     assert (tmp_path / "end.csv").read_text() == content[-10:]
+
+
+@pytest.mark.importer(52)
+async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path: Path) -> None:
+    script = tmp_path / "tables.sh"
+    script.write_text(login() + block("shell", "From a file to a table"))
+    (tmp_path / "sales.csv").write_text("country,orders,sales\nPortugal,3,12.50\nChile,5,99.25\n")
+    kind, has_header, columns, *tables = (
+        await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)
+    ).splitlines()
+
+    assert (kind, has_header) == ("csv", "True")
+    assert ast.literal_eval(columns) == [
+        {"name": "country", "type": "STRING"},
+        {"name": "orders", "type": "INT"},
+        {"name": "sales", "type": "DOUBLE"},
+    ]
+    for imported, selected, rows in (tables[:3], tables[3:]):
+        assert (imported, selected) == ("available", "available")
+        assert ast.literal_eval(rows) == [["Chile", 5, 99.25]]
 
 
 async def test_the_python_script_runs_as_printed(
@@ -135,10 +162,11 @@ def test_the_python_script_has_at_most_15_lines() -> None:
 
 
 def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
-    """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the two functions."""
-    begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", block("bash") + block("shell"), re.MULTILINE)
+    """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the functions."""
+    shown = block("bash") + block("shell", "Files") + block("shell", "From a file to a table")
+    begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)
     assert begins
-    assert set(begins) <= {"curl", "python3", "pick", "call", "print"}
+    assert set(begins) <= {"curl", "python3", "pick", "call", "look", "print", "for", "do", "done"}
 
 
 def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:
