@@ -13,6 +13,7 @@ from tests.api.answers import require_contract
 from tests.api.transport import AppTransport
 from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
+from tests.fakes.loading import FakeLoadingEngine
 
 from queryserver.container import open_services
 from queryserver.container.connectors import build_engine
@@ -43,6 +44,7 @@ class Fakes:
         if connector.interface != "fake":
             return build_engine(connector, context)
         kind = FakeCatalogEngine if connector.options.get("catalog") else FakeEngine
+        kind = FakeLoadingEngine if connector.options.get("tables") else kind
         return self.built.setdefault(connector.key, kind(dialect=connector.dialect))
 
 

@@ -1,0 +1,168 @@
+"""Tables made of files, asked of an application with databases of its own."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.api.driving import Api, Caller, open_api
+from tests.api.importer.conftest import uploaded
+from tests.api.storage.conftest import storage_settings
+from tests.fakes.loading import FakeLoadingEngine
+
+CONTENT = b"id,name,price,day\n1,anna,1.50,2025-01-15\n2,,2.25,\n3,carl,,2025-01-17\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """An application, and the directory that its local root is."""
+
+    api: Api
+    root: Path
+
+    @property
+    def slow(self) -> FakeLoadingEngine:
+        """The scripted engine whose key is `slow`."""
+        connector = self.api.services.connectors.find("slow")
+        assert connector is not None
+        engine = self.api.services.connectors.engine(connector)
+        assert isinstance(engine, FakeLoadingEngine)
+        return engine
+
+    def shared_file(self, name: str, content: bytes) -> str:
+        """The path of a file that everybody may read."""
+        (self.root / "shared" / name).write_bytes(content)
+        return f"file:///shared/{name}"
+
+
+def table_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Any:
+    """Three databases that are always there, one for reading only, one of another permission set, one of no use."""
+    databases = directory / "databases"
+    databases.mkdir(exist_ok=True)
+    (databases / "tables.sqlite").touch()
+    duckdb = {"interface": "duckdb", "options": {"path": "tables.duckdb"}}
+    interpreters = {
+        "duckdb": duckdb,
+        "sqlite": {"interface": "sqlite", "options": {"path": "tables.sqlite"}},
+        "postgresql": {"interface": "sqlalchemy", "options": {"url": users_url}},
+        "frozen": {
+            "interface": "sqlalchemy",
+            "dialect": "postgresql",
+            "options": {"url": users_url},
+            "read_only": True,
+        },
+        "closed": {
+            "interface": "sqlalchemy",
+            "dialect": "postgresql",
+            "options": {"url": users_url},
+            "groups": ("analysts",),
+        },
+        "login": {
+            "interface": "sqlalchemy",
+            "dialect": "postgresql",
+            "options": {"url": users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")},
+        },
+        "odd": {"interface": "fake", "dialect": "impala"},
+        "slow": {"interface": "fake", "dialect": "hive", "options": {"tables": True}},
+    }
+    settings = storage_settings(
+        directory,
+        database_dsn,
+        tables={
+            "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
+            "editor": {"cancel_wait_s": 5, **editor},
+        },
+    )
+    return settings.model_copy(
+        update={
+            "desktop": settings.desktop.model_copy(
+                update={
+                    "connector_policy": settings.desktop.connector_policy.model_copy(
+                        update={"local_database_dir": databases}
+                    )
+                }
+            )
+        }
+    )
+
+
+async def open_tables(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> AsyncIterator[Tables]:
+    """One application."""
+    async with open_api(table_settings(directory, database_dsn, users_url, **editor)) as api:
+        yield Tables(api, directory / "files")
+
+
+async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> httpx.Response:
+    """The answer of create_table, for CONTENT unless another file is named."""
+    given: dict[str, Any] = {
+        "import_type": "local",
+        "file_type": "csv",
+        "has_header": "true",
+        "connector": connector,
+        "table": table,
+        **fields,
+    }
+    if "file_path" not in given:
+        given["file_path"] = await uploaded(caller, CONTENT)
+    if isinstance(given.get("columns"), list):
+        given["columns"] = json.dumps(given["columns"])
+    return await caller.post("importer/create_table", **given)
+
+
+async def started(caller: Caller, connector: str, table: str, **fields: Any) -> str:
+    """The operation of an import that was taken."""
+    answer = await ask(caller, connector, table, **fields)
+    assert answer.status_code == 202, answer.text
+    return answer.json()["history_uuid"]
+
+
+async def imported(caller: Caller, connector: str, table: str, **fields: Any) -> Mapping[str, Any]:
+    """The row of the result of an import that succeeds, by column, with `operation` and `log`."""
+    operation = await started(caller, connector, table, **fields)
+    end = await caller.ended(operation)
+    assert (end["status"], end["query_status"]["state"]) == (0, "available"), end
+    page = await caller.page(operation)
+    names = [column["name"] for column in page["meta"]]
+    assert len(page["data"]) == 1
+    return {
+        **dict(zip(names, page["data"][0], strict=True)),
+        "operation": operation,
+        "log": await log_of(caller, operation),
+    }
+
+
+async def failed(caller: Caller, connector: str, table: str, **fields: Any) -> tuple[str, str, str]:
+    """`code`, message and log of an import that fails."""
+    operation = await started(caller, connector, table, **fields)
+    end = await caller.ended(operation)
+    assert end["query_status"]["state"] == "failed", end
+    return end["code"], end["message"], await log_of(caller, operation)
+
+
+async def log_of(caller: Caller, operation: str) -> str:
+    """All log lines."""
+    return (await caller.on(operation, "get_logs"))["logs"]
+
+
+def quoted(name: str) -> str:
+    """A name in a statement of these databases."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+async def rows(caller: Caller, connector: str, table: str, columns: str = "*", order: str = "1") -> list[list[Any]]:
+    """What is in a table."""
+    sql = f"SELECT {columns} FROM {quoted(table)} ORDER BY {order}"
+    return (await caller.result(connector, sql))["data"]
+
+
+async def tables_like(caller: Caller, connector: str, part: str) -> list[str]:
+    """The names of tables and views that hold `part`, staging tables too."""
+    sql = (
+        "SELECT name FROM sqlite_master"
+        if connector == "sqlite"
+        else "SELECT table_name FROM information_schema.tables"
+    )
+    found = (await caller.result(connector, sql, rows=5000))["data"]
+    return sorted(row[0] for row in found if part in row[0])

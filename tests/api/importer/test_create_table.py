@@ -1,0 +1,334 @@
+"""Tables made of files (Contract importer 13; checklist 52 to 60)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+from tests.api.driving import Caller
+from tests.api.importer.conftest import refusal, uploaded
+from tests.api.importer.tables import (
+    CONTENT,
+    Tables,
+    ask,
+    failed,
+    imported,
+    open_tables,
+    rows,
+    started,
+    tables_like,
+)
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+async def tables(
+    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+) -> AsyncIterator[Tables]:
+    """One application for all tests of a process."""
+    async for opened in open_tables(tmp_path_factory.mktemp("tables"), shared_database_dsn, users_url):
+        yield opened
+
+
+@pytest.fixture
+async def ana(tables: Tables) -> Caller:
+    return await tables.api.user("ana")
+
+
+@pytest.fixture(params=["duckdb", "sqlite", "postgresql"])
+def connector(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def table() -> str:
+    """A name that no other test uses."""
+    return f"t{next(_numbers)}_import"
+
+
+@pytest.mark.importer(52)
+class TestAnswer:
+    async def test_an_import_is_an_operation_whose_result_has_four_counts(
+        self, ana: Caller, connector: str, table: str
+    ):
+        answer = await ask(ana, connector, table, file_path=(path := await uploaded(ana, CONTENT)))
+        body = answer.json()
+        assert answer.status_code == 202
+        assert set(body) == {"status", "history_uuid", "history_id", "path", "table"}
+        assert (body["status"], body["path"], body["table"]) == (0, path, table)
+        end = await ana.ended(body["history_uuid"])
+        assert (end["status"], end["query_status"]["status"]) == (0, "available")
+        page = await ana.page(body["history_uuid"])
+        assert [column["name"] for column in page["meta"]] == ["rows_read", "rows_loaded", "rows_bad", "table"]
+        assert page["data"] == [[3, 3, 0, table]]
+
+    async def test_columns_are_typed_as_in_the_preview(self, ana: Caller, connector: str, table: str):
+        await imported(ana, connector, table)
+        found = await rows(ana, connector, table)
+        assert [row[:2] for row in found] == [[1, "anna"], [2, None], [3, "carl"]]
+        assert [row[2] for row in found] == [1.5, 2.25, None]
+        assert [str(row[3])[:10] if row[3] else None for row in found] == ["2025-01-15", None, "2025-01-17"]
+
+    async def test_the_alias_does_the_same_and_json_is_read_too(self, ana: Caller, table: str):
+        fields = {"file_path": await uploaded(ana, CONTENT), "import_type": "local", "file_type": "csv"}
+        for call, name in (("importer/submit", table), ("importer/create_table/", f"{table}_2")):
+            more = {"has_header": True, "connector": "duckdb", "table": name, "columns": [{"source": 1}]}
+            answer = await ana.post_json(call, **fields, **more)
+            assert answer.status_code == 202, answer.text
+            await ana.ended(answer.json()["history_uuid"])
+            assert await rows(ana, "duckdb", name) == [[1], [2], [3]]
+
+    async def test_the_history_shows_a_readable_statement(self, ana: Caller, table: str):
+        path = await uploaded(ana, CONTENT, "my\nsales; DROP TABLE x.csv")
+        await imported(ana, "duckdb", table, file_path=path)
+        entry = (await ana.history(doc_type="duckdb"))["history"][0]["data"]["statement"]
+        assert entry.startswith("-- Import of ")
+        assert f'CREATE TABLE "{table}" (\n  "id" INTEGER,' in entry
+
+    async def test_a_database_is_named_with_the_table(self, ana: Caller, table: str):
+        done = await imported(ana, "duckdb", table, database="main")
+        assert done["table"] == f"main.{table}"
+        assert len(await rows(ana, "duckdb", table)) == 3
+
+    async def test_the_same_upload_can_be_imported_again(self, ana: Caller, table: str):
+        path = await uploaded(ana, CONTENT)
+        for name in (table, f"{table}_again"):
+            assert (await imported(ana, "sqlite", name, file_path=path))["rows_loaded"] == 3
+
+    async def test_a_repeated_key_gives_the_same_operation(self, ana: Caller, table: str):
+        fields = {
+            "file_path": await uploaded(ana, CONTENT), "import_type": "local", "file_type": "csv",
+            "has_header": "1", "connector": "duckdb", "table": table,
+        }  # fmt: skip
+        headers = {"Idempotency-Key": f"key-{table}"}
+        first = await ana.send("POST", "importer/create_table", data=fields, headers=headers)
+        await ana.ended(first.json()["history_uuid"])
+        again = await ana.send("POST", "importer/create_table", data=fields, headers=headers)
+        assert again.json() == first.json()
+        assert again.headers["idempotency-replayed"] == "true"
+        other = await ana.send("POST", "importer/create_table", data={**fields, "table": "x"}, headers=headers)
+        assert refusal(other)[0] == 400
+
+    async def test_metadata_show_the_new_table_at_once(self, ana: Caller, table: str):
+        async def known() -> set[str]:
+            body = await ana.told("editor/autocomplete/main", snippet='{"type": "duckdb"}')
+            return {one["name"] for one in body["tables_meta"]}
+
+        assert table not in await known()
+        await imported(ana, "duckdb", table)
+        assert table in await known()
+
+
+@pytest.mark.importer(53)
+class TestColumns:
+    async def test_columns_are_renamed_retyped_dropped_and_reordered(self, ana: Caller, connector: str, table: str):
+        texts = {"duckdb": "VARCHAR", "sqlite": "TEXT", "postgresql": "TEXT"}
+        await imported(
+            ana, connector, table,
+            columns=[{"source": "name", "name": "who"}, {"source": 1, "name": "number", "type": texts[connector]}],
+        )  # fmt: skip
+        assert await rows(ana, connector, table, '"who", "number"', '"number"') == [
+            ["anna", "1"], [None, "2"], ["carl", "3"],
+        ]  # fmt: skip
+
+    async def test_names_are_data(self, ana: Caller, connector: str, table: str):
+        names = ['say "hi"', "two words", "naïve ☃", "sel`ect", "a'b", "semi;colon--"]
+        content = b"a,b,c,d,e,f\n1,2,3,4,5,6\n"
+        odd = f'{table} "of" b;x'
+        columns = [{"source": at, "name": name} for at, name in enumerate(names, 1)]
+        await imported(ana, connector, odd, columns=columns, file_path=await uploaded(ana, content))
+        page = await ana.result(connector, f'SELECT * FROM "{odd.replace(chr(34), chr(34) * 2)}"')
+        assert [column["name"] for column in page["meta"]] == names
+        assert page["data"] == [[1, 2, 3, 4, 5, 6]]
+
+    async def test_decimals_keep_every_digit(self, ana: Caller, table: str):
+        content = b"n\n12345678901234567890.5\n-0.25\n"
+        column = {"source": 1, "type": "NUMERIC", "precision": 38, "scale": 2}
+        await imported(ana, "postgresql", table, columns=[column], file_path=await uploaded(ana, content))
+        assert await rows(ana, "postgresql", table, '"n"::text') == [["-0.25"], ["12345678901234567890.50"]]
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            '[{"source": 9}]', '[{"source": "nobody"}]', '[{"source": 0}]', '[{"name": "x"}]', "[]", "{}", "[1]",
+            '[{"source": 1, "name": " "}]', '[{"source": 1, "name": "x"}, {"source": 2, "name": "X"}]',
+            '[{"source": 1, "type": "BLOB"}]', '[{"source": 1, "type": "GEOMETRY"}]', '[{"source": 1, "type": 5}]',
+            '[{"source": 1, "type": "DECIMAL"}]', '[{"source": 1, "type": "DECIMAL", "precision": 39, "scale": 0}]',
+            '[{"source": 1, "type": "DECIMAL", "precision": 5, "scale": 6}]',
+            '[{"source": 1, "nullable": "maybe"}]',
+        ],
+    )  # fmt: skip
+    async def test_columns_that_cannot_be_made_are_refused(self, ana: Caller, table: str, columns: str):
+        assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_columns")
+
+    @pytest.mark.parametrize("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
+    async def test_columns_that_are_no_json_are_refused(self, ana: Caller, table: str, columns: str):
+        assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_json")
+
+    async def test_offsets_become_utc_and_null_words_null(self, ana: Caller, connector: str, table: str):
+        content = b't,s,e\n2025-01-15T12:00:00+02:00,\\N,""\n2025-01-15 10:30,null,"x"\n'
+        await imported(ana, connector, table, file_path=await uploaded(ana, content))
+        found = await rows(ana, connector, table)
+        assert [str(row[0]).replace("T", " ")[:19] for row in found] == ["2025-01-15 10:00:00", "2025-01-15 10:30:00"]
+        assert [row[1:] for row in found] == [[None, ""], [None, "x"]]
+
+
+@pytest.mark.importer(54)
+class TestBadRows:
+    content = b"id,n\n1,10\n2,oops\n3,30\n4,40,50\n5\n"
+    columns = ({"source": 1}, {"source": 2, "type": "INTEGER"})
+
+    async def test_more_bad_rows_than_allowed_create_nothing(self, ana: Caller, connector: str, table: str):
+        path = await uploaded(ana, self.content)
+        for allowed in ("0", "1"):
+            code, message, log = await failed(
+                ana, connector, table, file_path=path, columns=list(self.columns), max_bad_rows=allowed
+            )
+            assert code == "rejected"
+            assert message.startswith(f"2 of 5 rows are bad, {allowed} may be: ")
+            assert 'record 3, column "n": "oops" is not an integer' in log
+            assert "record 5: the row has more fields" in log
+        assert await tables_like(ana, connector, table) == []
+        assert await tables_like(ana, connector, "_qs_import_") == []
+
+    @pytest.mark.parametrize("allowed", ["2", "-1"])
+    async def test_allowed_bad_rows_are_left_out_and_reported(
+        self, ana: Caller, connector: str, table: str, allowed: str
+    ):
+        path = await uploaded(ana, self.content)
+        done = await imported(ana, connector, table, file_path=path, columns=list(self.columns), max_bad_rows=allowed)
+        assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (5, 3, 2)
+        assert '"oops" is not an integer' in done["log"]
+        assert await rows(ana, connector, table) == [[1, 10], [3, 30], [5, None]]
+
+    async def test_a_null_is_bad_where_none_may_be(self, ana: Caller, table: str):
+        columns = [{"source": 1, "nullable": False}, {"source": "name", "nullable": False}]
+        code, _, log = await failed(ana, "duckdb", table, columns=columns)
+        assert code == "rejected"
+        assert 'record 3, column "name": the value is missing' in log
+
+    async def test_the_log_lists_a_hundred_bad_rows(self, ana: Caller, table: str):
+        content = b"n\n" + b"1\n" * 10 + b"".join(b"x%d\n" % n for n in range(130))
+        done = await imported(
+            ana, "duckdb", table, file_path=await uploaded(ana, content),
+            columns=[{"source": 1, "type": "INTEGER"}], max_bad_rows="200",
+        )  # fmt: skip
+        assert done["rows_bad"] == 130
+        assert done["log"].count("Bad row: ") == 100
+        assert "30 more bad rows" in done["log"]
+
+
+@pytest.mark.importer(55)
+class TestExistingTable:
+    async def test_an_existing_table_is_refused_before_the_answer(self, ana: Caller, connector: str, table: str):
+        await imported(ana, connector, table)
+        assert refusal(await ask(ana, connector, table)) == (400, "table_exists")
+        assert len(await rows(ana, connector, table)) == 3
+
+    async def test_append_adds_and_creates_what_is_not_there(self, ana: Caller, connector: str, table: str):
+        for expected in (3, 6):
+            done = await imported(ana, connector, table, if_exists="append")
+            assert (done["rows_loaded"], len(await rows(ana, connector, table))) == (3, expected)
+
+    async def test_a_failing_append_leaves_the_old_rows(self, ana: Caller, connector: str, table: str):
+        await imported(ana, connector, table)
+        path = await uploaded(ana, b"id,other\n9,9\n")
+        operation = await started(ana, connector, table, if_exists="append", file_path=path)
+        end = await ana.ended(operation)
+        assert end["query_status"]["state"] == "failed"
+        assert [row[0] for row in await rows(ana, connector, table)] == [1, 2, 3]
+        assert await tables_like(ana, connector, "_qs_import_") == []
+
+
+@pytest.mark.importer(57)
+class TestText:
+    async def test_sql_in_names_and_cells_is_never_executed(self, ana: Caller, connector: str, table: str):
+        await imported(ana, connector, victim := f"{table}_victim")
+        evil = f"x'); DROP TABLE {victim}; --"
+        content = f'{evil}\n"{evil}"\n'.encode()
+        await imported(ana, connector, evil, file_path=await uploaded(ana, content), file_type="tsv")
+        assert len(await rows(ana, connector, victim)) == 3
+        assert await rows(ana, connector, evil) == [[evil]]
+
+    @pytest.mark.importer(61)
+    async def test_formulas_are_stored_unchanged(self, ana: Caller, connector: str, table: str):
+        await imported(ana, connector, table, file_path=await uploaded(ana, b"a,b\n=1+1,@x\n"))
+        assert await rows(ana, connector, table) == [["=1+1", "@x"]]
+
+
+class TestRefusals:
+    @pytest.mark.importer(58)
+    @pytest.mark.security("T20")
+    @pytest.mark.parametrize("name", ["closed", "nobody", "hive", "postgresql-closed"])
+    async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
+        assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
+
+    async def test_a_dialect_without_imports_is_refused(self, ana: Caller, table: str):
+        assert refusal(await ask(ana, "odd", table)) == (400, "invalid_dialect")
+
+    @pytest.mark.parametrize("name", ["frozen", "login"])
+    async def test_a_connector_that_takes_no_tables_now_is_refused(self, ana: Caller, table: str, name: str):
+        assert refusal(await ask(ana, name, table)) == (400, "permission_denied")
+
+    @pytest.mark.importer(10)
+    @pytest.mark.security("T20")
+    async def test_the_upload_of_another_user_is_not_found(self, tables: Tables, ana: Caller, table: str):
+        bob = await tables.api.user("bob")
+        path = await uploaded(ana, CONTENT)
+        assert refusal(await ask(bob, "duckdb", table, file_path=path)) == (400, "file_not_found")
+
+    @pytest.mark.importer(16)
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({"connector": ""}, "missing_parameter"),
+            ({"table": ""}, "missing_parameter"),
+            ({"has_header": ""}, "missing_parameter"),
+            ({"file_path": ""}, "missing_parameter"),
+            ({"table": "x" * 129}, "invalid_parameter"),
+            ({"table": "a\0b"}, "invalid_parameter"),
+            ({"database": "x" * 129}, "invalid_parameter"),
+            ({"if_exists": "replace"}, "invalid_parameter"),
+            ({"max_bad_rows": "-2"}, "invalid_parameter"),
+            ({"max_bad_rows": "many"}, "invalid_parameter"),
+            ({"file_type": "excel"}, "sheet_required"),
+            ({"file_type": "excel", "sheet_name": "x"}, "format_mismatch"),
+            ({"file_type": "delimiter_format"}, "separator_required"),
+            ({"encoding": "klingon"}, "invalid_parameter"),
+            ({"file_path": "/etc/passwd"}, "file_not_found"),
+        ],
+    )
+    async def test_wrong_parameters_are_told_before_the_answer(
+        self, ana: Caller, table: str, fields: dict[str, str], code: str
+    ):
+        path = await uploaded(ana, CONTENT)
+        given = {"connector": "duckdb", "table": table, "file_path": path, **fields}
+        assert refusal(await ask(ana, given.pop("connector"), given.pop("table"), **given)) == (400, code)
+
+
+@pytest.mark.importer(59)
+class TestSources:
+    async def test_remote_and_local_files_give_the_same_table(
+        self, tables: Tables, ana: Caller, connector: str, table: str
+    ):
+        content = CONTENT + b'4,"d ""q"", x",4,2025-02-01\n'
+        await imported(ana, connector, table, file_path=await uploaded(ana, content))
+        path = tables.shared_file(f"{table}.csv", content)
+        await imported(ana, connector, f"{table}_remote", file_path=path, import_type="remote")
+        assert await rows(ana, connector, table) == await rows(ana, connector, f"{table}_remote")
+        assert (tables.root / "shared" / f"{table}.csv").read_bytes() == content
+
+    async def test_encodings_and_separators_are_those_of_the_preview(self, ana: Caller, table: str):
+        content = "näme||wert\r\nä||1\r\nö||2\r\n".encode("utf-16")
+        done = await imported(
+            ana, "duckdb", table, file_path=await uploaded(ana, content),
+            file_type="delimiter_format", field_separator="||", record_separator="\\r\\n",
+        )  # fmt: skip
+        assert done["rows_loaded"] == 2
+        assert await rows(ana, "duckdb", table, order="2") == [["ä", 1], ["ö", 2]]
+
+    async def test_many_imports_at_once(self, ana: Caller, table: str):
+        names = [f"{table}_{n}" for n in range(4)]
+        done = await asyncio.gather(*(imported(ana, "postgresql", name) for name in names))
+        assert [one["table"] for one in done] == names
