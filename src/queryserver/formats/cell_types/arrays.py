@@ -11,6 +11,7 @@ import pyarrow as pa
 from queryserver.domain.importing import CellKind, TypedText
 from queryserver.formats.cell_types.classes import (
     BLANKS,
+    FACTS_OF_FORM,
     MAX_DOUBLE_DIGITS,
     MAX_INTEGER_DIGITS,
     PATTERNS,
@@ -32,6 +33,8 @@ _NULL_TEXTS = pa.array(["", "\\N"])
 _INT32 = range(-(2**31), 2**31)
 _FIRST_DAY = -719_162
 """0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
+_MICROSECONDS_OF_A_DAY = 86_400_000_000
+_DIGITS = "0123456789"
 
 
 def facts_of_cells(cells: Sequence[str]) -> ColumnFacts:
@@ -56,7 +59,7 @@ def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
     tried: set[str] = set()
     while len(rest) > _FEW and not facts.is_text:
         form = form_of(rest[0].as_py()) or "text" if rest[0].as_py() else "missing"
-        if form in tried or form not in _MEASURES:
+        if form in tried or form not in _ANCHORED:
             break
         tried.add(form)
         rest = _measure(facts, form, rest)
@@ -82,91 +85,115 @@ def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringA
     """Count the cells of a form; the others are left."""
     if form == "missing":
         return cells.filter(kernels.invert(kernels.is_in(cells, value_set=_NULL_TEXTS)))
-    if form in _SURELY and _SURELY[form](cells):
-        _MEASURES[form](facts, cells)
+    count_all = _COUNTED_AT_ONCE.get(form)
+    if count_all is not None and count_all(facts, cells):
         return cells[:0]
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
-    count = fits.true_count
-    if not count:
+    if not fits.true_count:
         return cells
-    _MEASURES[form](facts, cells if count == len(cells) else cells.filter(fits))
-    return cells[:0] if count == len(cells) else cells.filter(kernels.invert(fits))
+    fitting = cells.filter(fits)
+    if count_all is None or not count_all(facts, fitting):
+        facts.add_facts(FACTS_OF_FORM[form])
+    return cells.filter(kernels.invert(fits))
 
 
-_ANCHORED = {form: f"^(?:{pattern})$" for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})"}.items()}
+_ANCHORED = {
+    form: f"^(?:{pattern})$"
+    for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})"}.items()
+    if form != "null_word"
+}
 """Longer integers than of 19 digits are beyond 64 bits: they are left to be classified one by one."""
 
 
-def _are_all_integers(cells: pa.StringArray) -> bool:
-    """Whether all have the form of integers. In a third of the time of the pattern."""
+def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> bool:
     digits = kernels.ascii_ltrim(cells, characters="-")
     length = kernels.binary_length(digits)
-    return (
-        kernels.all(kernels.ascii_is_decimal(digits)).as_py()
-        and kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() <= 1
-        and not kernels.any(kernels.and_(kernels.starts_with(digits, "0"), kernels.greater(length, 1))).as_py()
-    )
-
-
-def _are_all_dates(cells: pa.StringArray) -> bool:
-    """Whether all are dates with `-`. In a third of the time of the pattern."""
-    try:
-        days = kernels.cast(cells, pa.date32())
-    except pa.ArrowInvalid:
+    if (
+        not kernels.all(kernels.ascii_is_decimal(digits)).as_py()
+        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
+        or kernels.any(kernels.and_(kernels.starts_with(digits, "0"), kernels.greater(length, 1))).as_py()
+    ):
         return False
-    return kernels.min(kernels.cast(days, pa.int32())).as_py() >= _FIRST_DAY
-
-
-_SURELY: Mapping[str, Callable[[pa.StringArray], bool]] = {"integer": _are_all_integers, "date": _are_all_dates}
-"""What proves that all cells have a form; that it does not proves nothing."""
-
-
-def _measure_integers(facts: ColumnFacts, cells: pa.StringArray) -> None:
     try:
         values = kernels.cast(cells, pa.int64())
-    except pa.ArrowInvalid:  # one of 19 digits is beyond 64 bits
+    except pa.ArrowInvalid:  # one is beyond 64 bits
         _add_one_by_one(facts, cells)
-        return
+        return True
     ends = kernels.min_max(values).as_py()
     for value in (ends["min"], ends["max"]):
-        digits = len(str(abs(value))) if value else 0
-        facts.add_facts(CellFacts(CellKind.INTEGER, digits, is_wide=value not in _INT32))
+        shown = len(str(abs(value))) if value else 0
+        facts.add_facts(CellFacts(CellKind.INTEGER, shown, is_wide=value not in _INT32))
+    return True
 
 
-def _measure_fractions(facts: ColumnFacts, cells: pa.StringArray) -> None:
-    """As `classes` does: what is left of the point without a lone 0, what is right of it, digits from the first on."""
-    stripped = kernels.ascii_ltrim(cells, characters="-0")
-    whole = kernels.find_substring(stripped, ".")
-    digits = kernels.subtract(kernels.binary_length(stripped), 1)
-    without_zeros = kernels.binary_length(kernels.ascii_ltrim(cells, characters="-0."))
-    significant = kernels.min_max(kernels.if_else(kernels.equal(whole, 0), without_zeros, digits)).as_py()
-    integer_digits: int = kernels.max(whole).as_py()
-    fraction_digits: int = kernels.max(kernels.subtract(digits, whole)).as_py()
-    if significant["max"] > MAX_INTEGER_DIGITS:
+def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Digits are trimmed away from both sides of the point, which must be all that is left."""
+    unsigned = kernels.ascii_ltrim(cells, characters="-")
+    fraction = kernels.ascii_ltrim(unsigned, characters=_DIGITS)
+    length = kernels.binary_length(unsigned)
+    if (
+        not kernels.all(kernels.equal(kernels.ascii_rtrim(fraction, characters=_DIGITS), ".")).as_py()
+        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
+        or kernels.min(length).as_py() < 2
+    ):
+        return False
+    stripped = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0"))
+    zeros = kernels.subtract(length, stripped)
+    behind = kernels.subtract(kernels.binary_length(fraction), 1)
+    before = kernels.subtract(kernels.subtract(stripped, behind), 1)
+    # A leading 0 must be the only digit before the point.
+    if kernels.max(zeros).as_py() > 1 or kernels.max(kernels.multiply(zeros, before)).as_py() > 0:
+        return False
+    significant = kernels.add(before, behind)
+    if kernels.max(significant).as_py() > MAX_DOUBLE_DIGITS:
+        # Zeros between the point and the first other digit do not count.
+        bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
+        significant = kernels.if_else(kernels.equal(before, 0), bare, significant)
+    ends = kernels.min_max(significant).as_py()
+    digits: tuple[int, int] = kernels.max(before).as_py(), kernels.max(behind).as_py()
+    if ends["max"] > MAX_INTEGER_DIGITS:
         facts.add_facts(CellFacts(CellKind.TEXT))
-    if significant["max"] > MAX_DOUBLE_DIGITS:
-        facts.add_facts(CellFacts(CellKind.DECIMAL, integer_digits, fraction_digits))
-    if significant["min"] <= MAX_DOUBLE_DIGITS:
-        facts.add_facts(CellFacts(CellKind.DOUBLE, integer_digits, fraction_digits))
+    if ends["max"] > MAX_DOUBLE_DIGITS:
+        facts.add_facts(CellFacts(CellKind.DECIMAL, *digits))
+    if ends["min"] <= MAX_DOUBLE_DIGITS:
+        facts.add_facts(CellFacts(CellKind.DOUBLE, *digits))
+    return True
 
 
-def _measure_as(kind: CellKind, *, has_exponent: bool = False) -> Callable[[ColumnFacts, pa.StringArray], None]:
-    cell = CellFacts(kind, has_exponent=has_exponent)
-
-    def measure(facts: ColumnFacts, _cells: pa.StringArray) -> None:
-        facts.add_facts(cell)
-
-    return measure
+def _count_dates(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Arrow reads `YYYY-MM-DD`, and no other form."""
+    return _count_read(facts, "date", cells, pa.date32(), pa.int32(), _FIRST_DAY)
 
 
-_MEASURES: Mapping[str, Callable[[ColumnFacts, pa.StringArray], None]] = {
-    "integer": _measure_integers,
-    "fraction": _measure_fractions,
-    "exponent": _measure_as(CellKind.DOUBLE, has_exponent=True),
-    "date": _measure_as(CellKind.DATE),
-    "timestamp": _measure_as(CellKind.TIMESTAMP),
-    "time": _measure_as(CellKind.TIME),
-    "boolean": _measure_as(CellKind.BOOLEAN),
-    "non_finite": _measure_as(CellKind.NON_FINITE),
-    "missing": _measure_as(CellKind.NULL),
+def _count_timestamps(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Of these lengths Arrow reads full seconds with a fraction, and full seconds with `Z`, and no other form."""
+    length = kernels.min_max(kernels.binary_length(cells)).as_py()
+    if length["min"] == length["max"] == len("2024-01-15T10:30:00Z"):
+        zoned = pa.timestamp("us", "UTC")
+        return _count_read(facts, "timestamp", cells, zoned, pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
+    if length["min"] < len("2024-01-15T10:30:00"):
+        return False
+    return _count_read(facts, "timestamp", cells, pa.timestamp("us"), pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
+
+
+def _count_read(
+    facts: ColumnFacts, form: str, cells: pa.StringArray, read: pa.DataType, number: pa.DataType, first: int
+) -> bool:
+    """Count cells if Arrow can read all of them as the type, none of them before the `first` value."""
+    try:
+        values = kernels.cast(cells, read)
+    except pa.ArrowInvalid:
+        return False
+    if kernels.min(kernels.cast(values, number)).as_py() < first:
+        return False
+    facts.add_facts(FACTS_OF_FORM[form])
+    return True
+
+
+_COUNTED_AT_ONCE: Mapping[str, Callable[[ColumnFacts, pa.StringArray], bool]] = {
+    "integer": _count_integers,
+    "fraction": _count_fractions,
+    "date": _count_dates,
+    "timestamp": _count_timestamps,
 }
+"""Count a column in a fraction of the time of the pattern. False: nothing is counted, and the pattern must tell."""

@@ -72,7 +72,7 @@ class CellFacts(NamedTuple):
 NULL = CellFacts(CellKind.NULL)
 TEXT = CellFacts(CellKind.TEXT)
 
-_CONSTANT: Mapping[str | None, CellFacts] = {
+FACTS_OF_FORM: Mapping[str | None, CellFacts] = {
     None: TEXT,
     "exponent": CellFacts(CellKind.DOUBLE, has_exponent=True),
     "date": CellFacts(CellKind.DATE),
@@ -83,6 +83,7 @@ _CONSTANT: Mapping[str | None, CellFacts] = {
     "missing": NULL,
     "null_word": NULL,
 }
+"""Of the forms that need no closer look; None is text."""
 _NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
 _OF_KIND: Mapping[CellKind, CellFacts] = {kind: CellFacts(kind) for kind in CellKind}
 
@@ -123,7 +124,7 @@ def facts_of_text(text: str, *, is_quoted: bool = False) -> CellFacts:
         return _integer(text)
     if form == "fraction":
         return _fraction(text)
-    return TEXT if is_quoted and form == "null_word" else _CONSTANT[form]
+    return TEXT if is_quoted and form == "null_word" else FACTS_OF_FORM[form]
 
 
 def form_of(text: str) -> str | None:
