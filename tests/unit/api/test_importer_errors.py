@@ -10,7 +10,13 @@ from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wron
 from queryserver.domain import errors
 from queryserver.domain.errors import QueryServerError
 
-REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": [], IMPORTER_STYLE: True})
+
+def request(fault_code: str = "internal_error") -> Request:
+    """A call of the importer."""
+    return Request({"type": "http", "method": "GET", "path": "/", "headers": [], IMPORTER_STYLE: fault_code})
+
+
+REQUEST = request()
 
 
 @pytest.mark.importer(2)
@@ -57,9 +63,10 @@ def test_every_error_has_a_status_that_the_importer_knows(error: QueryServerErro
 
 @pytest.mark.importer(2)
 def test_what_a_client_can_do_nothing_about_tells_nothing_of_itself() -> None:
-    told = {"error": "Internal error.", "code": "internal_error"}
-    for answer in (respond(REQUEST, errors.SchemaMismatch("secret")), internal_error(REQUEST)):
-        assert (answer.status_code, orjson.loads(answer.body)) == (500, told)
+    for code in ("internal_error", "detection_error"):
+        told = {"error": "Internal error.", "code": code}
+        for answer in (respond(request(code), errors.SchemaMismatch("secret")), internal_error(request(code))):
+            assert (answer.status_code, orjson.loads(answer.body)) == (500, told)
 
 
 def test_a_limit_says_when_to_come_back() -> None:

@@ -103,27 +103,29 @@ class ImportUploads:
         self._area = area
         self._limits = limits
 
-    def admit(self, body_bytes: int | None) -> None:
-        """Before a byte of the body is read. Raises ImportFileTooLarge."""
+    async def admit(self, user: User, body_bytes: int | None) -> int:
+        """How many bytes the caller may upload now, told before a byte of the body is read.
+
+        `body_bytes` is what the client announces, if it does. Raises ImportFileTooLarge, UploadQuotaExceeded.
+        """
         if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
             raise ImportFileTooLarge(self._limits.max_file_bytes)
-
-    async def room(self, user: User) -> int:
-        """How many bytes the caller may have besides. Raises UploadQuotaExceeded when there is no room at all."""
         used, most = await self._records.usage(user.id), self._limits.most
         if used.files >= most.files or used.size_bytes >= most.size_bytes:
             raise self._no_room()
         return most.size_bytes - used.size_bytes
 
-    async def receive(self, user: User, client_name: str, content: AsyncGenerator[bytes]) -> ReceivedUpload:
-        """Keep a file; of one that does not arrive nothing stays.
+    async def receive(
+        self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
+    ) -> ReceivedUpload:
+        """Keep a file; of one that does not arrive nothing stays. `room_bytes` is what `admit` told.
 
         Raises ExtensionNotAllowed, FileEmpty, ImportFileTooLarge, UploadQuotaExceeded, StorageError, and what
         `content` raises.
         """
         self._check_extension(client_name)
         reference = UploadReference.new(client_name)
-        async with aclosing(self._checked(content, await self.room(user))) as checked:
+        async with aclosing(self._checked(content, room_bytes)) as checked:
             entry = await self._area.write(reference.digest.hex(), checked, overwrite=False)
         new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
         try:

@@ -35,11 +35,11 @@ async def upload_file(call: ImporterCall) -> Response:
     content_type = multipart_type(call.request)
     if content_type is None:
         raise NotMultipart(f"An upload is {MULTIPART}.")
-    uploads.admit(announced_bytes(call.request))
     with call.services.streams.place(call.user):
-        await uploads.room(call.user)
+        room_bytes = await uploads.admit(call.user, announced_bytes(call.request))
         stream = MultipartStream(pieces(call.request), content_type)
-        received = await uploads.receive(call.user, await _file_name(stream), stream.content())
+        name = await _file_name(stream)
+        received = await uploads.receive(call.user, name, stream.content(), room_bytes=room_bytes)
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""
