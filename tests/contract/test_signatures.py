@@ -22,6 +22,7 @@ from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
+from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadArea
 from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import (
@@ -38,6 +39,7 @@ from queryserver.interfaces.storage import (
 )
 from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
 from queryserver.interfaces.storage_uploads import PartUploads, UnfinishedWrites
+from queryserver.interfaces.workbooks import WorkbookReader
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -81,6 +83,8 @@ ADAPTERS = (
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(LoadingEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(TableLoader, "queryserver.engines.postgresql.loading", "PostgresqlLoader"),
+    Adapter(LoadingEngine, "queryserver.engines.mysql.engine", "MysqlEngine"),
+    Adapter(TableLoader, "queryserver.engines.mysql.loading", "MysqlLoader"),
     Adapter(LoadingEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
     Adapter(LoadingEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(TableLoader, "queryserver.engines.threaded_loading", "ThreadedLoader"),
@@ -105,6 +109,9 @@ ADAPTERS = (
     Adapter(TransferRecords, "queryserver.db.storage_transfers", "StorageTransfers"),
     Adapter(UnfinishedWrites, "queryserver.db.storage_uploads", "DatabaseUnfinishedWrites"),
     Adapter(PartUploads, "queryserver.db.storage_uploads", "DatabasePartUploads"),
+    Adapter(ImportUploadRecords, "queryserver.db.import_uploads", "DatabaseImportUploads"),
+    Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
+    Adapter(UploadArea, "queryserver.storages.local.upload_area", "LocalUploadArea"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(RenamingStorage, "queryserver.storages.local.storage", "LocalStorage"),
     Adapter(SummarizedStorage, "queryserver.storages.local.storage", "LocalStorage"),
@@ -133,6 +140,7 @@ ADAPTERS = (
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
+    Adapter(WorkbookReader, "queryserver.workbooks.reader", "ProcessWorkbooks"),
 )
 
 # Test classes that inherit the engine contract, by file.
@@ -168,6 +176,7 @@ CATALOG_TESTS = {
 # Test classes that inherit the contract of loaders, by file.
 LOADING_TESTS = {
     "test_fake_loading.py": ("TestFakeLoading",),
+    "test_mysql_loading.py": ("TestMariadbLoading",),
     "test_duckdb_loading.py": ("TestDuckdbLoading",),
     "test_sqlite_loading.py": ("TestSqliteLoading",),
     "test_postgresql_loading.py": ("TestPostgresqlLoading", "TestPostgresql15Loading"),
