@@ -41,8 +41,8 @@ async def guess_metadata(call: ImporterCall) -> Response:
             type=found.type,
             field_separator=found.delimiters.field,
             quote_char=found.delimiters.quote or '"',
-            record_separator=found.delimiters.record,
+            record_separator=found.record_separator,
             encoding=found.encoding,
-            confidence=round(found.confidence, 2),
+            confidence=found.confidence,
         )
     )

@@ -1,0 +1,62 @@
+"""The calls that look at files, with the parameters that most tests give."""
+
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from tests.api.driving import Caller
+from tests.api.importer.conftest import uploaded
+
+FILE = "importer/file"
+
+
+async def guess(caller: Caller, file_path: str, **query: Any) -> httpx.Response:
+    """guess_metadata of an upload, or of a remote file with `import_type`."""
+    return await caller.get(f"{FILE}/guess_metadata/", **{"file_path": file_path, "import_type": "local", **query})
+
+
+async def header(caller: Caller, file_path: str, file_type: str = "csv", **query: Any) -> httpx.Response:
+    """guess_header."""
+    asked = {"file_path": file_path, "file_type": file_type, "import_type": "local", **query}
+    return await caller.get(f"{FILE}/guess_header/", **asked)
+
+
+async def preview(caller: Caller, file_path: str, file_type: str = "csv", **query: Any) -> httpx.Response:
+    """preview for Hive, of a file with a header."""
+    asked = {
+        "file_path": file_path,
+        "file_type": file_type,
+        "import_type": "local",
+        "sql_dialect": "hive",
+        "has_header": "true",
+        **query,
+    }
+    return await caller.get(f"{FILE}/preview/", **{name: value for name, value in asked.items() if value is not None})
+
+
+async def shown(caller: Caller, content: bytes | str, file_type: str = "csv", **query: Any) -> dict[str, Any]:
+    """The preview of a new upload."""
+    reference = await uploaded(caller, content.encode() if isinstance(content, str) else content)
+    answer = await preview(caller, reference, file_type, **query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def asked_raw(caller: Caller, call: str, **query: str) -> httpx.Response:
+    """A call whose parameters are percent-encoded to the last character."""
+    words = "&".join(f"{name}={''.join(map(_encoded, value))}" for name, value in query.items())
+    return await caller.send("GET", f"{FILE}/{call}?{words}")
+
+
+def _encoded(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode()) if not character.isalnum() else quote(character)
+
+
+def names(body: dict[str, Any]) -> list[str]:
+    """The names of the columns of a preview."""
+    return [column["name"] for column in body["columns"]]
+
+
+def types(body: dict[str, Any]) -> list[str]:
+    """Their types."""
+    return [column["type"] for column in body["columns"]]
