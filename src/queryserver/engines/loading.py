@@ -57,53 +57,50 @@ def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Ca
 class Staging:
     """A staging table. `is_gone` is set once it has another name, or went with its transaction."""
 
-    def __init__(self, table: TableName, ledger: LoadLedger) -> None:
+    def __init__(self, table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
         self.is_gone = False
-        self.is_settled = False
+        self.is_cleared = False
         self._table = table
         self._ledger = ledger
+        self._drop = drop
 
-    async def publish(self, last_step: Awaitable[None]) -> None:
-        """Take the step that makes the rows visible and the staging table vanish, and tell the ledger.
+    async def publish(self, last_step: Awaitable[None], *, takes_it: bool = True) -> None:
+        """Take the step that makes the rows visible, which `takes_it` away with it, or leaves it to be dropped.
 
-        It is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
+        This is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
         """
-        await to_the_end(self._publish(last_step))
+        await to_the_end(self._publish(last_step, takes_it=takes_it))
 
-    async def settle(self) -> None:
-        """Tell the ledger that the table is gone."""
+    async def clear(self) -> None:
+        """Drop the table and tell the ledger. One that cannot be dropped now stays in the ledger."""
+        self.is_cleared = True
+        if not self.is_gone:
+            try:
+                async with asyncio.timeout(_CLEAR_S):
+                    await self._drop()
+            except (EngineError, TimeoutError):
+                return
         await self._ledger.settled(self._table)
-        self.is_settled = True
 
-    async def _publish(self, last_step: Awaitable[None]) -> None:
+    async def _publish(self, last_step: Awaitable[None], *, takes_it: bool) -> None:
         await last_step
-        self.is_gone = True
-        await self.settle()
+        self.is_gone = takes_it
+        await self.clear()
 
 
 @asynccontextmanager
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
     """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
 
-    The ledger is told before and after. A table that cannot be dropped now stays in the ledger.
+    The ledger is told before and after.
     """
     await ledger.made(table)
-    staging = Staging(table, ledger)
+    staging = Staging(table, ledger, drop)
     try:
         yield staging
     finally:
-        if not staging.is_settled:
-            await asyncio.shield(_clear(staging, drop))
-
-
-async def _clear(staging: Staging, drop: Callable[[], Awaitable[None]]) -> None:
-    if not staging.is_gone:
-        try:
-            async with asyncio.timeout(_CLEAR_S):
-                await drop()
-        except (EngineError, TimeoutError):
-            return
-    await staging.settle()
+        if not staging.is_cleared:
+            await asyncio.shield(staging.clear())
 
 
 async def to_the_end(work: Coroutine[Any, Any, Answered]) -> Answered:

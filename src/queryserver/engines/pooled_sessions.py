@@ -13,7 +13,7 @@ from queryserver.engines.streamed_operation import StatementSource
 from queryserver.engines.streamed_session import StreamedSession
 
 _CONVERTER_THREADS = 2
-_CALL_S = 5.0
+CALL_S = 5.0
 _INTERRUPT_S = 5.0
 _PREPARE_S = 30.0
 
@@ -66,10 +66,12 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             await self._limited(prepare(connection), _PREPARE_S)
             yield connection, self._executor
 
-    async def call(self, login: LoginT, work: Callable[[ConnectionT], Awaitable[None]]) -> None:
+    async def call(
+        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[None]], *, within_s: float = CALL_S
+    ) -> None:
         """A few words on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
-            await self._limited(work(connection), _CALL_S)
+            await self._limited(work(connection), within_s)
 
     async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[None]]) -> None:
         """Send the stop signal from a second connection. A failure is for another try."""

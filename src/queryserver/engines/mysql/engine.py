@@ -11,6 +11,7 @@ from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.mysql.address import Login, MysqlAddress
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
 from queryserver.engines.mysql.errors import connect_errors
+from queryserver.engines.mysql.loading import DROP_S, LoaderSurroundings, MysqlLoader
 from queryserver.engines.mysql.quoting import literal, quoted
 from queryserver.engines.mysql.statement import MysqlStatement
 from queryserver.engines.mysql.wire import Connection
@@ -18,6 +19,7 @@ from queryserver.engines.pooled_sessions import PooledSessions
 from queryserver.engines.streamed_session import StreamedSession
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+from queryserver.interfaces.loading import TableLoader
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -57,6 +59,16 @@ class MysqlEngine:
         """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield MysqlCatalog(session, mariadb=await is_mariadb(session))
+
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+        """See LoadingEngine."""
+        login = self._address.login(options)
+        around = LoaderSurroundings(
+            partial(self._interrupt, login), partial(self._sessions.call, login, within_s=DROP_S)
+        )
+        async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
+            yield MysqlLoader(connection, executor, around, read_only=self._read_only)
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""

@@ -1,0 +1,187 @@
+"""Tables of MySQL from Arrow batches: INSERT statements of many rows into a staging table, which is then renamed.
+
+Definitions commit by themselves there, so the staging table is seen by others until it is renamed or dropped.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.engines.loading import (
+    Staging,
+    column_definitions,
+    read_ahead,
+    refuse_changes,
+    refuse_target,
+    rows_failures,
+    staged,
+)
+from queryserver.engines.mysql.errors import statement_errors
+from queryserver.engines.mysql.loading_rows import RowWriter
+from queryserver.engines.mysql.quoting import literal, quoted
+from queryserver.engines.mysql.wire import Connection
+from queryserver.interfaces.loading import LoadLedger, TableLoad, TableName
+
+DROP_S = 25.0
+_LAST_STEP_S = 60.0
+_STRICT = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+_LAST_CHARACTER_OF_NAMES = "\uffff"
+
+
+class _Elsewhere(Protocol):
+    def __call__(self, work: Callable[[Connection], Awaitable[None]]) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSurroundings:
+    """What a load needs beside its own connection: the stop signal to a server thread, and another connection."""
+
+    interrupt: Callable[[int], Awaitable[None]]
+    elsewhere: _Elsewhere
+
+
+class MysqlLoader:
+    """See TableLoader. After a cancel its connection is closed; only `drop` works then."""
+
+    def __init__(
+        self, connection: Connection, executor: Executor, around: LoaderSurroundings, *, read_only: bool
+    ) -> None:
+        self._connection = connection
+        self._executor = executor
+        self._around = around
+        self._read_only = read_only
+
+    async def exists(self, table: TableName) -> bool:
+        """See the Protocol."""
+        with statement_errors(started=False):
+            async with self._stopping():
+                found = await self._ask(
+                    "SELECT table_name, @@lower_case_table_names FROM information_schema.tables"
+                    f" WHERE table_schema = {_database(table)} AND table_name = {literal(table.name)}"
+                )
+        # The server compares without regard to case and accents there, whatever it does with names of tables.
+        return any(_is_same(name, table.name, has_case=cases == b"0") for name, cases in found)
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """See the Protocol."""
+        refuse_changes(read_only=self._read_only)
+        _refuse_names(load)
+        refuse_target(load, exists=await self.exists(load.target))
+        if load.append:
+            await self._refuse_partial_changes(load.target)
+        with rows_failures():
+            async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+                return await self._load(load, batches, staging)
+
+    async def drop(self, table: TableName) -> None:
+        """See the Protocol."""
+        refuse_changes(read_only=self._read_only)
+        sql = f"DROP TABLE IF EXISTS {_place(table)}"
+        if self._connection.is_closed():
+            await self._around.elsewhere(lambda connection: connection.run(sql))
+            return
+        with statement_errors(started=True):
+            async with self._stopping(), asyncio.timeout(DROP_S):
+                await self._connection.run(sql)
+
+    async def _load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: Staging) -> int:
+        source = _place(load.staging)
+        with statement_errors(started=True):
+            async with self._stopping():
+                await self._connection.run(_STRICT)
+                await self._connection.run(_create(load, source))
+                rows = await self._insert(source, batches)
+                if load.append:
+                    await self._connection.run("START TRANSACTION")
+                    await self._connection.run(_append(load, source))
+            if load.append:
+                await staging.publish(self._last_step("COMMIT"), takes_it=False)
+            else:
+                renaming = f"RENAME TABLE {source} TO {_place(load.target)}"
+                await staging.publish(self._last_step(renaming))
+        return rows
+
+    async def _insert(self, source: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
+        ((largest,),) = await self._ask("SELECT @@max_allowed_packet")
+        writer, rows = RowWriter(self._connection.escape, int(largest or 0)), 0
+        async with read_ahead(batches, writer.write, self._executor) as written:
+            async for lists in written:
+                for values in lists:
+                    await self._connection.run(f"INSERT INTO {source} VALUES {values}")
+                    rows += self._connection.affected_rows()
+        return rows
+
+    async def _last_step(self, sql: str) -> None:
+        async with asyncio.timeout(_LAST_STEP_S):
+            await self._connection.run(sql)
+
+    async def _refuse_partial_changes(self, table: TableName) -> None:
+        """Raises StatementRejected where the table keeps the first rows of an INSERT that fails at a later one."""
+        with statement_errors(started=False):
+            async with self._stopping():
+                found = await self._ask(
+                    "SELECT e.transactions FROM information_schema.tables AS t"
+                    " JOIN information_schema.engines AS e ON e.engine = t.engine"
+                    f" WHERE t.table_schema = {_database(table)} AND t.table_name = {literal(table.name)}"
+                )
+        if (b"NO",) in found:
+            raise StatementRejected(
+                f'Table "{table.name}" is of a storage engine without transactions: rows cannot be added all or none.'
+            )
+
+    async def _ask(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        await self._connection.start(sql)
+        found = await self._connection.rows(1000)
+        await self._connection.drain()
+        return found
+
+    @asynccontextmanager
+    async def _stopping(self) -> AsyncGenerator[None]:
+        """Around statements: a cancel stops the one under way at the server, and ends the connection."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stop())
+            raise
+
+    async def _stop(self) -> None:
+        if not self._connection.is_closed():
+            await self._around.interrupt(self._connection.thread_id())
+        await self._connection.shut()
+
+
+def _create(load: TableLoad, source: str) -> str:
+    """Whatever the database's own characters are, the table takes all."""
+    return f"CREATE TABLE {source} ({column_definitions(load.columns, quoted)}) DEFAULT CHARACTER SET utf8mb4"
+
+
+def _append(load: TableLoad, source: str) -> str:
+    names = ", ".join(quoted(column.name) for column in load.columns)
+    return f"INSERT INTO {_place(load.target)} ({names}) SELECT {names} FROM {source}"
+
+
+def _place(table: TableName) -> str:
+    return quoted(table.database, table.name) if table.database else quoted(table.name)
+
+
+def _database(table: TableName) -> str:
+    return literal(table.database) if table.database else "DATABASE()"
+
+
+def _is_same(found: bytes | None, name: str, *, has_case: bool) -> bool:
+    text = (found or b"").decode()
+    return text == name if has_case else text.casefold() == name.casefold()
+
+
+def _refuse_names(load: TableLoad) -> None:
+    """The server would put `?` in the place of characters that its names cannot have."""
+    for name in (load.target.name, *(column.name for column in load.columns)):
+        if max(name) > _LAST_CHARACTER_OF_NAMES:
+            raise StatementRejected(f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.')

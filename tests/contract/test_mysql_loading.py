@@ -1,0 +1,93 @@
+"""Tables in MariaDB keep the rules of loaders."""
+
+from collections.abc import AsyncGenerator
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+from tests.contract.loading_basis import numbered
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import INF, NAMES, NAN, TEXTS, LoadingFacts
+from tests.contract.mariadb_basis import MariadbBasis
+from tests.contract.test_mysql_engine import engine_on
+from tests.engines.servers import ServerAddress
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.importing import BaseType
+from queryserver.engines.mysql.loading_rows import RowWriter
+from queryserver.engines.mysql.quoting import quoted
+from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.loading import TableLoader, TableName
+
+FACTS = LoadingFacts(
+    dialect="mysql",
+    quoted=quoted,
+    create_n_sql="CREATE TABLE {t} (n BIGINT)",
+    database="other database",
+    database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),
+    values={
+        # The server shows six digits of a FLOAT, and takes -0 for 0.
+        BaseType.FLOAT32: (0.0, 1.5, -0.25, 1234.5),
+        BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, 2.2250738585072014e-308, 123456789012345.67),
+        BaseType.STRING: (*TEXTS, "nul\0here", "\x1a"),
+    },
+    refused=(
+        (BaseType.FLOAT64, NAN, "NaN"),
+        (BaseType.FLOAT32, INF, "infinity"),
+        (BaseType.STRING, "x" * 65_536, "too long"),
+    ),
+    names=NAMES,
+    refused_names=("elephant 🐘", "ends with a blank "),
+    longest_name=64,
+    long_text=65_535,
+)
+
+
+@pytest.mark.engine("mariadb")
+class TestMariadbLoading(MariadbBasis, LoadingContract):
+    """MariaDB as Debian has it."""
+
+    loading_facts: ClassVar[LoadingFacts] = FACTS
+    engine_on = staticmethod(engine_on)
+
+    @pytest.fixture
+    async def reading_engine(self, mariadb: ServerAddress) -> AsyncGenerator[Engine]:
+        engine = engine_on(mariadb, read_only=True)
+        yield engine
+        await engine.close()
+
+    async def test_rows_are_not_added_to_a_table_without_transactions(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        await self.run(engine, "CREATE TABLE {t} (n BIGINT, s TEXT) ENGINE = MyISAM", target)
+        load = self.load_of(target, append=True)
+        with pytest.raises(StatementRejected, match="without transactions"):
+            await self.load(loader, load, numbered(load, 1, 2))
+        assert await self.rows(engine, load) == []
+
+    async def test_names_that_differ_in_case_only_are_two_tables(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        other = TableName(None, target.name.upper())
+        await self.run(engine, self.loading_facts.create_sql, target)
+        assert not await loader.exists(other)
+
+
+def escape(text: str) -> str:
+    """As the driver does it, for texts without anything to escape."""
+    return f"'{text}'"
+
+
+def test_a_row_beyond_the_largest_packet_is_refused() -> None:
+    """The server would only close the connection."""
+    writer = RowWriter(escape, largest_bytes=1024 * 1024)
+    assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')"] * 3
+    with pytest.raises(StatementRejected, match="max_allowed_packet"):
+        writer.write(pa.record_batch({"s": ["x", "x" * 1024 * 1024]}))
+
+
+def test_rows_fill_statements() -> None:
+    writer = RowWriter(escape, largest_bytes=16 * 1024 * 1024)
+    numbers = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, None])})
+    assert writer.write(numbers) == ["('1','1'),(NULL,'0'),('3',NULL)"]
+    assert writer.write(numbers.slice(0, 0)) == []
