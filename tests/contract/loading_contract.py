@@ -95,7 +95,8 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.importer(53)
     async def test_names_of_tables_are_data(self, engine: Engine, loader: TableLoader):
-        for name in self.loading_facts.names:
+        facts = self.loading_facts
+        for name in facts.names if facts.table_names is None else facts.table_names:
             load = self.load_of(TableName(None, name))
             try:
                 await self.load(loader, load, numbered(load, 1, 2))
@@ -111,7 +112,8 @@ class LoadingContract(LoadingBasis):
         """Never cut: two long names must not become one."""
         longest = self.loading_facts.longest_name
         names = ["a" * length for length in (128, (longest or 0) + 1) if longest and length > longest]
-        for name in (*names, *self.loading_facts.refused_names):
+        facts = self.loading_facts
+        for name in (*names, *facts.refused_names, *facts.refused_tables):
             load = self.load_of(TableName(None, name))
             with pytest.raises(StatementRejected):
                 await self.load(loader, load, numbered(load, 1, 2))
@@ -234,7 +236,7 @@ class LoadingContract(LoadingBasis):
         """And their error comes out as it was, whatever the driver would make of one like it."""
         load, ledger = self.load_of(target), MemoryLedger()
         with pytest.raises(type(error)) as raised:
-            await loader.load(load, failing(numbered(load, 1, 5000), error=error), ledger)
+            await loader.load(load, failing(numbered(load, 1, self.loading_facts.batch_rows), error=error), ledger)
         assert raised.value is error
         assert not ledger.open
         assert await self.missing(engine, load.target, load.staging)
@@ -252,8 +254,8 @@ class LoadingContract(LoadingBasis):
 
         async def batches() -> AsyncIterator[pa.RecordBatch]:
             for number in count():
-                start = number * 5000
-                columns = [pa.array(range(start, start + 5000), pa.int64()), pa.array([CHUNK_TEXT] * 5000)]
+                start, each = number * self.loading_facts.batch_rows, self.loading_facts.batch_rows
+                columns = [pa.array(range(start, start + each), pa.int64()), pa.array([CHUNK_TEXT] * each)]
                 names = [column.name for column in load.columns]
                 yield pa.RecordBatch.from_arrays(columns[: len(names)], names=names)
                 if number == 3:
@@ -416,7 +418,7 @@ class LoadingContract(LoadingBasis):
 
     async def test_many_rows_pass_in_bounded_memory(self, engine: Engine, loader: TableLoader, target: TableName):
         load, process = self.load_of(target), psutil.Process()
-        each, total, peak = 5000, self.loading_facts.many_rows, 0
+        each, total, peak = self.loading_facts.batch_rows, self.loading_facts.many_rows, 0
 
         async def batches() -> AsyncIterator[pa.RecordBatch]:
             nonlocal peak

@@ -90,15 +90,20 @@ class LoadingFacts:
     refused: tuple[tuple[BaseType, object, str], ...] = ()
     """Values that the engine cannot hold, with a part of what is said about them."""
     names: Sequence[str] = NAMES
+    table_names: Sequence[str] | None = None
+    """Of tables, where they are others than those of columns, or each table takes long."""
     refused_names: Sequence[str] = ()
     """Of tables and columns."""
     refused_columns: Sequence[str] = ()
+    refused_tables: Sequence[str] = ()
     longest_name: int | None = 128
     """Characters; a longer one is refused. None: all are taken."""
     long_text: int = 1024 * 1024
     """Characters of a text that is loaded and read."""
     many_rows: int = 200_000
     """Loaded while memory stays bounded."""
+    batch_rows: int = 5000
+    """In one batch, where a test wants the engine busy for a while."""
     has_not_null: bool = True
     """Whether the engine refuses a NULL in a column that may hold none."""
 

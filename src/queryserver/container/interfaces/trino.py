@@ -33,7 +33,8 @@ def build(connector: Connector, context: BuildContext) -> Engine:
             rules=context.addresses,
         )
         _check_login(options, address)
-    return TrinoEngine(address, PRESTO if connector.dialect == PRESTO.dialect else TRINO)
+    variant = PRESTO if connector.dialect == PRESTO.dialect else TRINO
+    return TrinoEngine(address, variant, read_only=connector.read_only)
 
 
 def _check_login(options: Options, address: TrinoAddress) -> None:

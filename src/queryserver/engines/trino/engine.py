@@ -16,6 +16,7 @@ from queryserver.engines.trino.client_state import ClientState
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import Expired
 from queryserver.engines.trino.http import HttpClient
+from queryserver.engines.trino.loading import TrinoLoader
 from queryserver.engines.trino.names import split_database
 from queryserver.engines.trino.operation import TrinoOperation
 from queryserver.engines.trino.pages import Page
@@ -29,8 +30,9 @@ _LOOK = "SELECT 1"
 class TrinoEngine:
     """Statements on one coordinator. `SessionOptions.database` names `catalog.schema`, or a schema."""
 
-    def __init__(self, address: TrinoAddress, variant: Variant = TRINO) -> None:
+    def __init__(self, address: TrinoAddress, variant: Variant = TRINO, *, read_only: bool = False) -> None:
         self._address = address
+        self._read_only = read_only
         self._variant = variant
         self._http = HttpClient(address)
         self._executor = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix=variant.dialect)
@@ -86,6 +88,15 @@ class TrinoEngine:
         """The metadata as `user` may see it."""
         async with self.session(user, options) as session:
             yield TrinoCatalog(session, catalog=self._address.catalog, schema=self._address.schema)
+
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoLoader]:
+        """See LoadingEngine."""
+        catalog, schema = self._address.catalog, self._address.schema
+        if options.database:
+            catalog, schema = split_database(options.database, catalog)
+        async with self.session(user, options) as session:
+            yield TrinoLoader(session, self._executor, catalog=catalog, schema=schema, read_only=self._read_only)
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""

@@ -1,0 +1,188 @@
+"""Loading by nothing but SQL statements: rows go to a staging table, which is then renamed."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+
+from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.engines.loading import Staging, already_there, read_ahead, refuse_changes, rows_failures, staged
+from queryserver.interfaces.engine import EngineSession, OperationState
+from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+
+_POLL_S = 1.0
+_STOP_S = 10.0
+_TAKE_BACK_S = 30.0
+
+Written = Sequence[bytes]
+"""Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
+
+
+async def execute(session: EngineSession, statement: str) -> None:
+    """Run a statement to its end. It is stopped at the engine when the caller is cancelled. Raises EngineError."""
+    submitting = asyncio.create_task(session.submit(statement), name="submit")
+    try:
+        # Whoever gave up in the middle of it would not know what to stop.
+        handle = await asyncio.shield(submitting)
+        status = await session.poll(handle, wait_s=_POLL_S)
+        while not status.state.is_terminal:
+            status = await session.poll(handle, wait_s=_POLL_S)
+        if status.error is not None:
+            raise status.error
+        if status.state is OperationState.CANCELED:
+            raise StatementRejected("The statement was canceled at the engine.")
+    finally:
+        await asyncio.shield(_end(session, submitting))
+
+
+async def _end(session: EngineSession, submitting: asyncio.Task[object]) -> None:
+    """Stop and free the statement, if there is one. The adapter limits both calls in time."""
+    await asyncio.wait({submitting}, timeout=_STOP_S)
+    if not submitting.done():
+        submitting.cancel()
+        await asyncio.wait({submitting})
+    with suppress(EngineError, asyncio.CancelledError):
+        handle = submitting.result()
+        await session.cancel(handle)  # type: ignore[arg-type]
+        await session.close(handle)  # type: ignore[arg-type]
+
+
+class StatementLoader(ABC):
+    """A TableLoader. A subclass per engine writes its SQL.
+
+    A new table is the staging table under another name; where the engine cannot rename, it is filled by one
+    INSERT ... SELECT, and dropped when that fails.
+    """
+
+    max_statement_bytes: int
+
+    def __init__(self, session: EngineSession, executor: Executor, *, read_only: bool) -> None:
+        self._session = session
+        self._executor = executor
+        self._read_only = read_only
+
+    @abstractmethod
+    async def exists(self, table: TableName) -> bool:
+        """See TableLoader."""
+        ...
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """See TableLoader."""
+        refuse_changes(read_only=self._read_only)
+        self.check_names(load)
+        await self._check_target(load)
+        with rows_failures():
+            async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+                types = await self.create(load.staging, load.columns)
+                rows = await self._fill(load, types, batches)
+                if load.append:
+                    await execute(self._session, self._copy(load))
+                else:
+                    await self._publish(load, staging, ledger)
+        return rows
+
+    async def drop(self, table: TableName) -> None:
+        """See TableLoader."""
+        refuse_changes(read_only=self._read_only)
+        await execute(self._session, f"DROP TABLE IF EXISTS {self.place(table)}")
+
+    @abstractmethod
+    def check_names(self, load: TableLoad) -> None:
+        """Raises StatementRejected for names that the engine would take for something else."""
+        ...
+
+    @abstractmethod
+    def quoted(self, name: str) -> str:
+        """A name of a column."""
+        ...
+
+    @abstractmethod
+    def place(self, table: TableName) -> str:
+        """The table in SQL."""
+        ...
+
+    @abstractmethod
+    async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
+        """Make an empty table; the types that its columns have got. Raises EngineError."""
+        ...
+
+    @abstractmethod
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+        """What writes rows, in a thread. Raises StatementRejected for values that the types cannot hold."""
+        ...
+
+    @abstractmethod
+    def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
+        """The statement that adds written rows to the staging table."""
+        ...
+
+    @abstractmethod
+    async def rename(self, table: TableName, name: TableName) -> bool:
+        """Give a table its name, unless another has it; False where the engine cannot. Raises EngineError."""
+        ...
+
+    async def _check_target(self, load: TableLoad) -> None:
+        if await self.exists(load.target) is load.append:
+            return
+        if load.append:
+            raise StatementRejected(f'Table "{load.target.name}" does not exist.')
+        raise already_there(load.target)
+
+    async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
+        total = 0
+        async with read_ahead(batches, self.writer(load.columns, types), self._executor) as written:
+            async for rows in _statements(written, self.max_statement_bytes):
+                await execute(self._session, self.insert(load, types, rows))
+                total += len(rows)
+        return total
+
+    def _copy(self, load: TableLoad) -> str:
+        names = ", ".join(self.quoted(column.name) for column in load.columns)
+        return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
+
+    async def _publish(self, load: TableLoad, staging: Staging, ledger: LoadLedger) -> None:
+        renaming = asyncio.create_task(self.rename(load.staging, load.target), name="rename")
+        try:
+            is_renamed = await asyncio.shield(renaming)
+        except (asyncio.CancelledError, OutcomeUnknown):
+            await asyncio.shield(self._take_back(load, renaming, ledger))
+            raise
+        if is_renamed:
+            staging.is_gone = True
+        else:
+            await self._fill_target(load, ledger)
+
+    async def _take_back(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
+        """The staging table can only have gone by taking the target's name: then the target is ours, and goes."""
+        await asyncio.wait({renaming}, timeout=_TAKE_BACK_S)
+        renaming.cancel()
+        with suppress(EngineError, TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(_TAKE_BACK_S):
+                if not await self.exists(load.staging):
+                    await ledger.made(load.target)
+                    await self.drop(load.target)
+                    await ledger.settled(load.target)
+
+    async def _fill_target(self, load: TableLoad, ledger: LoadLedger) -> None:
+        await self.create(load.target, load.columns)
+        async with staged(load.target, ledger, partial(self.drop, load.target)) as made:
+            await execute(self._session, self._copy(load))
+            made.is_gone = True
+
+
+async def _statements(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
+    """Rows by the statement: as many as fit, one at least."""
+    rows, size = list[bytes](), 0
+    async for more in written:
+        for row in more:
+            if rows and size + len(row) > most_bytes:
+                yield rows
+                rows, size = [], 0
+            rows.append(row)
+            size += len(row) + 2
+    if rows:
+        yield rows

@@ -1,0 +1,68 @@
+"""Trino's loader keeps the rules of all loaders: the memory connector of a real coordinator."""
+
+import datetime as dt
+from collections.abc import AsyncGenerator
+from types import MappingProxyType
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import NAMES, LoadingFacts
+from tests.contract.test_trino_engine import SOURCE, address_of
+from tests.engines.servers import HttpAddress
+
+from queryserver.domain.importing import BaseType
+from queryserver.engines.quoting import identifier
+from queryserver.engines.trino import TrinoEngine
+from queryserver.interfaces.engine import Engine
+
+FACTS = LoadingFacts(
+    dialect="trino",
+    quoted=identifier,
+    database="other",
+    database_sql=("CREATE SCHEMA IF NOT EXISTS {d}",),
+    values=MappingProxyType(
+        {
+            BaseType.DURATION: (
+                dt.timedelta(0), dt.timedelta(hours=30), dt.timedelta(milliseconds=-1),
+                dt.timedelta(days=400, seconds=1), -dt.timedelta(hours=30, minutes=5),
+            ),
+        }
+    ),
+    refused=((BaseType.DURATION, dt.timedelta(microseconds=-1), "milliseconds"),),
+    # Trino keeps names in lower case.
+    names=tuple(name.lower() for name in NAMES),
+    table_names=('with blank', 'quo"te', "x'); drop table y; --", 'zoë 日本', 'a.b'),
+    longest_name=None,
+    long_text=100_000,
+    batch_rows=1000,
+    many_rows=10_000,
+)  # fmt: skip
+
+
+@pytest.mark.engine("trino")
+class TestTrinoLoading(LoadingContract):
+    """A single node with the memory connector."""
+
+    loading_facts = FACTS
+
+    async def running_statements(self, engine: Engine) -> int:
+        sql = (
+            "SELECT count(*) FROM system.runtime.queries"
+            f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
+        )
+        async with engine.session(USER, NO_OPTIONS) as session:
+            return (await run(session, sql)).cell
+
+    @pytest.fixture
+    async def engine(self, trino_server: HttpAddress) -> AsyncGenerator[Engine]:
+        engine = TrinoEngine(address_of(trino_server))
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def reading_engine(self, trino_server: HttpAddress) -> AsyncGenerator[Engine]:
+        engine = TrinoEngine(address_of(trino_server), read_only=True)
+        yield engine
+        await engine.close()
