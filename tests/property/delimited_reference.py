@@ -45,8 +45,12 @@ def _end_at(text: str, at: int, delimiters: Delimiters) -> tuple[str | None, int
     return None, at
 
 
+def _skips_blanks(delimiters: Delimiters) -> bool:
+    return " " not in {delimiters.field, delimiters.quote}
+
+
 def _start(text: str, at: int, delimiters: Delimiters) -> int:
-    while delimiters.field != " " and at < len(text) and text[at] == " ":
+    while _skips_blanks(delimiters) and at < len(text) and text[at] == " ":
         at += 1
     return at
 
@@ -75,7 +79,7 @@ def _quoted(text: str, at: int, delimiters: Delimiters) -> tuple[str, int] | Non
                 # A separator of several characters may begin with a blank: the first end counts.
                 if _end_at(text, end, delimiters)[0] is not None:
                     return cell, end
-                if delimiters.field == " " or text[end : end + 1] != " ":
+                if not _skips_blanks(delimiters) or text[end : end + 1] != " ":
                     return None
                 end += 1
     return None

@@ -39,7 +39,7 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
     unquoted = _unquoted(delimiters, end)
-    blanks = "" if delimiters.field == " " else " *"
+    blanks = "" if " " in {delimiters.field, delimiters.quote} else " *"
     if delimiters.quote is None:
         opening = content = "(?!)"
         field = f"(?:(?!)()|({unquoted}))({end})"
