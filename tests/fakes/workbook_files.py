@@ -60,8 +60,9 @@ def workbook_parts(
         f'<Relationship Id="{key}" Type="{_KINDS}/{kind}" Target="{target}"/>'
         for key, (kind, target) in targets.items()
     )
+    workbook = f"{calendar}<sheets>{names}</sheets>"
     return {
-        "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_KINDS}">{calendar}<sheets>{names}</sheets></workbook>',
+        "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_KINDS}">{workbook}</workbook>',
         "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}">{related}</Relationships>',
         **parts,
     }
@@ -104,9 +105,9 @@ def compound_file(names: Sequence[str], *, table: Sequence[int] | None = None) -
     entries += [bytes(128)] * (-len(entries) % 4)
     sectors = len(entries) // 4
     chain = list(table) if table is not None else [table_sector, *range(2, sectors + 1), end]
-    header = struct.pack(
-        "<8s16s5H6x9L", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", bytes(16), 0x3E, 3, 0xFFFE, 9, 6, 0, 1, 1, 0, 4096, end, 0, end, 0
-    ) + struct.pack("<109L", 0, *[free] * 108)
+    numbers = (0x3E, 3, 0xFFFE, 9, 6, 0, 1, 1, 0, 4096, end, 0, end, 0)
+    header = struct.pack("<8s16s5H6x9L", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", bytes(16), *numbers)
+    header += struct.pack("<109L", 0, *[free] * 108)
     return header + struct.pack("<128L", *chain, *[free] * (128 - len(chain))) + b"".join(entries)
 
 

@@ -1,6 +1,6 @@
 """xls, xlsb and ods through python-calamine, which reads a sheet as a whole: hence the limits of its process."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from typing import BinaryIO
@@ -16,12 +16,13 @@ from python_calamine import (
 
 from queryserver.domain.errors import FileCorrupt, FileEncrypted, SheetNotFound
 from queryserver.domain.importing import TypedText
-from queryserver.formats.workbooks.cells import EMPTY, boolean_cell, number_cell, plain_text_cell
+from queryserver.formats.workbooks.cells import EMPTY, boolean_cell, number_cell, plain_text_cell, serial_cell
 from queryserver.formats.workbooks.kinds import WorkbookKind
 from queryserver.formats.workbooks.packages import Package
 from queryserver.formats.workbooks.serials import duration_cell, iso_cell, time_cell, timestamp_cell
 from queryserver.formats.workbooks.sheets import Row
 from queryserver.formats.workbooks.used_range import Head, read_head
+from queryserver.formats.workbooks.xls_serials import XlsSerials
 from queryserver.formats.workbooks.xml_parts import check_parts
 
 _Value = int | float | str | bool | time | date | datetime | timedelta
@@ -37,9 +38,12 @@ class OtherWorkbook:
             package = Package(file)
             package.check_limits()
             check_parts(package)
+        self._serials = XlsSerials(file) if kind is WorkbookKind.XLS else None
         file.seek(0)
         with _calamine_errors():
             self._workbook = CalamineWorkbook.from_filelike(file)
+        if not self._workbook.sheets_metadata:
+            raise FileCorrupt("The workbook has no sheets.")
 
     def sheet_names(self) -> list[str]:
         """Worksheets in their order, hidden ones included."""
@@ -51,16 +55,31 @@ class OtherWorkbook:
 
     def rows(self, sheet: str) -> Iterator[Row]:
         """All rows in use. Raises SheetNotFound."""
-        if sheet not in self.sheet_names():
+        names = self.sheet_names()
+        if sheet not in names:
             raise SheetNotFound(f"There is no sheet {sheet[:100]}.")
         with _calamine_errors():
             values = self._workbook.get_sheet_by_name(sheet)
-        return self._rows(values)
+        return self._rows(values, self._serial_cells(names.index(sheet)))
 
-    def _rows(self, sheet: CalamineSheet) -> Iterator[Row]:
+    def _serial_cells(self, index: int) -> dict[tuple[int, int], TypedText]:
+        """Dates and times of a worksheet of xls, by row and column."""
+        if self._serials is None:
+            return {}
+        found = self._serials.of_sheet(index).items()
+        is_1904 = self._serials.is_1904
+        return {place: serial_cell(serial, temporal, is_1904=is_1904) for place, (serial, temporal) in found}
+
+    def _rows(self, sheet: CalamineSheet, known: Mapping[tuple[int, int], TypedText]) -> Iterator[Row]:
+        """Rows come from the first of the sheet on, cells from the first column in use on."""
+        first_column = sheet.start[1] if sheet.start else 0
         with _calamine_errors():
-            for values in sheet.iter_rows():
-                row = {column: cell for column, value in enumerate(values) if (cell := self._cell(value))}
+            for number, values in enumerate(sheet.iter_rows()):
+                row = {
+                    column: cell
+                    for column, value in enumerate(values, first_column)
+                    if (cell := known.get((number, column)) or self._cell(value))
+                }
                 if row:
                     yield row
 

@@ -12,13 +12,14 @@ _MAX_DIRECTORY_ENTRIES = 10_000
 _HEADER_BYTES = 512
 _HEADER_TABLE_SECTORS = 109
 _ENTRY_BYTES = 128
+_SMALL_STREAM_BYTES = 4096
 _LAST_REGULAR = 0xFFFFFFFA
 _NO_STREAM = 0xFFFFFFFF
 _STORAGE_OR_STREAM, _ROOT = (1, 2), 5
 
 
 class CompoundFile:
-    """The names of what lies in the root of a compound file.
+    """What lies in the root of a compound file.
 
     Chains may be circular in a file that somebody made for us, so nothing is followed further than it can be true.
     """
@@ -37,10 +38,27 @@ class CompoundFile:
 
     def root_names(self) -> set[str]:
         """Names in the root, in upper case: names that differ in case only are the same (MS-CFB 2.6.4)."""
+        return set(self._root())
+
+    def stream(self, name: str) -> bytes | None:
+        """The content of a stream in the root, by its name in upper case.
+
+        None if there is none, or a small one: those lie elsewhere, and no workbook is as small.
+        """
+        entry = self._root().get(name)
+        if entry is None:
+            return None
+        start, size = struct.unpack_from("<2L", entry, 116)
+        if size < _SMALL_STREAM_BYTES:
+            return None
+        return b"".join(self._chain(start))[:size]
+
+    def _root(self) -> dict[str, bytes]:
+        """Entries in the root by name in upper case."""
         entries = list(self._entries())
         if not entries or entries[0][66] != _ROOT:
             raise FileCorrupt("The workbook has no directory.")
-        names: set[str] = set()
+        found: dict[str, bytes] = {}
         seen = {_NO_STREAM}
         waiting = [_child(entries[0])]
         while waiting:
@@ -52,9 +70,9 @@ class CompoundFile:
                 raise FileCorrupt("The directory of the workbook is damaged.")
             entry = entries[index]
             if entry[66] in _STORAGE_OR_STREAM:
-                names.add(_name(entry).upper())
+                found[_name(entry).upper()] = entry
             waiting += struct.unpack_from("<2L", entry, 68)
-        return names
+        return found
 
     def _entries(self) -> Iterator[bytes]:
         found = 0

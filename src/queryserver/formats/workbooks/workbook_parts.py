@@ -63,6 +63,8 @@ def read_workbook(package: Package) -> Workbook:
     parser = xml_parser()
     parser.StartElementHandler = start
     parse_whole(parser, package.pieces(_WORKBOOK))
+    if not sheets:
+        raise FileCorrupt("The workbook has no sheets.")
     by_kind = {relationship.kind: relationship.part for relationship in relationships.values()}
     return Workbook(
         worksheets=tuple(_worksheets(sheets, relationships)),

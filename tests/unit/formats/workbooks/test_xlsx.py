@@ -115,7 +115,12 @@ def test_text_that_looks_like_a_number_is_text(read):
 
 
 def test_shared_strings_may_be_rich_and_have_phonetic_text(read):
-    strings = ["<t>a</t>", "<r><t>b</t></r><r><t xml:space='preserve'> c</t></r>", "<t>d</t><rPh><t>no</t></rPh>", "<t/>"]
+    strings = [
+        "<t>a</t>",
+        "<r><t>b</t></r><r><t xml:space='preserve'> c</t></r>",
+        "<t>d</t><rPh><t>no</t></rPh>",
+        "<t/>",
+    ]
     strings += ["<t>e &amp; f</t>", "<!-- </si> --><t>g</t>", "<t>h</t>"]
     cells = [f'<c t="s"><v>{number}</v></c>' for number in range(len(strings))]
     rows = read(workbook_parts({"A": sheet_xml(f"<row>{''.join(cells)}</row>")}, strings=strings))
@@ -172,7 +177,9 @@ def test_a_dimension_is_not_believed(read):
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), id="prefix"),
+        pytest.param(
+            lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), id="prefix"
+        ),
         pytest.param(lambda xml: '<?xml version="1.0" encoding="UTF-16"?>' + xml, id="utf-16"),
         pytest.param(lambda xml: '<?xml version="1.0" encoding="ISO-8859-1"?>' + xml, id="latin-1"),
         pytest.param(lambda xml: "\ufeff" + xml, id="byte order mark"),
