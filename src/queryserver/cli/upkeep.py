@@ -99,7 +99,7 @@ def _sweep(
     settings: Settings, work: "Callable[[RetentionSweep], Awaitable[None]]", *, with_stores: bool = False
 ) -> None:
     """`with_stores`: `clean_up` looks into the file stores and the upload area, too."""
-    from queryserver.container.importing import open_import_files  # noqa: PLC0415 slow to import
+    from queryserver.container.importing import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.container.records import open_records  # noqa: PLC0415 slow to import
     from queryserver.container.storage import open_stores  # noqa: PLC0415 slow to import
     from queryserver.container.uploads import leftovers_of  # noqa: PLC0415 slow to import
@@ -110,8 +110,8 @@ def _sweep(
             if with_stores:
                 stores = await stack.enter_async_context(open_stores(settings))
                 kept.retention.include(leftovers_of(kept.database, stores).clean_up)
-                files = await stack.enter_async_context(open_import_files(settings, kept.database))
-                kept.retention.include(files.area.clean_up)
+                area = await stack.enter_async_context(open_upload_area(settings, kept.database))
+                kept.retention.include(area.clean_up)
             await work(kept.retention)
 
     run(opened)

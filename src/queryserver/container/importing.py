@@ -75,6 +75,13 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
         )
 
 
+@asynccontextmanager
+async def open_upload_area(settings: Settings, database: Database) -> AsyncGenerator[UploadAreaKeeping]:
+    """What cleans the upload area up, for a command of the operator. Raises ConfigurationError."""
+    async with LocalUploadArea(settings.uploads_dir) as area:
+        yield UploadAreaKeeping(DatabaseImportUploads(database), area)
+
+
 def import_services(ground: ImportGround) -> ImportServices:
     """All that calls of the importer need."""
     files = ground.files
