@@ -1,0 +1,281 @@
+"""Files of stores, read with the caller's own rights (Contract importer 2.8, 7.4, 14.8)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.driving import Caller
+from tests.api.importer.asking import guess, header, names, preview, types
+from tests.api.importer.conftest import refusal
+from tests.api.storage.conftest import storage_settings
+from tests.api.storage.worlds import World, memory_stores, open_world
+from tests.fakes.storage_reads import OddFileSystem, Oddity
+from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
+
+from queryserver.db.accounts import AccountRepository
+from queryserver.domain.errors import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
+from queryserver.domain.files import Scheme
+
+MIB = 1024 * 1024
+CSV = b"id,price\n1,1.50\n2,2\n"
+REMOTE = {"import_type": "remote"}
+
+
+@pytest.fixture(scope="module")
+async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
+    """An application with a local root and four stores in memory; HDFS may have odd files."""
+    directory = tmp_path_factory.mktemp("remote-files")
+    limit = {"max_local_file_size_upload_limit": 4 * MIB, "upload_dir": directory / "uploads"}
+    settings = storage_settings(directory, shared_database_dsn, tables={"importer": limit})
+    memory = {**memory_stores(), Scheme.HDFS: OddFileSystem()}
+    async with open_world(settings, directory / "files", memory) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def world(five_stores: World) -> AsyncIterator[World]:
+    yield five_stores
+    five_stores.heal()
+    five_stores.memory[Scheme.HDFS].tree.private = {}
+
+
+@pytest.fixture
+async def eva(world: World) -> Caller:
+    return await world.api.user("eva")
+
+
+def odd_file(world: World, name: str, file: Oddity) -> str:
+    """A path on HDFS whose bytes are what the oddity says."""
+    store = world.memory[Scheme.HDFS]
+    assert isinstance(store, OddFileSystem)
+    store.odd[name] = file
+    return f"/{name}"
+
+
+def workbook(directory: Path, rows: int, more: bytes = b"") -> bytes:
+    """A workbook of one sheet with so many rows, and with more bytes that do not pack."""
+    cells = ['<c t="inlineStr"><is><t>n</t></is></c>', *(f"<c><v>{n}</v></c>" for n in range(rows))]
+    parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(cells)}), "xl/media/image1.png": more}
+    return write_package(directory / "book.xlsx", parts).read_bytes()
+
+
+async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: Any) -> list[httpx.Response]:
+    """What the three calls on a remote file answer."""
+    return [
+        await guess(caller, path, **REMOTE),
+        await header(caller, path, file_type, **REMOTE, **query),
+        await preview(caller, path, file_type, **REMOTE, **query),
+    ]
+
+
+class TestFiles:
+    @pytest.mark.importer(45)
+    @pytest.mark.parametrize("scheme", list(Scheme))
+    async def test_a_file_of_any_store_is_read(self, world: World, eva: Caller, scheme: Scheme):
+        place = world.place(scheme)
+        place.put(sales_dot_csv=CSV)
+        guessed, has_header, body = await all_calls(eva, place.at("sales.csv"))
+        assert (guessed.json()["type"], has_header.json()) == ("csv", {"has_header": True})
+        assert (names(body.json()), types(body.json())) == (["id", "price"], ["INT", "DOUBLE"])
+        assert body.json()["preview_data"] == [["1", "1.50"], ["2", "2"]]
+        assert place.all()["sales.csv"] == CSV
+
+    async def test_names_are_data(self, world: World, eva: Caller):
+        place = world.place(Scheme.FILE)
+        place.put_at("a b%20é'\"+#.csv", CSV)
+        assert (await preview(eva, place.at("a b%20é'\"+#.csv"), **REMOTE)).status_code == 200
+
+    async def test_paths_follow_the_rules_of_the_stores(self, world: World, eva: Caller):
+        place = world.place(Scheme.S3A)
+        place.put(x=CSV)
+        for path in (place.at("x"), place.at("x").replace("s3a://", "S3://"), place.at("x").replace("/", "%2F")):
+            assert (await guess(eva, path, **REMOTE)).status_code == 200
+
+    async def test_a_change_is_seen_at_once(self, world: World, eva: Caller):
+        place = world.place(Scheme.HDFS)
+        for rows in (1, 2):
+            place.put(x=b"n\n" + b"1\n" * rows)
+            assert len((await preview(eva, place.at("x"), **REMOTE)).json()["preview_data"]) == rows
+
+    async def test_empty_files_are_empty(self, world: World, eva: Caller):
+        place = world.place(Scheme.FILE)
+        place.put(x=b"")
+        for answer in await all_calls(eva, place.at("x")):
+            assert refusal(answer) == (400, "file_empty")
+
+
+class TestSample:
+    @pytest.mark.importer(45)
+    async def test_only_the_sample_of_a_huge_file_is_read(self, world: World, eva: Caller):
+        path = odd_file(world, "huge.csv", Oddity(2**40, 2 * MIB, StorageError("Too much was read."), pattern=b"1,2\n"))
+        guessed, has_header, body = await all_calls(eva, path)
+        assert (guessed.json()["confidence"], has_header.json()) == (1.0, {"has_header": False})
+        assert types(body.json()) == ["BIGINT", "BIGINT"]
+        assert len(body.json()["preview_data"]) == 50
+
+    @pytest.mark.importer(41, 45)
+    async def test_long_records_end_the_sample_after_eight_mebibytes(self, world: World, eva: Caller):
+        pattern = b"1," + b"x" * (512 * 1024 - 3) + b"\n"
+        path = odd_file(world, "long.csv", Oddity(2**40, pattern=pattern))
+        body = (await preview(eva, path, **REMOTE, has_header="false")).json()
+        assert types(body) == ["BIGINT", "STRING"]
+        # A reader may want to see what follows a record.
+        assert len(body["preview_data"]) in {15, 16}
+        assert body["warnings"] == [{"code": "truncated_sample", "count": 1, "rows": []}]
+
+    async def test_a_file_that_breaks_off_is_a_fault_of_the_store(self, world: World, eva: Caller):
+        path = odd_file(world, "broken.csv", Oddity(2**20, 1000, StorageError("It broke."), pattern=b"1,2\n"))
+        for answer in await all_calls(eva, path):
+            assert refusal(answer) == (500, "storage_unavailable")
+
+
+class TestWorkbooks:
+    @pytest.mark.importer(45)
+    async def test_a_workbook_is_previewed_whole_and_its_copy_removed(self, world: World, eva: Caller, tmp_path: Path):
+        content = workbook(tmp_path, 3000, more=Random(1).randbytes(2 * MIB))
+        place = world.place(Scheme.S3A)
+        place.put(book_dot_xlsx=content)
+        guessed, has_header, body = await all_calls(eva, place.at("book.xlsx"), "excel", sheet_name="one")
+        assert guessed.json() == {"type": "excel", "sheet_names": ["one"]}
+        assert has_header.json() == {"has_header": True}
+        assert (names(body.json()), types(body.json())) == (["n"], ["INT"])
+        assert [row for (row,) in body.json()["preview_data"]] == [str(n) for n in range(50)]
+        assert left(world) == []
+
+    async def test_a_workbook_above_the_limit_is_not_copied(self, world: World, eva: Caller):
+        path = odd_file(world, "book.xlsx", Oddity(4 * MIB + 1, pattern=b"PK\x03\x04" * 4))
+        for answer in await all_calls(eva, path, "excel", sheet_name="one"):
+            assert refusal(answer) == (400, "file_too_large")
+        assert "4 MiB" in (await guess(eva, path, **REMOTE)).json()["error"]
+        assert left(world) == []
+
+    async def test_a_broken_workbook_leaves_no_copy(self, world: World, eva: Caller):
+        path = odd_file(world, "bad.xlsx", Oddity(MIB, pattern=b"PK\x03\x04" * 4))
+        for answer in await all_calls(eva, path, "excel", sheet_name="one"):
+            assert refusal(answer) == (400, "file_corrupt")
+        assert left(world) == []
+
+    async def test_a_caller_who_leaves_leaves_no_copy(self, world: World, eva: Caller):
+        path = odd_file(world, "slow.xlsx", Oddity(3 * MIB, pattern=b"PK\x03\x04" * 4, pause_s=0.2))
+        asked = asyncio.create_task(guess(eva, path, **REMOTE))
+        await asyncio.sleep(0.5)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        for _ in range(400):
+            if not left(world):
+                break
+            await asyncio.sleep(0.05)
+        assert left(world) == []
+
+
+def left(world: World) -> list[str]:
+    """What lies in the upload area."""
+    area = world.api.services.settings.uploads_dir
+    return [str(path.relative_to(area)) for path in area.rglob("*") if path.is_file()]
+
+
+class TestRefusals:
+    @pytest.mark.importer(16)
+    @pytest.mark.parametrize("scheme", list(Scheme))
+    async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
+        place = world.place(scheme)
+        place.put(x=CSV)
+        for name in ("nothing", "x/y"):
+            for answer in await all_calls(eva, place.at(name)):
+                assert answer.json() == {"error": "File not found.", "code": "file_not_found"}
+                assert answer.status_code == 400
+
+    @pytest.mark.importer(16)
+    @pytest.mark.parametrize("scheme", list(Scheme))
+    async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
+        place = world.place(scheme)
+        place.put(d=None)
+        for path in (place.path, place.at("d/")):
+            for answer in await all_calls(eva, path):
+                assert refusal(answer) == (400, "invalid_parameter")
+
+    @pytest.mark.importer(61)
+    @pytest.mark.security("T1")
+    @pytest.mark.parametrize(
+        ("path", "code"),
+        [
+            ("file:///../etc/passwd", "invalid_parameter"),
+            ("file:///shared/%2e%2e/%2e%2e/etc/passwd", "invalid_parameter"),
+            ("file://host/x", "invalid_parameter"),
+            ("ftp://host/x", "invalid_parameter"),
+            ("s3a://lake/../../x", "invalid_parameter"),
+            ("hdfs://other:8020/x", "invalid_parameter"),
+            ("file:////etc/passwd", "file_not_found"),
+            (" ", "missing_parameter"),
+            ("upload/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/sales.csv", "file_not_found"),
+        ],
+    )
+    async def test_paths_that_leave_their_store_are_refused(self, world: World, eva: Caller, path: str, code: str):
+        for answer in await all_calls(eva, path):
+            assert refusal(answer) == (400, code)
+
+    @pytest.mark.security("T1")
+    @pytest.mark.parametrize("scheme", [Scheme.FILE, Scheme.HDFS])
+    async def test_links_are_not_followed(self, world: World, eva: Caller, scheme: Scheme):
+        place = world.place(scheme)
+        place.put(x=CSV)
+        place.link("loop")
+        for name in ("loop", "loop/x"):
+            for answer in await all_calls(eva, place.at(name)):
+                assert refusal(answer) == (400, "invalid_parameter")
+
+    @pytest.mark.importer(46, 61)
+    @pytest.mark.security("T20")
+    async def test_a_file_of_another_is_denied_without_content(self, world: World, eva: Caller):
+        place = world.place(Scheme.HDFS)
+        place.put(x=b"secret,words\n1,2\n")
+        world.memory[Scheme.HDFS].tree.private = {place.inner("").rstrip("/"): "somebody"}
+        home = world.root / "user" / "somebody"
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "x").write_bytes(b"secret,words\n1,2\n")
+        for path in (place.at("x"), "file:///user/somebody/x"):
+            for answer in await all_calls(eva, path):
+                assert refusal(answer) == (400, "permission_denied")
+                assert "secret" not in answer.text
+
+    async def test_a_store_that_one_may_not_use_is_denied(self, world: World):
+        await AccountRepository(world.api.database).ensure_group("importers", ["importer"])
+        lone = await world.api.user("lone", groups=("importers",))
+        leave = """delete from group_members where user_id = (select id from users where username = $1)
+            and group_id <> (select id from groups where name = 'importers')"""
+        await world.api.database.execute(leave, lone.username)
+        for answer in await all_calls(lone, "s3a://lake/x"):
+            assert refusal(answer) == (400, "permission_denied")
+
+    @pytest.mark.importer(46)
+    @pytest.mark.parametrize("call", ["stat", "read"])
+    async def test_a_store_that_is_down_is_told(self, world: World, eva: Caller, call: str):
+        place = world.place(Scheme.S3A)
+        place.put(x=CSV)
+        world.fail(Scheme.S3A, call, StorageUnavailable("no answer from the store"))
+        for answer in await all_calls(eva, place.at("x")):
+            assert refusal(answer) == (500, "storage_unavailable")
+        world.heal()
+        assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
+
+    @pytest.mark.parametrize("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
+    async def test_a_file_that_changes_while_it_is_read_is_not_found(self, world: World, eva: Caller, failure):
+        place = world.place(Scheme.S3A)
+        place.put(x=CSV)
+        world.fail(Scheme.S3A, "read", failure)
+        for answer in await all_calls(eva, place.at("x")):
+            assert refusal(answer) == (400, "file_not_found")
+
+    @pytest.mark.importer(61)
+    async def test_nothing_is_written_to_a_store(self, world: World, eva: Caller):
+        place = world.place(Scheme.S3A)
+        place.put(x=CSV)
+        before = place.all()
+        world.heal()
+        await all_calls(eva, place.at("x"))
+        assert set(world.calls(Scheme.S3A)) == {"stat", "read"}
+        assert place.all() == before
