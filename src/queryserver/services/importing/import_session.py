@@ -135,6 +135,8 @@ class ImportSession:
             except asyncio.CancelledError:
                 # What the loader has made must go before anybody is told that the import has ended.
                 was_canceled = True
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("import ended", code=getattr(error, "code", ""))
         if was_canceled:
             raise asyncio.CancelledError
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,6 +21,7 @@ from queryserver.services.credentials import CredentialBook
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
+_LOOK_EVERY_S = 30.0
 _LEASE = timedelta(minutes=2)
 _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
@@ -49,7 +50,7 @@ class ImportJanitor:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look once at the beginning, and whenever it is wanted, while inside."""
+        """Look at the beginning, twice a minute, and at once when it is wanted, while inside."""
         self._parts.wanted.set()
         keeper = asyncio.create_task(self._keep_looking(), name="import-janitor")
         try:
@@ -67,7 +68,10 @@ class ImportJanitor:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self._parts.wanted.wait()
+            # Another process may have found out, and may not reach the data that this one holds.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._parts.wanted.wait()
             self._parts.wanted.clear()
             try:
                 await self.clean_up()

@@ -1,0 +1,202 @@
+"""Imports that are stopped, limited, or lose their server (Contract importer 13.4; checklist 56)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pytest
+from tests.api.driving import Caller
+from tests.api.importer.conftest import refusal, uploaded
+from tests.api.importer.tables import (
+    CONTENT,
+    Tables,
+    ask,
+    imported,
+    open_tables,
+    quoted,
+    started,
+    tables_like,
+)
+from tests.fakes.loading import StoredTable
+from tests.fixtures.database import _database
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.interfaces.loading import TableName
+
+LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_000))
+
+
+@pytest.fixture(scope="module")
+async def opened(
+    postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
+) -> AsyncIterator[Tables]:
+    """An application alone on its database, so that nobody else sweeps; users may have two statements at once."""
+    async for dsn in _database(postgres, template=migrated_template):
+        directory = tmp_path_factory.mktemp("stopping")
+        async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
+            yield tables
+
+
+@pytest.fixture
+def tables(opened: Tables) -> Tables:
+    """With a slow engine that is not slow yet, and empty."""
+    slow = opened.slow
+    slow.takes_s, slow.refuse_drops, slow.loads = 0.0, False, 0
+    slow.tables.clear()
+    return opened
+
+
+@pytest.fixture
+async def ana(tables: Tables) -> Caller:
+    return await tables.api.user("ana")
+
+
+async def eventually_loading(tables: Tables) -> None:
+    """Returns once the slow engine has rows in a staging table."""
+    for _ in range(500):
+        if any(name.name.startswith("_qs_import_") for name in tables.slow.tables):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("no load has begun")
+
+
+async def leftovers(tables: Tables) -> int:
+    return await tables.api.database.value("select count(*) from import_leftovers")
+
+
+async def left_behind(tables: Tables, caller: Caller, connector: str, table: str, statement_id: UUID) -> None:
+    """A table whose import is gone, as a crash leaves it."""
+    await caller.run(connector, f"CREATE TABLE {quoted(table)} (a INTEGER)")
+    user_id = await tables.api.database.value("select id from users where username = $1", caller.username)
+    await tables.api.database.execute(
+        'insert into import_leftovers (statement_id, user_id, connector, "table") values ($1, $2, $3, $4)',
+        statement_id, user_id, connector, table,
+    )  # fmt: skip
+
+
+@pytest.mark.importer(56)
+class TestCancel:
+    async def test_a_cancel_in_mid_load_leaves_nothing(self, tables: Tables, ana: Caller):
+        tables.slow.takes_s = 0.5
+        operation = await started(ana, "slow", "stopped", file_path=await uploaded(ana, LARGE))
+        await eventually_loading(tables)
+        assert await leftovers(tables) == 1
+        assert (await ana.on(operation, "get_logs"))["progress"] > 0
+        await ana.on(operation, "cancel_statement")
+        assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
+        assert tables.slow.tables == {}
+        assert await leftovers(tables) == 0
+
+    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
+    async def test_databases_keep_nothing_of_a_canceled_import(self, tables: Tables, ana: Caller, connector: str):
+        path = await uploaded(ana, LARGE)
+        for pause_s in (0.0, 0.2, 0.4):
+            operation = await started(ana, connector, "stopped", file_path=path)
+            await asyncio.sleep(pause_s)
+            await ana.on(operation, "cancel_statement")
+            end = (await ana.ended(operation))["query_status"]["state"]
+            if end == "available":
+                await ana.run(connector, "DROP TABLE stopped")
+            else:
+                assert end == "canceled"
+            assert await tables_like(ana, connector, "stopped") == []
+            assert await tables_like(ana, connector, "_qs_import_") == []
+            assert await leftovers(tables) == 0
+
+
+class TestLimits:
+    @pytest.mark.security("T30")
+    async def test_imports_count_among_the_statements_of_a_user(self, tables: Tables, ana: Caller):
+        tables.slow.takes_s = 0.5
+        path = await uploaded(ana, LARGE)
+        operations = [await started(ana, "slow", f"t{n}", file_path=path) for n in range(2)]
+        answer = await ask(ana, "slow", "t3", file_path=path)
+        assert refusal(answer) == (429, "too_many_statements")
+        assert int(answer.headers["retry-after"]) > 0
+        for operation in operations:
+            await ana.on(operation, "cancel_statement")
+            await ana.ended(operation)
+        tables.slow.takes_s = 0.0
+        assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == 200_000
+
+    async def test_the_engine_does_not_take_the_text_that_the_history_shows(self, tables: Tables, ana: Caller):
+        """The fake engine refuses what it does not understand, so that this import would fail."""
+        await imported(ana, "slow", "t")
+        assert "CREATE TABLE `t`" in (await ana.history(doc_type="hive"))["history"][0]["data"]["statement"]
+        assert tables.slow.loads == 1
+
+
+class TestFile:
+    @pytest.mark.importer(9)
+    async def test_an_upload_that_has_expired_meanwhile_fails_the_import(self, tables: Tables, ana: Caller):
+        tables.slow.takes_s = 0.5
+        path = await uploaded(ana, CONTENT)
+        other = await uploaded(ana, LARGE)
+        first = await started(ana, "slow", "first", file_path=other)
+        await eventually_loading(tables)
+        await tables.api.database.execute("update import_uploads set expires_at = now() where size_bytes < 1000")
+        answer = await ask(ana, "duckdb", "second", file_path=path)
+        assert refusal(answer) == (400, "file_not_found")
+        await ana.on(first, "cancel_statement")
+        await ana.ended(first)
+
+    async def test_a_remote_file_that_changes_between_the_passes_creates_nothing(self, tables: Tables, ana: Caller):
+        tables.slow.takes_s = 0.3
+        path = tables.shared_file("large.csv", LARGE)
+        operation = await started(ana, "slow", "changed", file_path=path, import_type="remote")
+        await eventually_loading(tables)
+        tables.shared_file("large.csv", LARGE + b"1,2\n")
+        end = await ana.ended(operation)
+        assert (end["query_status"]["state"], tables.slow.tables) == ("failed", {}), end
+
+
+@pytest.mark.importer(56)
+class TestJanitor:
+    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
+    async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
+        await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
+        assert (await tables.api.services.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
+        assert await tables_like(ana, connector, table) == [table]
+        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 1
+        assert await tables_like(ana, connector, table) == []
+        assert await leftovers(tables) == 0
+
+    async def test_the_tables_of_an_import_that_goes_on_are_left_alone(self, tables: Tables, ana: Caller):
+        tables.slow.takes_s = 0.5
+        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, LARGE))
+        await eventually_loading(tables)
+        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 0
+        assert await leftovers(tables) == 1
+        await ana.on(operation, "cancel_statement")
+        await ana.ended(operation)
+
+    async def test_an_engine_out_of_reach_is_tried_again(self, tables: Tables, ana: Caller):
+        await left_behind(tables, ana, "slow", "left", uuid4())
+        tables.slow.tables[TableName("main", "left")] = StoredTable(pa.schema([("a", pa.int64())]))
+        tables.slow.refuse_drops = True
+        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 0
+        assert await leftovers(tables) == 1
+        tables.slow.refuse_drops = False
+        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 1
+        assert tables.slow.tables == {}
+
+    async def test_an_import_whose_server_is_gone_fails_and_its_tables_go(self, tables: Tables, ana: Caller):
+        """The next sweep finds the record whose lease has run out, and wakes the janitor."""
+        tables.slow.takes_s = 0.5
+        tables.slow.refuse_drops = True
+        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, LARGE))
+        await eventually_loading(tables)
+        await tables.api.database.execute(
+            "update statements set owner = 'gone', fence = fence + 1, lease_until = now() where id = $1",
+            UUID(operation),
+        )
+        tables.slow.refuse_drops = False
+        end = await ana.ended(operation)
+        assert (end["query_status"]["state"], end["code"]) == ("failed", "outcome_unknown")
+        for _ in range(200):
+            if not tables.slow.tables and not await leftovers(tables):
+                break
+            await asyncio.sleep(0.05)
+        assert tables.slow.tables == {}
+        assert await leftovers(tables) == 0
