@@ -81,12 +81,16 @@ async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, c
         "update statements set recorded_at = recorded_at - interval '40 d', ended_at = ended_at - interval '40 d', "
         "last_used_at = last_used_at - interval '40 d'"
     )
+    await ana.send("POST", "importer/upload/file", files={"file": ("a.csv", b"a,b")})
+    await served.database.execute("update import_uploads set expires_at = now()")
     announced = (await command("cleanup", "--dry-run")).out
     assert "history entries: 3 would be deleted" in announced
+    assert "expired import files: 1 would be deleted" in announced
     assert await served.database.value("select count(*) from statements") == 3
     done = await command("desktop_document_cleanup")
     assert done.out == announced.replace("would be deleted", "deleted")
     assert await served.database.value("select count(*) from statements") == 0
+    assert list(served.services.settings.uploads_dir.iterdir()) == []
 
 
 async def _session(caller: Caller, connector: str) -> int:
