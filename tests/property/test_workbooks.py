@@ -1,0 +1,169 @@
+"""Workbooks of random content against openpyxl, rows by patterns against rows by XML, and damaged files."""
+
+import io
+import math
+import tempfile
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import openpyxl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fakes.workbook_files import column_xml, compound_file, sheet_xml, workbook_parts, write_package
+
+from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, QueryServerError, UnsupportedFormat
+from queryserver.formats.workbooks import sheets
+from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
+from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
+from queryserver.formats.workbooks.xls_serials import XlsSerials
+from queryserver.formats.workbooks.xlsx import XlsxWorkbook
+
+# What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
+TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
+    lambda text: "_x" not in text and not text.startswith("=")
+)
+MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))  # noqa: DTZ001
+VALUES = st.one_of(
+    st.none(),
+    TEXT,
+    st.booleans(),
+    st.integers(-(10**15), 10**15),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda number: float(f"{number:.15g}")),
+    MOMENTS,
+    st.dates(date(1900, 3, 1)),
+    st.times().map(lambda clock: clock.replace(microsecond=0)),
+    st.integers(0, 10**7).map(lambda seconds: timedelta(seconds=seconds)),
+)
+TABLES = st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6)
+
+
+def shown(value: object) -> str:
+    """What the contract says of a value (12.2)."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return str(int(value)) if value.is_integer() and abs(value) <= 2**53 else repr(value)
+        case datetime():
+            return value.isoformat(" ")
+        case timedelta():
+            seconds = int(value.total_seconds())
+            return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        case date() | time():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def used(table: list[list[object]]) -> list[list[str]]:
+    """The range in use, cell by cell as the contract says."""
+    rows = [row for row in ([shown(value) for value in row] for row in table) if any(row)]
+    columns = [column for column in range(4) if any(row[column] for row in rows)]
+    return [row[columns[0] : columns[-1] + 1] for row in rows]
+
+
+def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
+    workbook = XlsxWorkbook(file)
+    (name, *_) = workbook.sheet_names()
+    columns = columns_in_use(workbook.head(name).rows)
+    return [list(map(str, row)) for row in checked_rows(columns, workbook.rows(name))]
+
+
+@pytest.mark.importer(42)
+@settings(max_examples=40, deadline=None)
+@given(TABLES)
+def test_what_openpyxl_writes_is_read(table):
+    book = openpyxl.Workbook()
+    for number, row in enumerate(table, 1):
+        for column, value in enumerate(row, 1):
+            cell = book.active.cell(number, column, value)
+            if isinstance(value, timedelta):
+                cell.number_format = "[h]:mm:ss"
+            elif isinstance(value, str):
+                cell.data_type = "s"
+    file = io.BytesIO()
+    book.save(file)
+    assert rows_of(file) == used(table)
+
+
+ATTRIBUTES = st.sampled_from(
+    ["", ' s="1"', ' t="n"', ' s="2" t="n"', ' t="str"', ' t="b"', ' t="e"', ' t="s"', ' vm="1"']
+)
+CONTENT = st.one_of(
+    st.integers(0, 3).map(lambda number: f"<v>{number}</v>"),
+    st.floats(0, 60000).map(lambda number: f"<v>{number!r}</v>"),
+    TEXT.map(lambda text: f"<v>{escape(text)}</v>"),
+    TEXT.map(lambda text: f"<is><t>{escape(text)}</t></is>"),
+    st.sampled_from(
+        ["", "<v/>", "<f>1&lt;2</f>", '<f t="shared" si="0"/><v>1</v>', "<!-- </row> --><v>1</v>", " <v>1</v>"]
+    ),
+    st.sampled_from(
+        ["<v><![CDATA[</row>]]></v>", "<v>&#65;</v>", "<v>a\rb</v>", "<is><r><t>a</t></r><r><t>b</t></r></is>"]
+    ),
+)
+PLACES = st.sampled_from(["", ' r="A1"', ' r="C7"', ' r="AA1"'])
+CELLS = st.builds("<c{}{}>{}</c>".format, PLACES, ATTRIBUTES, CONTENT)
+ROWS = st.builds(
+    "{}<row{}>{}</row>".format,
+    st.sampled_from(["", '<row r="3"/>', "<!-- <row> -->", " "]),
+    st.sampled_from(["", ' r="4"', ' spans="1:3" ht="1.5"', ' ht="1.5" r="5"', " r='6'"]),
+    st.lists(CELLS, max_size=4).map("".join),
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(ROWS, max_size=6).map("".join))
+def test_rows_by_patterns_are_the_rows_of_xml(rows):
+    parts = workbook_parts(
+        {"A": sheet_xml(rows)}, strings=["<t>a</t>", "<t/>", "<t>b</t>", "<t>c</t>"], formats=[0, 14, 22]
+    )
+    plain = answer(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sheets, "_DATA", b"<no such tag>")
+        assert answer(parts) == plain
+
+
+def answer(parts: dict[str, str]) -> object:
+    """The rows, or the kind of the failure."""
+    with tempfile.TemporaryDirectory() as folder, write_package(Path(folder) / "a", parts).open("rb") as file:
+        try:
+            return rows_of(file)
+        except QueryServerError as error:
+            return type(error)
+
+
+def whole_package() -> bytes:
+    cells = ['<c r="A1" s="1"><v>45306</v></c>', '<c t="s"><v>0</v></c>', '<c t="b"><v>1</v></c>']
+    parts = workbook_parts({"A": column_xml(cells)}, strings=["<t>a</t>"], formats=[0, 14])
+    with tempfile.TemporaryDirectory() as folder:
+        return write_package(Path(folder) / "a", parts).read_bytes()
+
+
+PACKAGE = whole_package()
+COMPOUND = compound_file(["Workbook", "a", "b", "c", "d"])
+CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8)
+
+
+def damaged(whole: bytes, changes: list[tuple[float, int]], kept: float) -> io.BytesIO:
+    changed = bytearray(whole)
+    for place, byte in changes:
+        changed[math.floor(place * len(whole))] = byte
+    return io.BytesIO(bytes(changed[: math.ceil(kept * len(whole))]))
+
+
+@pytest.mark.importer(15)
+@settings(max_examples=150, deadline=None)
+@given(CHANGES, st.one_of(st.just(1.0), st.floats(0.1, 1)), st.sampled_from([PACKAGE, COMPOUND]))
+def test_a_damaged_workbook_is_read_or_refused(changes, kept, whole):
+    file = damaged(whole, changes, kept)
+    with suppress(FileCorrupt, FileEncrypted, FileTooComplex, UnsupportedFormat):
+        kind = recognise_workbook(file)
+        if kind is WorkbookKind.XLSX:
+            rows_of(file)
+        elif kind is WorkbookKind.XLS:
+            XlsSerials(file).of_sheet(0)
