@@ -93,7 +93,8 @@ class BlockReader:
         """The block, or the blocks, of whole records that Arrow may be able to read."""
         batch = self._plain.batch(text)
         if batch is not None:
-            yield Block(self._records + 1, batch)
+            if batch.num_rows:
+                yield Block(self._records + 1, batch)
             self._records += batch.num_rows
             return
         position = 0

@@ -30,8 +30,12 @@ class PlainReader:
         self._quote = (delimiters.quote or "").encode()
         self._quote_char = delimiters.quote
         self._regular = regular_bytes(delimiters) if are_simple(delimiters) else None
-        self._needs_substitute = len(self._field) > 1 or self._field in {b"\r", b"\0"}
-        self._is_able = grammar_of(delimiters).splits and delimiters.record in {"\n", "\r"} and self._field != b"\n"
+        self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
+        self._is_able = (
+            grammar_of(delimiters).splits
+            and delimiters.record in {"\n", "\r"}
+            and not {"\n", "\r"} & set(delimiters.field)
+        )
         blanks, separator = (
             "".join(blank for blank in _BLANKS if blank != delimiters.field),
             re.escape(delimiters.field),
