@@ -5,7 +5,7 @@ cheap looks at all its characters leave no doubt; else only those cells are that
 others go one by one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,8 +16,11 @@ from queryserver.formats.cell_types.classes import BLANKS
 from queryserver.formats.cells_kernels import kernels
 from queryserver.formats.converting.exact import RANGES, Misfit, Value, converter
 
-_DIGITS = b"0123456789"
-_NUMBER_BYTES = _DIGITS + b".-"
+_BLANKS_BUT_SPACES = (b"\t", b"\r", b"\n", b"\f", b"\v")
+_HEXADECIMAL = (b"x", b"X")
+_UNUSUAL_FRACTIONS = (b"e", b"E", b"n", b"N", b"+")
+"""What is in exponents, in nan, inf and infinity, and after signs that the rules do not know."""
+
 _MAX_PLAIN_NUMBER = 38
 """No number of so few characters has too many digits, or is out of the range of 32 bit floats."""
 
@@ -87,8 +90,8 @@ def without_nulls(cells: pa.StringArray, *, is_text: bool) -> pa.StringArray:
 
 def _texts(cells: pa.StringArray) -> pa.StringArray:
     data = _bytes_of(cells)
-    begins_blank = kernels.any(kernels.starts_with(cells, " ")).as_py() if b" " in data else False
-    if begins_blank or b"\\N" in data or len(data) != len(data.translate(None, b"\t\r\n\f\v")):
+    begins_blank = b" " in data and kernels.any(kernels.starts_with(cells, " ")).as_py()
+    if begins_blank or b"\\N" in data or _has_any(data, _BLANKS_BUT_SPACES):
         return without_nulls(cells, is_text=True)
     return cells
 
@@ -137,39 +140,40 @@ def _bytes_of(cells: pa.StringArray) -> bytes:
     return data.slice(places[cells.offset], places[cells.offset + len(cells)] - places[cells.offset]).to_pybytes()
 
 
-def _is_plain(cells: pa.StringArray, data: bytes, *, point: bool) -> bool:
-    """Whether no number has a zero before its digits, or another sign than a minus."""
-    if data.translate(None, _NUMBER_BYTES if point else _DIGITS + b"-") or b"-0" in data:
+def _has_any(data: bytes, wanted: Iterable[bytes]) -> bool:
+    return any(one in data for one in wanted)
+
+
+def _has_plain_zeros(cells: pa.StringArray, data: bytes, *, point: bool) -> bool:
+    """Whether no number has a zero before its other digits."""
+    if b"-0" in data:
         return False
     zeros = _count(kernels.starts_with(cells, "0"))
     if not zeros:
         return True
-    fine = _count(kernels.equal(cells, "0")) + (_count(kernels.starts_with(cells, "0.")) if point else 0)
-    return zeros == fine
+    return zeros == _count(kernels.equal(cells, "0")) + (_count(kernels.starts_with(cells, "0.")) if point else 0)
 
 
 def _integers(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    if not _is_plain(cells, _bytes_of(cells), point=False):
+    data = _bytes_of(cells)
+    if _has_any(data, _HEXADECIMAL) or not _has_plain_zeros(cells, data, point=False):
         return None
     return kernels.cast(cells, arrow_type(column))
 
 
 def _fractions(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    if not _is_plain(cells, _bytes_of(cells), point=True) or _longest(cells) > _MAX_PLAIN_NUMBER:
+    data = _bytes_of(cells)
+    if _has_any(data, _UNUSUAL_FRACTIONS) or _longest(cells) > _MAX_PLAIN_NUMBER:
         return None
-    return _cast(cells, arrow_type(column))
+    return _cast(cells, arrow_type(column)) if _has_plain_zeros(cells, data, point=True) else None
 
 
 def _booleans(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    if _bytes_of(cells).translate(None, b"truefalsTRUEFALS"):
-        return None
-    return kernels.cast(cells, arrow_type(column))
+    return None if _has_any(_bytes_of(cells), (b"0", b"1")) else kernels.cast(cells, arrow_type(column))
 
 
 def _dates(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    if _bytes_of(cells).translate(None, _DIGITS + b"-") or _has_year_zero(cells):
-        return None
-    return kernels.cast(cells, arrow_type(column))
+    return None if _has_year_zero(cells) else kernels.cast(cells, arrow_type(column))
 
 
 def _timestamps(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
@@ -184,9 +188,7 @@ def _timestamps(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
 
 def _times(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
     del column
-    if _bytes_of(cells).translate(None, _DIGITS + b":.") or not _lengths(cells) <= _CLOCK_LENGTHS:
-        return None
-    return _clock(cells)
+    return _clock(cells) if _lengths(cells) <= _CLOCK_LENGTHS else None
 
 
 _DIRECT: Mapping[BaseType, Callable[[pa.StringArray, ColumnType], pa.Array | None]] = {

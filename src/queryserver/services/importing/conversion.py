@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -14,6 +15,8 @@ from queryserver.formats.delimited.blocks import Block, BlockReader
 from queryserver.interfaces.workbooks import WorkbookReader
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.plans import ImportPlan
+
+T = TypeVar("T")
 
 _BATCH_BYTES = 4 * 1024 * 1024
 """No batch for a loader is much larger (interfaces.loading)."""
@@ -74,20 +77,23 @@ class Conversion:
         return self._of_text(converter, counted) if sheet is None else self._of_workbook(converter, sheet)
 
     async def _of_text(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
+        run, has_header = asyncio.get_running_loop().run_in_executor, self.plan.reading.has_header
+        blocks = self._blocks(counted)
+        async with aclosing(blocks), aclosing(ahead(blocks)) as coming:
+            async for block in coming:
+                yield await run(self.threads, lambda block=block: converter.block(block, has_header=has_header))
+
+    async def _blocks(self, counted: Counted) -> AsyncGenerator[Block]:
         reading = self.plan.reading
         reader = BlockReader(reading.delimiters, reading.encoding, reading.width)
         run = asyncio.get_running_loop().run_in_executor
-
-        def convert(blocks: Iterator[Block]) -> list[Portion]:
-            return [converter.block(block, has_header=reading.has_header) for block in blocks]
-
         async with aclosing(self.file.read()) as pieces:
             async for piece in pieces:
-                for portion in await run(self.threads, convert, reader.feed(piece)):
-                    yield portion
+                for block in await run(self.threads, list[Block], reader.feed(piece)):
+                    yield block
                 self.seen(len(piece))
-        for portion in await run(self.threads, convert, reader.finish()):
-            yield portion
+        for block in await run(self.threads, list[Block], reader.finish()):
+            yield block
         counted.undecodable = reader.decoder.undecodable
 
     async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[Portion]:
@@ -104,17 +110,17 @@ class Conversion:
                 self.seen(len(data))
 
 
-async def ahead(portions: AsyncGenerator[Portion]) -> AsyncGenerator[Portion]:
+async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
     """The same; while one is worked on, the next is being made."""
 
-    async def following() -> Portion | None:
-        return await anext(portions, None)
+    async def following() -> T | None:
+        return await anext(items, None)
 
     coming = asyncio.create_task(following())
     try:
-        while (portion := await coming) is not None:
+        while (item := await coming) is not None:
             coming = asyncio.create_task(following())
-            yield portion
+            yield item
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
