@@ -1,17 +1,23 @@
 """Tables in PostgreSQL keep the rules of loaders: the newest release always, release 15 when it is asked for."""
 
-from collections.abc import AsyncGenerator
-from typing import ClassVar
+import datetime as dt
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import ClassVar, cast
 
+import pyarrow as pa
 import pytest
+from tests.contract.engine_basis import USER
+from tests.contract.loading_basis import CHUNK_TEXT, MemoryLedger, batch_of, numbered
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
-from queryserver.domain.importing import BaseType
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.quoting import identifier
-from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.engine import Engine, SessionOptions
+from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
 
 FACTS = LoadingFacts(
     dialect="postgresql",
@@ -41,6 +47,34 @@ class ReadingBasis(LoadingContract):
 
 class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
     """The newest release."""
+
+    async def test_rows_are_not_read_to_the_end_once_one_is_refused(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        load, taken = self.load_of(target), 0
+
+        async def batches() -> AsyncIterator[pa.RecordBatch]:
+            nonlocal taken
+            yield batch_of(load, [(1, "a\0b")])
+            for taken in range(1, 501):
+                yield numbered(load, taken, 5000, CHUNK_TEXT)
+
+        with pytest.raises(StatementRejected, match="0x00"):
+            await loader.load(load, batches(), MemoryLedger())
+        assert taken < 100
+        assert await self.missing(engine, load.target, load.staging)
+
+    async def test_types_are_the_engine_s_own(self, engine: Engine, loader: TableLoader, target: TableName) -> None:
+        """Whatever types of the same names lie in the way of the session."""
+        await self.run(engine, "CREATE DOMAIN public.text AS varchar(1)", target)
+        await self.run(engine, "CREATE DOMAIN public.date AS varchar(1)", target)
+        columns = [self.column(base.value, ColumnType(base)) for base in (BaseType.STRING, BaseType.DATE)]
+        load = self.load_of(target, *columns)
+        options = SessionOptions(settings={"search_path": "public, pg_catalog"})
+        async with cast("LoadingEngine", engine).loader(USER, options) as loader:
+            await self.load(loader, load, batch_of(load, [("long", dt.date(2024, 2, 29))]))
+        found = await self.run(engine, "SELECT * FROM {t}", target)
+        assert found == [("long", dt.date(2024, 2, 29))]
 
 
 @pytest.mark.engine("postgresql15")

@@ -23,7 +23,7 @@ from queryserver.engines.loading import (
 )
 from queryserver.engines.loading_texts import duration_text
 from queryserver.engines.postgresql.errors import statement_errors
-from queryserver.engines.postgresql.wire import Connection
+from queryserver.engines.postgresql.wire import Connection, RefusalTap
 from queryserver.engines.quoting import identifier, qualified
 from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
@@ -33,12 +33,13 @@ _LONGEST_NAME_BYTES = 63
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
-_SCHEMA = "SELECT COALESCE($1::text, current_schema()::text)"
-_EXISTS = """
+# Everything is named with its schema: types and tables of users may lie in the way along the session's search_path.
+_PLACE = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
+_SCHEMA = f"SELECT {_PLACE}"
+_EXISTS = f"""
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE n.nspname = COALESCE($1::text, current_schema()::text) AND c.relname = $2::text
-        AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+        WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     )
 """
 # Types whose names are no keywords would be looked for along the session's search_path.
@@ -99,16 +100,17 @@ class PostgresqlLoader:
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
-        async with read_ahead(batches, _encode, self._executor) as encoded:
-            tag = await self._connection.copy_to_table(
-                load.staging.name,
-                schema_name=schema,
-                source=_pieces(encoded),
-                format="csv",
-                encoding="utf-8",
-                # Nobody sees the table yet: its rows need no look at their age later on.
-                freeze=True,
-            )
+        with self._connection.watched() as tap:
+            async with read_ahead(batches, _encode, self._executor) as encoded:
+                tag = await self._connection.copy_to_table(
+                    load.staging.name,
+                    schema_name=schema,
+                    source=_pieces(encoded, tap),
+                    format="csv",
+                    encoding="utf-8",
+                    # Nobody sees the table yet: its rows need no look at their age later on.
+                    freeze=True,
+                )
         return int(tag.removeprefix("COPY "))
 
     async def _commit(self) -> None:
@@ -147,10 +149,13 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-async def _pieces(encoded: AsyncIterator[pa.Buffer]) -> AsyncGenerator[memoryview]:
+async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:
+    """What is sent, up to a row that the server refuses."""
     async for buffer in encoded:
         view = memoryview(buffer)
         for start in range(0, len(view), _PIECE_BYTES):
+            if tap.has_refused:
+                return
             yield view[start : start + _PIECE_BYTES]
 
 

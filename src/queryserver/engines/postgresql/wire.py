@@ -8,8 +8,8 @@ import asyncio
 import itertools
 import socket
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ _HEADER = struct.Struct("!cI")
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
 _ROW_DESCRIPTION = b"T"
-_LAST_OF_INTEREST = (_ROW_DESCRIPTION, b"n", b"E", b"Z")
+_ERROR = b"E"
+_LAST_OF_INTEREST = (_ROW_DESCRIPTION, b"n", _ERROR, b"Z")
 """RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
 NO_MODIFIER = -1
 
@@ -70,6 +71,16 @@ class Connection(asyncpg.Connection):
         return statement, tuple(
             Field(column.name, oid, modifier) for column, (oid, modifier) in zip(columns, described, strict=True)
         )
+
+    @contextmanager
+    def watched(self) -> Generator["RefusalTap"]:
+        """Around a COPY: tells at once when the server has refused a row, which asyncpg asks for only at the end."""
+        tap = RefusalTap(self._driver_protocol)
+        self._wire.set_protocol(tap)
+        try:
+            yield tap
+        finally:
+            self._wire.set_protocol(self._driver_protocol)
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
         """Let the operating system notice that the server is gone: a silent one would be waited for."""
@@ -131,20 +142,13 @@ class Connection(asyncpg.Connection):
                 self.on_notice(line)
 
 
-class _RowDescriptionTap(asyncio.Protocol):
-    """Passes everything on; `learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
+class _Tap(asyncio.Protocol):
+    """Stands between the transport and asyncpg's protocol, and passes everything on."""
 
-    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
+    def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
-        self._learn = learn
-        self._kept: bytearray | None = bytearray()
-        self.described: list[tuple[int, int]] = []
-        """Type oid and modifier by column."""
 
     def data_received(self, data: bytes) -> None:
-        if self._kept is not None:
-            self._kept += data
-            self._look_at(self._kept)
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -158,6 +162,42 @@ class _RowDescriptionTap(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
+
+
+class RefusalTap(_Tap):
+    """Sees the server's ErrorResponse."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__(protocol)
+        self._kept = bytearray()
+        self.has_refused = False
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        while len(self._kept) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._kept)
+            self.has_refused = self.has_refused or kind == _ERROR
+            if len(self._kept) <= length:
+                break
+            del self._kept[: length + 1]
+        super().data_received(data)
+
+
+class _RowDescriptionTap(_Tap):
+    """`learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
+
+    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
+        super().__init__(protocol)
+        self._learn = learn
+        self._kept: bytearray | None = bytearray()
+        self.described: list[tuple[int, int]] = []
+        """Type oid and modifier by column."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._kept is not None:
+            self._kept += data
+            self._look_at(self._kept)
+        super().data_received(data)
 
     def _look_at(self, kept: bytearray) -> None:
         position = 0
