@@ -4,6 +4,7 @@ The staging table gets the target's name at the end of the transaction, or its r
 at any place undoes all of it.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
 
@@ -68,9 +69,14 @@ class PostgresqlLoader:
         refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=_bytes)
         schema = await self._schema(load.target)
         refuse_target(load, exists=await self.exists(load.target))
-        with rows_failures():
-            async with staged(load.staging, ledger, self._roll_back) as staging:
-                return await self._load(load, schema, batches, staging)
+        try:
+            with rows_failures():
+                async with staged(load.staging, ledger, self._roll_back) as staging:
+                    return await self._load(load, schema, batches, staging)
+        except asyncio.CancelledError:
+            # The stop signal may still be on its way to the server's process: nobody else may meet it.
+            await asyncio.shield(self._connection.shut())
+            raise
 
     async def drop(self, table: TableName) -> None:
         """See the Protocol."""
