@@ -120,6 +120,9 @@ class PreviewSample:
         if self._reader is not None:
             self._blocks += self._reader.feed(piece)
         elif self._first.take(piece, lambda records: len(records) >= FIRST_RECORDS):
+            if len(self._first.records) > SAMPLE_RECORDS + self._has_header:
+                # Behind a quote that did not close for long, many records are found at once.
+                return True
             del self._first.records[FIRST_RECORDS:]
             width = sample_width(self._first.records, has_header=self._has_header)
             self._reader = BlockReader(self._form.delimiters, self._form.encoding, width)
