@@ -1,10 +1,10 @@
 """Cells of workbooks as text with a class (Contract importer 12.2)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 
-from queryserver.domain.errors import FileTooComplex
+from queryserver.domain.errors import FileCorrupt, FileTooComplex
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, CellKind, TypedText
 from queryserver.formats.workbooks.serials import Temporal, iso_cell, temporal_cell
 
@@ -13,6 +13,7 @@ _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind
 
 _EXACT = 2**53
 _PLAIN_DIGITS = 15
+_MAX_STRING_DIGITS = 9
 _NUMBER = re.compile(r"[ \t\r\n]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?[ \t\r\n]*", re.ASCII)
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 
@@ -20,31 +21,41 @@ _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 class CellReader:
     """Makes cells of what stands in the XML of a sheet."""
 
-    def __init__(self, temporal_styles: Mapping[str, Temporal], *, is_1904: bool) -> None:
-        """`temporal_styles`: what the styles of dates and times show, by their number as it stands in cells."""
+    def __init__(
+        self, temporal_styles: Mapping[str, Temporal], shared: Callable[[int], TypedText], *, is_1904: bool
+    ) -> None:
+        """`temporal_styles`: what the styles of dates and times show, by their number as it stands in cells.
+
+        `shared` gives the shared string of a number.
+        """
         self._temporal_styles = temporal_styles
+        self._shared = shared
         self._is_1904 = is_1904
 
     def cell(self, kind: str | None, style: str | None, text: str) -> TypedText:
-        """The cell, its kind not being `s`. `kind` and `style` are its attributes `t` and `s` (18.3.1.4), if any."""
+        """The cell. `kind` and `style` are its attributes `t` and `s` (18.3.1.4), if any. Raises FileCorrupt.
+
+        Called for each cell, a million times: hence no layers for the usual ones.
+        """
         if not kind or kind == "n":
-            return self._number(text, style)
+            temporal = self._temporal_styles.get(style) if style else None
+            if temporal is not None:
+                return self._serial(text, temporal)
+            if len(text) <= _PLAIN_DIGITS and text.isdecimal() and text[0] != "0" and text.isascii():
+                return TypedText(text, CellKind.INTEGER)
+            return number_cell(float(text)) if _NUMBER.fullmatch(text) else _no_number(text)
+        if kind == "s":
+            return self._shared(_string_number(text))
         if kind in ("str", "inlineStr"):
             return text_cell(text)
         if kind == "b":
             return boolean_cell(is_true=text.strip() in ("1", "true"))
-        if kind == "d":
-            return iso_cell(text.strip()) or text_cell(text)
-        return EMPTY
+        return (iso_cell(text.strip()) or text_cell(text)) if kind == "d" else EMPTY
 
-    def _number(self, text: str, style: str | None) -> TypedText:
-        temporal = self._temporal_styles.get(style) if style else None
-        if temporal is None:
-            if len(text) <= _PLAIN_DIGITS and text.isdecimal() and text.isascii() and not text.startswith("0"):
-                return TypedText(text, CellKind.INTEGER)
-        elif _NUMBER.fullmatch(text):
+    def _serial(self, text: str, temporal: Temporal) -> TypedText:
+        if _NUMBER.fullmatch(text):
             return serial_cell(float(text), temporal, is_1904=self._is_1904)
-        return number_cell(float(text)) if _NUMBER.fullmatch(text) else _no_number(text)
+        return _no_number(text)
 
 
 def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
@@ -88,3 +99,10 @@ def unescaped(text: str) -> str:
 def _no_number(text: str) -> TypedText:
     """NaN and the like are no value; other text is shown as it stands."""
     return EMPTY if text.strip().lower() in ("", "nan", "inf", "-inf", "infinity", "-infinity") else text_cell(text)
+
+
+def _string_number(text: str) -> int:
+    number = text.strip()
+    if not number.isdecimal() or len(number) > _MAX_STRING_DIGITS:
+        raise FileCorrupt("A cell of the workbook names a text that is none.")
+    return int(number)

@@ -42,6 +42,6 @@ def read_plain_row(row: str, make: Make, columns: ColumnNumbers) -> tuple[int | 
     for letters, style, kind, value, inline in _CELL.findall(row, begin.end()):
         column = columns[letters] if letters else column + 1
         text = value or inline
-        if text and (cell := make(kind, style, plain_text(text))):
+        if text and (cell := make(kind, style, plain_text(text) if "&" in text else text)):
             cells[column] = cell
     return int(begin[1]) if begin[1] else None, cells

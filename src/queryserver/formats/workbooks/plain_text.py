@@ -10,7 +10,6 @@ PLAIN_TEXT = rf"{_CHARACTERS}(?:{_ENTITY}{_CHARACTERS})*+"
 
 def plain_text(text: str) -> str:
     """What the text says."""
-    if "&" in text:
-        for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&")):
-            text = text.replace(entity, character)
+    for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&")):
+        text = text.replace(entity, character)
     return text

@@ -3,7 +3,7 @@
 What stands before the rows is parsed as XML, the rows by `plain_rows` where they are plain, and else as XML too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from queryserver.domain.errors import FileCorrupt, FileTooComplex
@@ -25,17 +25,10 @@ _DATA, _DATA_END, _ROW_END = b"<sheetData>", b"</sheetData>", b"</row>"
 _RESUMED, _RESUMED_END = b"<worksheet><sheetData>", b"</sheetData></worksheet>"
 
 
-def sheet_rows(package: Package, part: str, reader: CellReader, shared: Callable[[int], TypedText]) -> Iterator[Row]:
-    """Rows with at least one cell that is not empty, in the order of the part.
-
-    `shared` gives the text of a number. Raises FileCorrupt, FileTooComplex.
-    """
-
-    def make(kind: str | None, style: str | None, text: str) -> TypedText:
-        return shared(_string_number(text)) if kind == "s" else reader.cell(kind, style, text)
-
+def sheet_rows(package: Package, part: str, reader: CellReader) -> Iterator[Row]:
+    """Rows with at least one cell that is not empty, in the order of the part. Raises FileCorrupt, FileTooComplex."""
     last_number = 0
-    for number, row in _numbered_rows(ByteSource(package.pieces(part)), make):
+    for number, row in _numbered_rows(ByteSource(package.pieces(part)), reader.cell):
         last_number = last_number + 1 if number is None else number
         if last_number > MAX_ROWS:
             raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
@@ -100,10 +93,3 @@ def _parsed(sheet: ParsedRows, parsing: Iterator[None]) -> Iterator[NumberedRow]
         yield from sheet.taken()
         if sheet.is_over:
             return
-
-
-def _string_number(text: str) -> int:
-    number = text.strip()
-    if not number.isdecimal() or len(number) > 9:
-        raise FileCorrupt("A cell of the workbook names a text that is none.")
-    return int(number)

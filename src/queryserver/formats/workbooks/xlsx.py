@@ -1,6 +1,6 @@
 """Workbooks in XML, read as streams: the first rows cost no more in a large workbook than in a small one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Self
 
 from queryserver.domain.importing import CellKind, TypedText
@@ -31,7 +31,7 @@ class XlsxWorkbook:
     def head(self, sheet: str) -> Head:
         """The first rows in use, with only those shared strings read that they name."""
         worksheet = self._workbook.worksheet(sheet)
-        head = read_head(sheet_rows(self._package, worksheet.part, self._cell_reader(), _Named))
+        head = read_head(sheet_rows(self._package, worksheet.part, self._cell_reader(_Named)))
         wanted = {int(cell) for row in head.rows for cell in row.values() if isinstance(cell, _Named)}
         texts = read_some_strings(self._package, self._workbook.shared_strings, wanted)
         return Head([row for unnamed in head.rows if (row := _with_texts(unnamed, texts))], head.is_whole)
@@ -40,11 +40,11 @@ class XlsxWorkbook:
         """All rows in use. All shared strings are held, as bytes."""
         worksheet = self._workbook.worksheet(sheet)
         strings = AllStrings(self._package, self._workbook.shared_strings)
-        return sheet_rows(self._package, worksheet.part, self._cell_reader(), strings.__getitem__)
+        return sheet_rows(self._package, worksheet.part, self._cell_reader(strings.__getitem__))
 
-    def _cell_reader(self) -> CellReader:
+    def _cell_reader(self, shared: Callable[[int], TypedText]) -> CellReader:
         styles = read_temporal_styles(self._package, self._workbook)
-        return CellReader(styles, is_1904=self._workbook.is_1904)
+        return CellReader(styles, shared, is_1904=self._workbook.is_1904)
 
 
 class _Named(TypedText):
