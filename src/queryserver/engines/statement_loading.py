@@ -2,15 +2,15 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
 
 from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
-from queryserver.engines.loading import Staging, already_there, read_ahead, refuse_changes, rows_failures, staged
+from queryserver.engines.loading import Staging, read_ahead, refuse_changes, refuse_target, rows_failures, staged
 from queryserver.interfaces.engine import EngineSession, OperationState
 from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
@@ -51,6 +51,39 @@ async def _end(session: EngineSession, submitting: asyncio.Task[object]) -> None
         await session.close(handle)  # type: ignore[arg-type]
 
 
+@asynccontextmanager
+async def made(
+    table: TableName,
+    create: Callable[[], Coroutine[object, object, object]],
+    ledger: LoadLedger,
+    drop: Callable[[], Awaitable[None]],
+) -> AsyncGenerator[Staging]:
+    """Around the filling of a table that was made under its own name; dropped at the end unless `is_gone` is set.
+
+    Only what `create` has made is dropped or told to the ledger: not a table that somebody else made meanwhile.
+    """
+    creating = asyncio.create_task(create(), name="create table")
+    async with AsyncExitStack() as stack:
+        try:
+            # Who gave up in the middle of it would not know whose table it is.
+            await asyncio.shield(creating)
+            filled = await stack.enter_async_context(staged(table, ledger, drop))
+        except BaseException:
+            await asyncio.shield(_undo(creating, drop))
+            raise
+        yield filled
+
+
+async def _undo(creating: asyncio.Task[object], drop: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.wait({creating}, timeout=_TAKE_BACK_S)
+    if not creating.done():
+        creating.cancel()
+    elif not creating.cancelled() and creating.exception() is None:
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_TAKE_BACK_S):
+                await drop()
+
+
 class StatementLoader(ABC):
     """A TableLoader. A subclass per engine writes its SQL.
 
@@ -74,7 +107,7 @@ class StatementLoader(ABC):
         """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         self.check_names(load)
-        await self._check_target(load)
+        refuse_target(load, exists=await self.exists(load.target))
         with rows_failures():
             async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
                 types = await self.create(load.staging, load.columns)
@@ -125,17 +158,10 @@ class StatementLoader(ABC):
         """Give a table its name, unless another has it; False where the engine cannot. Raises EngineError."""
         ...
 
-    async def _check_target(self, load: TableLoad) -> None:
-        if await self.exists(load.target) is load.append:
-            return
-        if load.append:
-            raise StatementRejected(f'Table "{load.target.name}" does not exist.')
-        raise already_there(load.target)
-
     async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
         total = 0
         async with read_ahead(batches, self.writer(load.columns, types), self._executor) as written:
-            async for rows in _statements(written, self.max_statement_bytes):
+            async for rows in statements_of(written, self.max_statement_bytes):
                 await execute(self._session, self.insert(load, types, rows))
                 total += len(rows)
         return total
@@ -168,13 +194,13 @@ class StatementLoader(ABC):
                     await ledger.settled(load.target)
 
     async def _fill_target(self, load: TableLoad, ledger: LoadLedger) -> None:
-        await self.create(load.target, load.columns)
-        async with staged(load.target, ledger, partial(self.drop, load.target)) as made:
+        create = partial(self.create, load.target, load.columns)
+        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             await execute(self._session, self._copy(load))
-            made.is_gone = True
+            filled.is_gone = True
 
 
-async def _statements(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
+async def statements_of(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
     """Rows by the statement: as many as fit, one at least."""
     rows, size = list[bytes](), 0
     async for more in written:

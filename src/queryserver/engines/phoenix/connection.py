@@ -1,7 +1,7 @@
 """One Avatica connection: it lives in one Query Server, has one statement at a time, and gives signs of life."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,6 +25,8 @@ class Connection:
 
     def __init__(self, http: HttpClient, route: Route, patience: Patience, properties: Mapping[str, str]) -> None:
         self.id = str(uuid4())
+        self.schema = ""
+        """The one that was chosen when it was opened."""
         self._http = http
         self._route = route
         self._patience = patience
@@ -81,6 +83,20 @@ class Connection:
         answer = await self._watched(self._call(Phase.SENT, "PrepareAndExecute", body, within_s=None))
         with avatica_errors(Phase.SENT):
             return messages.executed(answer)
+
+    async def prepare(self, sql: str) -> int:
+        """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
+        if self._is_stopped:
+            await self._open_again()
+        answer = await self._call(Phase.BEFORE, "Prepare", messages.prepare(self.id, sql))
+        return messages.prepared(answer)
+
+    async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
+        """Run a prepared statement once for each row of parameters. Raises StatementRejected, OutcomeUnknown."""
+        body = messages.execute_batch(self.id, statement, rows)
+        answer = await self._watched(self._call(Phase.SENT, "ExecuteBatch", body, within_s=None))
+        with avatica_errors(Phase.SENT):
+            messages.check_batch(answer)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> messages.Frame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""

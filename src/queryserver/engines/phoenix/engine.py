@@ -12,6 +12,7 @@ from queryserver.engines.phoenix.address import PhoenixAddress
 from queryserver.engines.phoenix.catalog import PhoenixCatalog
 from queryserver.engines.phoenix.connection import Connection, connect
 from queryserver.engines.phoenix.http import HttpClient
+from queryserver.engines.phoenix.loading import PhoenixLoader
 from queryserver.engines.phoenix.statement import PhoenixStatement
 from queryserver.engines.quoting import identifier
 from queryserver.engines.streamed_session import StreamedSession
@@ -61,6 +62,14 @@ class PhoenixEngine:
             yield PhoenixCatalog(session, connection)
 
     @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixLoader]:  # noqa: ARG002 as above
+        """See LoadingEngine."""
+        async with self._opened(options) as (session, connection):
+            yield PhoenixLoader(
+                session, connection, self._executor, schema=connection.schema, read_only=self._read_only
+            )
+
+    @asynccontextmanager
     async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, Connection]]:
         connection = await self._connect(options)
         session = StreamedSession(
@@ -107,10 +116,12 @@ async def _use(connection: Connection, schema: str) -> None:
         )  # no name can hold it, and none escapes it
     try:
         await _run(connection, f"USE {identifier(schema)}")
+        connection.schema = schema
     except StatementRejected as error:
         if not _SCHEMA_MISSING.match(error.message) or schema == schema.upper():
             raise
         await _run(connection, f"USE {identifier(schema.upper())}")
+        connection.schema = schema.upper()
 
 
 async def _run(connection: Connection, sql: str) -> None:

@@ -114,6 +114,27 @@ def prepare_and_execute(connection: str, statement: int, sql: str, *, rows: int)
     return text(1, connection) + text(2, sql) + number(4, statement) + number(5, _NO_LIMIT) + number(6, rows)
 
 
+def prepare(connection: str, sql: str) -> bytes:
+    """PrepareRequest."""
+    return text(1, connection) + text(2, sql) + number(4, _NO_LIMIT)
+
+
+def prepared(message: Message) -> int:
+    """Of a PrepareResponse: the server's number of the statement."""
+    return message.message(1).number(2)
+
+
+def execute_batch(connection: str, statement: int, rows: Sequence[bytes]) -> bytes:
+    """ExecuteBatchRequest; each row is an UpdateBatch: the values of a prepared statement's parameters."""
+    return text(1, connection) + number(2, statement) + b"".join(octets(3, row) for row in rows)
+
+
+def check_batch(message: Message) -> None:
+    """Of an ExecuteBatchResponse. Raises Missing."""
+    if message.number(4):
+        raise Missing
+
+
 def fetch(connection: str, statement: int, *, offset: int, rows: int) -> bytes:
     """FetchRequest. Servers before Avatica 1.10 read the size of the frame from field 4."""
     return text(1, connection) + number(2, statement) + number(3, offset) + number(4, rows) + number(5, rows)

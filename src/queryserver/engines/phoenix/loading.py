@@ -1,0 +1,196 @@
+"""Tables made in Phoenix, which has no RENAME: a new table is filled by upserts, and dropped when they fail.
+
+Phoenix keeps one row per key and says nothing about a second one. So rows are counted at the end; rows of an append
+go to a staging table with a key of its own first, and are compared with those that are there.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.engines.catalog_queries import read_rows
+from queryserver.engines.loading import read_ahead, refuse_changes, refuse_target, rows_failures, staged
+from queryserver.engines.phoenix.catalog import PhoenixCatalog
+from queryserver.engines.phoenix.connection import Connection
+from queryserver.engines.phoenix.parameters import numbered, parameter_rows
+from queryserver.engines.quoting import escaped_literal, identifier, qualified
+from queryserver.engines.statement_loading import execute, made, statements_of
+from queryserver.interfaces.engine import EngineSession
+from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+
+ROW_ID = "row_id"
+_BATCH_BYTES = 512 * 1024
+_GAP_BITS = 44
+"""Two appends at the same time must not give the same numbers to their rows."""
+
+_TABLE = re.compile(r"[\w-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where rows go. `key`: the column that gets a number of its own for each row."""
+
+    table: TableName
+    columns: Sequence[LoadColumn]
+    key: str | None
+
+
+class PhoenixLoader:
+    """A TableLoader. A database is a schema, "" the one without name; names are taken as they are."""
+
+    def __init__(
+        self, session: EngineSession, connection: Connection, executor: Executor, *, schema: str, read_only: bool
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._executor = executor
+        self._schema = schema
+        self._read_only = read_only
+
+    async def exists(self, table: TableName) -> bool:
+        """See TableLoader."""
+        schema = self._schema_of(table)
+        where = f"TABLE_SCHEM = {escaped_literal(schema)}" if schema else "TABLE_SCHEM IS NULL"
+        sql = (
+            f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {where}"
+            f" AND TABLE_NAME = {escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
+        )
+        return bool(await read_rows(self._session, sql, max_rows=1))
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """See TableLoader. Raises StatementRejected also for rows that would share a key."""
+        refuse_changes(read_only=self._read_only)
+        _check_names(load)
+        refuse_target(load, exists=await self.exists(load.target))
+        with rows_failures():
+            return await (self._append(load, batches, ledger) if load.append else self._make(load, batches, ledger))
+
+    async def drop(self, table: TableName) -> None:
+        """See TableLoader."""
+        refuse_changes(read_only=self._read_only)
+        await execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
+
+    async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        given = next((column.name for column in load.columns if not column.nullable), None)
+        added = None if given is not None else _free_name(ROW_ID, load.columns)
+        create = partial(self._create, load.target, load.columns, key=given or "", added=added)
+        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+            rows = await self._fill(_Rows(load.target, load.columns, added), batches)
+            if given is not None and await self._count(load.target) != rows:
+                raise StatementRejected(f'Column "{given}" cannot be the key: some of its values occur more than once.')
+            filled.is_gone = True
+        return rows
+
+    async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        numbers = _free_name(ROW_ID, load.columns)
+        async with staged(load.staging, ledger, partial(self.drop, load.staging)):
+            await self._create(load.staging, load.columns, key="", added=numbers)
+            rows = await self._fill(_Rows(load.staging, load.columns, numbers), batches)
+            await self._upsert_from_staging(load, rows, numbers)
+        return rows
+
+    async def _upsert_from_staging(self, load: TableLoad, rows: int, numbers: str) -> None:
+        given = [column.name for column in load.columns]
+        keys = await self._keys(load.target)
+        to = source = ", ".join(map(identifier, given))
+        if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
+            # A table that an import has made: its numbers go on.
+            last = await self._one(f"SELECT MAX({identifier(keys[0])}) FROM {self._place(load.target)}")
+            start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
+            to, source = f"{to}, {identifier(keys[0])}", f"{source}, {identifier(numbers)} + {start}"
+        else:
+            await self._refuse_repeated(load, keys, rows)
+        staging = self._place(load.staging)
+        await execute(self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}")
+
+    async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
+        """Rows with the key of another would take its place without a word."""
+        if not keys or not set(keys) <= {column.name for column in load.columns}:
+            return  # Phoenix refuses rows without a key itself
+        names = ", ".join(map(identifier, keys))
+        staging, target = self._place(load.staging), self._place(load.target)
+        distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
+        same = " AND ".join(f"s.{identifier(key)} = t.{identifier(key)}" for key in keys)
+        shared = await self._one(
+            f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
+        )
+        if distinct != rows or shared:
+            raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
+
+    async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
+        parts = [
+            f"{identifier(column.name)} {_declared(column)}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
+            for column in columns
+        ]
+        if added is not None:
+            parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
+        await execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
+
+    async def _fill(self, target: _Rows, batches: AsyncIterator[pa.RecordBatch]) -> int:
+        names = [column.name for column in target.columns] + ([target.key] if target.key else [])
+        listed, marks = ", ".join(map(identifier, names)), ", ".join("?" * len(names))
+        statement = await self._connection.prepare(
+            f"UPSERT INTO {self._place(target.table)} ({listed}) VALUES ({marks})"
+        )
+        total = 0
+        try:
+            async with read_ahead(
+                batches, partial(parameter_rows, [column.name for column in target.columns]), self._executor
+            ) as written:
+                async for rows in statements_of(written, _BATCH_BYTES):
+                    await self._connection.execute_batch(statement, numbered(rows, total + 1) if target.key else rows)
+                    total += len(rows)
+        except asyncio.CancelledError:
+            # The server goes on with a batch whose caller is gone; a connection that is closed ends it.
+            await asyncio.shield(self._connection.stop())
+            raise
+        await self._connection.close_statement(statement)
+        return total
+
+    async def _keys(self, table: TableName) -> list[str]:
+        found = await PhoenixCatalog(self._session, self._connection).table(self._schema_of(table), table.name)
+        return [column.name for column in found.columns if column.primary_key]
+
+    async def _count(self, table: TableName) -> int:
+        return int(str(await self._one(f"SELECT COUNT(*) FROM {self._place(table)}")))
+
+    async def _one(self, sql: str) -> object:
+        (row,) = await read_rows(self._session, sql)
+        return row[0]
+
+    def _schema_of(self, table: TableName) -> str:
+        return self._schema if table.database is None else table.database
+
+    def _place(self, table: TableName) -> str:
+        return qualified(*filter(None, (self._schema_of(table), table.name)))
+
+
+def _declared(column: LoadColumn) -> str:
+    """Phoenix knows INT by its long name only."""
+    return "INTEGER" if column.declared == "INT" else column.declared
+
+
+def _check_names(load: TableLoad) -> None:
+    """Raises StatementRejected for names that no quotes make data, or that HBase would refuse at the end."""
+    if not _TABLE.fullmatch(load.target.name):
+        raise StatementRejected(
+            f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
+        )
+    for column in load.columns:
+        if '"' in column.name:
+            raise StatementRejected(f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote.")
+
+
+def _free_name(wanted: str, columns: Sequence[LoadColumn]) -> str:
+    taken = {column.name for column in columns}
+    place, name = 1, wanted
+    while name in taken:
+        place, name = place + 1, f"{wanted}_{place + 1}"
+    return name

@@ -1,0 +1,130 @@
+"""Phoenix's loader keeps the rules of all loaders, with a key in each table: a real Query Server."""
+
+import datetime as dt
+from collections.abc import AsyncGenerator
+from types import MappingProxyType
+
+import pytest
+from tests.contract.loading_basis import INT64, STRING, MemoryLedger, batch_of, numbered, stream
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import NAMES, TEXTS, LoadingFacts
+from tests.contract.phoenix_basis import PhoenixBasis
+from tests.engines.servers import HttpAddress
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.importing import BaseType, ColumnType
+from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
+from queryserver.engines.quoting import identifier
+from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.loading import LoadColumn, TableLoader, TableName
+
+FACTS = LoadingFacts(
+    dialect="phoenix",
+    quoted=identifier,
+    create_sql='CREATE TABLE {t} ("a" INTEGER NOT NULL PRIMARY KEY)',
+    create_n_sql='CREATE TABLE {t} ("n" BIGINT NOT NULL PRIMARY KEY)',
+    insert_sql="UPSERT INTO {t} VALUES (1)",
+    view_sql=None,
+    database="OTHER",
+    database_sql=("CREATE SCHEMA IF NOT EXISTS {d}",),
+    values=MappingProxyType(
+        {
+            BaseType.UINT8: (0, 127),
+            BaseType.UINT16: (0, 32767),
+            BaseType.UINT32: (0, 2**31 - 1),
+            BaseType.UINT64: (0, 2**63 - 1),
+            BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45),
+            BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67),
+            # Our own reading of Phoenix knows milliseconds; what it stores is asked for below.
+            BaseType.DATETIME: tuple(
+                map(
+                    dt.datetime.fromisoformat,
+                    ("0001-01-01 00:00:00.001", "1969-12-31 23:59:59", "2024-02-29 10:20:30.005"),
+                )
+            ),
+            BaseType.TIME: (dt.time(0), dt.time(10, 20, 30), dt.time(10, 20, 30, 40000), dt.time(23, 59, 59, 999000)),
+            BaseType.STRING: tuple(text for text in TEXTS if text),  # it takes an empty text for NULL
+        }
+    ),
+    refused=(
+        (BaseType.FLOAT64, float("nan"), "finite"),
+        (BaseType.FLOAT32, float("inf"), "finite"),
+        (BaseType.UINT64, 2**64 - 1, "above"),
+        (BaseType.TIME, dt.time(10, 20, 30, 40), "milliseconds"),
+        (BaseType.DATETIME, dt.datetime.fromisoformat("0001-01-01 00:00:00.000001"), "milliseconds"),
+    ),
+    names=tuple(name for name in NAMES if '"' not in name),
+    table_names=("select", "a-b", "Zoë", "UPPER"),
+    refused_tables=("with blank", "a:b", 'quo"te', "a.b", "x); DROP TABLE y; --"),
+    refused_columns=('quo"te',),
+    longest_name=None,
+    long_text=100_000,
+    batch_rows=1000,
+    many_rows=20_000,
+    has_not_null=False,
+)  # fmt: skip
+
+
+@pytest.mark.engine("phoenix")
+class TestPhoenixLoading(PhoenixBasis, LoadingContract):
+    """The first column of each table is its key, so that the suite finds no column that it did not make."""
+
+    loading_facts = FACTS
+
+    @pytest.fixture
+    async def engine(self, phoenix_server: HttpAddress) -> AsyncGenerator[Engine]:
+        engine = PhoenixEngine(PhoenixAddress(phoenix_server.url, username="", password=""))
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def reading_engine(self, phoenix_server: HttpAddress) -> AsyncGenerator[Engine]:
+        engine = PhoenixEngine(PhoenixAddress(phoenix_server.url, username="", password=""), read_only=True)
+        yield engine
+        await engine.close()
+
+    def column(self, name: str, kind: ColumnType, *, nullable: bool = True) -> LoadColumn:
+        is_key = name in {"n", FACTS.names[0]} or name.startswith("aaa")
+        return super().column(name, kind, nullable=nullable and not is_key)
+
+    async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Rows are kept apart by the numbers that they get."""
+        load = self.load_of(target, self.column("only", STRING))
+        assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
+        assert await self.run(engine, 'SELECT "only", "row_id" FROM {t}', target) == [(None, 1), (None, 2)]
+
+    @pytest.mark.importer(53)
+    async def test_rows_without_a_key_are_numbered_and_an_append_goes_on(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ):
+        columns = (self.column("row_id", INT64), self.column("s", STRING))
+        load = self.load_of(target, *columns)
+        await self.load(loader, load, batch_of(load, [(7, "a"), (7, "a")]), batch_of(load, [(7, "a")]))
+        assert await self.run(engine, 'SELECT "row_id_2" FROM {t}', target) == [(1,), (2,), (3,)]
+        more = self.load_of(target, self.column("s", STRING), append=True)
+        await self.load(loader, more, batch_of(more, [("b",), ("b",)]))
+        rows = await self.run(engine, 'SELECT "row_id", "s" FROM {t}', target)
+        assert rows == [(7, "a")] * 3 + [(None, "b")] * 2
+
+    async def test_a_key_that_repeats_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Phoenix would keep the last of its rows and say nothing."""
+        load = self.load_of(target)
+        with pytest.raises(StatementRejected, match="more than once"):
+            await self.load(loader, load, numbered(load, 1, 100), numbered(load, 50, 1))
+        assert await self.missing(engine, target)
+        await self.load(loader, load, numbered(load, 1, 2))
+        more = self.load_of(target, append=True)
+        for batches in ((numbered(more, 2, 1, "y"),), (numbered(more, 5, 1), numbered(more, 5, 1))):
+            with pytest.raises(StatementRejected, match="key"):
+                await self.load(loader, more, *batches)
+            assert await self.missing(engine, more.staging)
+        assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    async def test_microseconds_are_stored(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target, self.column("n", INT64), self.column("t", ColumnType(BaseType.DATETIME)))
+        moments = ("1969-12-31 23:59:59.999999", "2024-02-29 10:20:30.000005")
+        rows = list(enumerate(map(dt.datetime.fromisoformat, moments)))
+        assert await loader.load(load, stream(batch_of(load, rows)), MemoryLedger()) == 2
+        for number, moment in enumerate(moments):
+            sql = f'SELECT "n" FROM {{t}} WHERE "t" = TIMESTAMP \'{moment}\''
+            assert await self.run(engine, sql, target) == [(number,)]
