@@ -64,6 +64,20 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
         assert taken < 100
         assert await self.missing(engine, load.target, load.staging)
 
+    async def test_a_name_that_would_be_cut_never_means_another_table(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        kept = TableName(None, "k" * 63)
+        await self.run(engine, self.loading_facts.create_sql, kept)
+        longer = TableName(None, "k" * 64)
+        assert not await loader.exists(longer)
+        with pytest.raises(StatementRejected, match="64 bytes"):
+            await loader.drop(longer)
+        load = self.load_of(TableName("s" * 64, target.name))
+        with pytest.raises(StatementRejected, match="64 bytes"):
+            await self.load(loader, load, numbered(load, 1, 2))
+        assert await loader.exists(kept)
+
     async def test_types_are_the_engine_s_own(self, engine: Engine, loader: TableLoader, target: TableName) -> None:
         """Whatever types of the same names lie in the way of the session."""
         await self.run(engine, "CREATE DOMAIN public.text AS varchar(1)", target)

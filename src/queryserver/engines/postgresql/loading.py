@@ -65,8 +65,7 @@ class PostgresqlLoader:
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """See the Protocol."""
         refuse_changes(read_only=self._read_only)
-        names = (load.target.name, *(column.name for column in load.columns))
-        refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=_bytes)
+        _refuse_cut_names(load.target, *(column.name for column in load.columns))
         schema = await self._schema(load.target)
         refuse_target(load, exists=await self.exists(load.target))
         try:
@@ -81,6 +80,7 @@ class PostgresqlLoader:
     async def drop(self, table: TableName) -> None:
         """See the Protocol."""
         refuse_changes(read_only=self._read_only)
+        _refuse_cut_names(table)
         schema = await self._schema(table)
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
@@ -163,6 +163,11 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
             if tap.has_refused:
                 return
             yield view[start : start + _PIECE_BYTES]
+
+
+def _refuse_cut_names(table: TableName, *columns: str) -> None:
+    names = (table.database or "", table.name, *columns)
+    refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=_bytes)
 
 
 def _bytes(name: str) -> int:
