@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.db.database import Database
@@ -32,6 +32,8 @@ from queryserver.settings.stores import ImporterSettings
 from queryserver.storages.local.upload_area import LocalUploadArea
 from queryserver.workbooks.reader import ProcessWorkbooks
 
+_THREADS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class ImportFiles:
@@ -42,6 +44,8 @@ class ImportFiles:
     sources: ImportSources
     workbooks: WorkbookReader
     leftovers: DatabaseImportLeftovers
+    threads: Executor
+    """Of imports alone: they do not keep others waiting, and few threads keep few heaps."""
     import_lost: asyncio.Event
     """Set when an import has ended with its server."""
 
@@ -63,7 +67,10 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
     """The upload area and the reader of workbooks, closed at the end. Raises ConfigurationError."""
     records = DatabaseImportUploads(database)
     limits = _limits(settings.importer)
-    async with LocalUploadArea(settings.uploads_dir) as area, ProcessWorkbooks() as workbooks:
+    async with AsyncExitStack() as stack:
+        area = await stack.enter_async_context(LocalUploadArea(settings.uploads_dir))
+        workbooks = await stack.enter_async_context(ProcessWorkbooks())
+        threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="importing"))
         uploads = ImportUploads(records, area, limits)
         yield ImportFiles(
             uploads=uploads,
@@ -71,6 +78,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
             sources=ImportSources(uploads, stores, max_copy_bytes=limits.max_file_bytes),
             workbooks=workbooks,
             leftovers=DatabaseImportLeftovers(database),
+            threads=threads,
             import_lost=asyncio.Event(),
         )
 
@@ -103,9 +111,9 @@ def import_services(ground: ImportGround) -> ImportServices:
     )
 
 
-def imports_of(files: ImportFiles, threads: Executor) -> Imports:
+def imports_of(files: ImportFiles) -> Imports:
     """What the runner makes tables with."""
-    return Imports(ImportParts(files.sources, files.workbooks, threads, files.leftovers))
+    return Imports(ImportParts(files.sources, files.workbooks, files.threads, files.leftovers))
 
 
 def import_janitor(

@@ -160,7 +160,7 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         ),
         limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
         objects_changed=base.metadata.objects_changed,
-        imports=imports_of(base.import_files, base.threads).session,
+        imports=imports_of(base.import_files).session,
         import_lost=base.import_files.import_lost.set,
     )
 

@@ -25,6 +25,11 @@ class TargetColumn:
     type: ColumnType
     nullable: bool = True
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether no cell makes a row bad."""
+        return self.nullable and _is_text(self.type)
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -41,16 +46,12 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some rows: the good ones as a batch, how many were bad, and why the first of these are."""
+    """Some rows: how many, the good ones as a batch, how many were bad, and why the first of these are."""
 
+    rows: int
     batch: pa.RecordBatch
     bad: int
     explained: Sequence[BadRow]
-
-    @property
-    def rows(self) -> int:
-        """All rows, bad ones too."""
-        return self.batch.num_rows + self.bad
 
 
 class RowConverter:
@@ -91,9 +92,9 @@ class RowConverter:
                 for row in kernels.indices_nonzero(kernels.is_null(one.values)).to_pylist():
                     bad.setdefault(row, _Bad(at, _NULL))
         batch = pa.RecordBatch.from_arrays([one.values for one in converted], schema=self._schema)
-        if bad:
+        if bad and converted:
             batch = batch.filter(_without(bad, rows))
-        return Portion(batch, len(bad), list(self._explained(bad, cells, first_record)))
+        return Portion(rows, batch, len(bad), list(self._explained(bad, cells, first_record)))
 
     def _explained(
         self, bad: "dict[int, _Bad]", cells: "Sequence[Sequence[str | None] | pa.StringArray]", first_record: int
@@ -117,9 +118,13 @@ class _Bad:
 
 
 def _own_cells(rows: Sequence[Sequence[TypedText]], column: TargetColumn) -> list[str | None]:
-    is_text = pa.types.is_string(arrow_type(column.type))
+    is_text = _is_text(column.type)
     own = (row[column.source] for row in rows)
     return [None if is_null(cell, is_text=is_text) else str(cell) for cell in own]
+
+
+def _is_text(column: ColumnType) -> bool:
+    return bool(pa.types.is_string(arrow_type(column)))
 
 
 def _without(bad: "dict[int, _Bad]", rows: int) -> pa.BooleanArray:

@@ -56,7 +56,8 @@ class Conversion:
     async def count(self, *, explain: int) -> Counted:
         """Convert everything and keep nothing but counts, and the reasons of the first bad rows."""
         counted = Counted()
-        portions = self._portions(counted, explain=explain)
+        checked = [column for column in self.plan.columns if not column.takes_all]
+        portions = self._portions(RowConverter(checked, explain=explain), counted)
         async with aclosing(portions), aclosing(ahead(portions)) as coming:
             async for portion in coming:
                 counted.add(portion)
@@ -64,15 +65,14 @@ class Conversion:
 
     async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
         """The good rows, in batches of a few MiB. The next ones are made while somebody works on the last."""
-        portions = self._portions(counted, explain=0)
+        portions = self._portions(RowConverter(self.plan.columns, explain=0), counted)
         async with aclosing(portions), aclosing(ahead(portions)) as coming:
             async for portion in coming:
                 counted.add(portion)
                 for batch in _pieces(portion.batch):
                     yield batch
 
-    def _portions(self, counted: Counted, *, explain: int) -> AsyncGenerator[Portion]:
-        converter = RowConverter(self.plan.columns, explain=explain)
+    def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
         sheet = self.plan.reading.sheet
         return self._of_text(converter, counted) if sheet is None else self._of_workbook(converter, sheet)
 
