@@ -82,11 +82,14 @@ class RecordCutter:
                 position, is_end = self._read_field(position)
                 continue
             position = match.end()
-            content, unquoted, end = match.groups()
-            if content is None:
+            content, unquoted, broken, end = match.groups()
+            if content is not None:
+                self._add_quoted(content)
+            elif unquoted is not None:
                 self._add(unquoted, end)
             else:
-                self._add_quoted(content)
+                self.broken += 1
+                self._add(broken, end)
             is_end = end != separator
         return position
 

@@ -15,7 +15,10 @@ class Grammar:
     """Patterns over text. They go back over nothing but blanks, so all of them are linear."""
 
     field: re.Pattern[str]
-    """One whole field and what ends it, in good order: groups are the quoted content, the unquoted text, the end."""
+    """One whole field and what ends it; groups are the quoted content, the unquoted text, the end.
+
+    The third group, before the end, is the text of fields whose closing quote is followed by something else.
+    """
     end: re.Pattern[str]
     """What ends a field; CR and LF are one end where records end at LF."""
     opening: re.Pattern[str]
@@ -42,12 +45,16 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     blanks = "" if " " in {delimiters.field, delimiters.quote} else " *"
     if delimiters.quote is None:
         opening = content = "(?!)"
-        field = f"(?:(?!)()|({unquoted}))({end})"
+        field = f"(?:(?!)()|({unquoted})|(?!)())({end})"
     else:
         quote = re.escape(delimiters.quote)
         opening = blanks + quote
-        content = f"([^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+){quote}"
-        field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted}))({end})"
+        inside = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+        content = f"({inside}){quote}"
+        is_plain = blanks and _ends_by_character(delimiters)
+        followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
+        broken = f"(?={opening}{inside}{quote}{followed})({unquoted})"
+        field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted})|{broken})({end})"
     return Grammar(
         field=re.compile(field, re.DOTALL),
         end=re.compile(end),
@@ -62,9 +69,13 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
 
 def _unquoted(delimiters: Delimiters, end: str) -> str:
     """The text up to an end; where CR and LF are one end, a CR before LF is still in it."""
-    if len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r":
+    if _ends_by_character(delimiters):
         return f"[^{re.escape(delimiters.field + delimiters.record)}]*+"
     return f".*?(?={end})"
+
+
+def _ends_by_character(delimiters: Delimiters) -> bool:
+    return len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
 
 
 def _overlap(field: str, record: str) -> bool:
