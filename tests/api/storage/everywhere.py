@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.api.driving import Caller
+from tests.api.importer.everywhere import PreviewsEverywhere
 
 _numbers = count(1)
 STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[y]&=+;,$!", "c..d", "plus+sign")
@@ -86,7 +87,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
     assert body["message"]
 
 
-class EverywhereContract:
+class EverywhereContract(PreviewsEverywhere):
     """Give the fixture `world`."""
 
     strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
