@@ -1,0 +1,94 @@
+"""Columns as asked for, plans as stored, texts as shown (Contract importer 13)."""
+
+import json
+
+import pytest
+
+from queryserver.domain.errors import InvalidColumns
+from queryserver.domain.importing import STRING, BaseType, ColumnType, Delimiters, Origin
+from queryserver.domain.splitter import Script
+from queryserver.domain.statement_kind import changes_data, changes_objects
+from queryserver.formats.cell_types.preview import PreviewColumn
+from queryserver.formats.converting.rows import TargetColumn
+from queryserver.services.importing.histories import history_text
+from queryserver.services.importing.plans import (
+    AskedColumn,
+    FileReading,
+    ImportPlan,
+    read_plan,
+    stored,
+    target_columns,
+)
+
+PREVIEW = [
+    PreviewColumn("id", ColumnType(BaseType.INT64)),
+    PreviewColumn("2", ColumnType(BaseType.TIME)),
+    PreviewColumn("price", ColumnType(BaseType.DECIMAL, 18, 2)),
+]
+
+
+def plan(**changes: object) -> ImportPlan:
+    columns = (TargetColumn(0, "id", ColumnType(BaseType.INT64)), TargetColumn(2, 'na"me`', STRING, nullable=False))
+    reading = FileReading(Origin.LOCAL, "upload/x/a.csv", True, 3, delimiters=Delimiters("\0", None, "\r"))
+    made = ImportPlan("a.csv", reading, columns, ("BIGINT", "TEXT"), None, "t")
+    return ImportPlan(**{**{name: getattr(made, name) for name in made.__slots__}, **changes})
+
+
+@pytest.mark.importer(53)
+class TestColumns:
+    def test_without_a_wish_all_are_as_in_the_preview(self):
+        columns = target_columns(PREVIEW, None, "postgresql")
+        assert [(one.source, one.name, one.type) for one in columns] == [
+            (at, one.name, one.type) for at, one in enumerate(PREVIEW)
+        ]
+
+    def test_a_source_is_a_name_or_else_a_position(self):
+        asked = [AskedColumn("2", name="a"), AskedColumn("3", name="b"), AskedColumn(1, name="c")]
+        assert [one.source for one in target_columns(PREVIEW, asked, "duckdb")] == [1, 2, 0]
+
+    @pytest.mark.parametrize("dialect", ["hive", "sparksql", "trino", "sqlite"])
+    def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
+        assert target_columns(PREVIEW, [AskedColumn(2)], dialect)[0].type == STRING
+
+    def test_a_chosen_type_counts_and_a_decimal_needs_its_digits(self):
+        asked = [AskedColumn(1, type="decimal", precision=10, scale=3), AskedColumn(2, type="VARCHAR")]
+        types = [one.type for one in target_columns(PREVIEW, asked, "duckdb")]
+        assert types == [ColumnType(BaseType.DECIMAL, 10, 3), STRING]
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            [], [AskedColumn(0)], [AskedColumn(4)], [AskedColumn("x")], [AskedColumn(1, name="")],
+            [AskedColumn(1, name="a\0")], [AskedColumn(1, name="x" * 256)], [AskedColumn(1), AskedColumn(2, name="ID")],
+            [AskedColumn(1, type="BLOB")], [AskedColumn(1, type="DECIMAL")],
+            [AskedColumn(1, type="DECIMAL", precision=0)], [AskedColumn(1, type="DECIMAL", precision=5, scale=6)],
+            [AskedColumn(1, type="DECIMAL", precision=5, scale=-1)], [AskedColumn("9" * 5000)],
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_made_is_refused(self, asked: list[AskedColumn]):
+        with pytest.raises(InvalidColumns):
+            target_columns(PREVIEW, asked, "duckdb")
+
+
+def test_a_stored_plan_is_read_back_and_holds_nothing_that_the_database_refuses() -> None:
+    record = json.dumps(stored(plan(max_bad_rows=None)))
+    assert read_plan(json.loads(record)) == plan(max_bad_rows=None)
+    assert "\\u0000" not in json.dumps(json.loads(record)).replace("\\\\u0000", "")
+
+
+@pytest.mark.importer(57)
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "duckdb", "sqlite", "hive", "sparksql", "trino", "phoenix"])
+def test_the_text_of_the_history_is_one_statement_that_makes_a_table(dialect: str) -> None:
+    odd = "a\r\nb\u2028; DROP TABLE x; */ -- .csv"
+    text = history_text(plan(shown=odd, table="t;'\"`\\", database="d"), dialect)
+    assert len(Script(text, dialect)) == 1
+    assert changes_data(text, dialect)
+    assert changes_objects(text, dialect)
+    assert text.splitlines()[0].startswith("-- Import of a")
+    assert text.splitlines()[1].startswith("CREATE TABLE ")
+
+
+def test_many_columns_are_cut_short_in_the_history() -> None:
+    columns = tuple(TargetColumn(0, f"c{n}", STRING) for n in range(150))
+    text = history_text(plan(columns=columns, declared=("TEXT",) * 150), "duckdb")
+    assert "-- and 50 more columns" in text
