@@ -1,6 +1,8 @@
 """The `WorkbookReader` over real workbooks of all formats, and over hostile ones."""
 
 import asyncio
+import os
+import signal
 import time
 import zipfile
 from contextlib import aclosing
@@ -31,6 +33,7 @@ from queryserver.domain.errors import (
     UnsupportedFormat,
 )
 from queryserver.domain.importing import CellKind
+from queryserver.workbooks import reader
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 WITHIN_S = 5
@@ -65,8 +68,8 @@ VALUES = [
 
 @pytest.fixture
 async def workbooks():
-    async with ProcessWorkbooks() as reader:
-        yield reader
+    async with ProcessWorkbooks() as opened:
+        yield opened
 
 
 def write_xlsx(path: Path) -> Path:
@@ -207,9 +210,8 @@ async def test_a_file_of_another_kind_is_not_supported(workbooks, tmp_path):
 
 
 async def all_answers(workbooks: ProcessWorkbooks, path: Path) -> None:
-    """Everything that can be asked of the first sheet; raises what the first question raises."""
+    """The names, and all rows of the first sheet, which begin with the same look as the first rows."""
     (sheet, *_) = await workbooks.sheet_names(path)
-    await workbooks.first_rows(path, sheet, limit=50)
     async with aclosing(workbooks.rows(path, sheet)) as portions:
         async for _ in portions:
             pass
@@ -260,8 +262,8 @@ def twenty_thousand_entries(path: Path) -> Path:
 
 
 def long_markup(path: Path) -> Path:
-    """An attribute of 20 MiB that cannot be packed: the parser would begin with it anew at each piece."""
-    noise = "".join(f"{number * 2654435761 % 2**32:08x}" for number in range(2_500_000))
+    """An attribute of 6 MiB that cannot be packed: the parser would begin with it anew at each piece."""
+    noise = "".join(f"{number * 2654435761 % 2**32:08x}" for number in range(800_000))
     return package(sheet1__xml=sheet_xml(f'<row spans="{noise}">{CELL}</row>'))(path)
 
 
@@ -300,7 +302,7 @@ NUMBER = 'office:value-type="float" office:value="1"'
         pytest.param(
             package(sheet1__xml=sheet_xml(f'<row>{CELL}</row><row><c r="BXZ2"><v>1</v></c></row>')), id="2,001 apart"
         ),
-        pytest.param(long_markup, id="an attribute of 20 MiB"),
+        pytest.param(long_markup, id="an attribute of 6 MiB"),
         pytest.param(
             ods_with(f"<table:table-row><table:table-cell {REPEATED} {NUMBER}/></table:table-row>"),
             id="a cell repeated two billion times",
@@ -417,6 +419,27 @@ async def test_a_cancelled_call_takes_the_worker_with_it(workbooks, tmp_path):
     with pytest.raises(asyncio.CancelledError):
         await call
     assert not workers()
+
+
+@pytest.mark.importer(61)
+async def test_a_worker_that_takes_too_long_is_too_complex(workbooks, tmp_path, monkeypatch):
+    path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL])}))
+    monkeypatch.setattr(reader, "TIME_S", 0.001)
+    with pytest.raises(FileTooComplex):
+        await workbooks.sheet_names(path)
+    assert not workers()
+
+
+@pytest.mark.importer(61)
+async def test_a_worker_that_was_killed_is_too_complex(workbooks, tmp_path):
+    cells = [f"<c><v>{number}</v></c>" for number in range(60_000)]
+    path = write_package(tmp_path / "a", workbook_parts({"A": column_xml(cells)}))
+    async with aclosing(workbooks.rows(path, "A")) as portions:
+        await anext(portions)
+        for pid in workers():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(FileTooComplex):
+            [_ async for _ in portions]
 
 
 async def test_looks_wait_for_a_place(tmp_path):
