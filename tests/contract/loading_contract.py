@@ -44,6 +44,7 @@ class RowsBroke(Exception):
 class LoadingContract(LoadingBasis):
     """Inherited by one test class per adapter."""
 
+    @pytest.mark.capability("Tables from files")
     async def test_values_of_all_types_arrive_as_they_are(self, engine: Engine, loader: TableLoader, target: TableName):
         """One table with a column of each type, extremes and a NULL in each."""
         columns = [self.column("n", INT64)]
@@ -57,6 +58,7 @@ class LoadingContract(LoadingBasis):
         assert await self.load(loader, load, batch_of(load, rows)) == len(rows)
         assert await self.rows(engine, load) == [comparable(row, load.columns) for row in rows]
 
+    @pytest.mark.capability("Tables from files")
     async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
         """One column of each kind of encoding: a row of NULLs must not look like an empty line or a text."""
         for kind in (STRING, ColumnType(BaseType.NULL), INT64):
@@ -65,6 +67,7 @@ class LoadingContract(LoadingBasis):
             assert await self.run(engine, self.loading_facts.select_sql, load.target) == [(None,), (None,)]
             await loader.drop(load.target)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_values_that_the_engine_cannot_hold_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
@@ -74,12 +77,14 @@ class LoadingContract(LoadingBasis):
                 await self.load(loader, load, batch_of(load, [(1, value)]))
             assert await self.missing(engine, load.target, load.staging)
 
+    @pytest.mark.capability("Tables from files")
     async def test_large_texts(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target)
         rows = [(place, letter * self.loading_facts.long_text) for place, letter in enumerate("a'\\")]
         assert await self.load(loader, load, *(batch_of(load, [row]) for row in rows)) == len(rows)
         assert await self.rows(engine, load) == rows
 
+    @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(53)
     @pytest.mark.importer(57)
     @pytest.mark.security("T23")
@@ -93,6 +98,7 @@ class LoadingContract(LoadingBasis):
         assert [column.name for column in answer.columns] == list(names)
         assert answer.rows == [tuple(range(len(names)))]
 
+    @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(53)
     async def test_names_of_tables_are_data(self, engine: Engine, loader: TableLoader):
         facts = self.loading_facts
@@ -106,6 +112,7 @@ class LoadingContract(LoadingBasis):
                 await loader.drop(load.target)
             assert not await loader.exists(load.target)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_names_that_the_engine_cannot_hold_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
@@ -124,6 +131,7 @@ class LoadingContract(LoadingBasis):
                 await self.load(loader, load, batch_of(load, [(1,)]))
             assert await self.missing(engine, load.target, load.staging)
 
+    @pytest.mark.capability("Tables from files")
     async def test_long_names_are_kept_whole(self, engine: Engine, loader: TableLoader):
         stem = "a" * (min(self.loading_facts.longest_name or 128, 128) - 1)
         loads = [self.load_of(TableName(None, stem + end), self.column(stem + end, INT64)) for end in "xy"]
@@ -136,6 +144,7 @@ class LoadingContract(LoadingBasis):
             for load in loads:
                 await loader.drop(load.target)
 
+    @pytest.mark.capability("Tables from files")
     async def test_no_batches_make_an_empty_table(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target)
         assert await self.load(loader, load) == 0
@@ -143,6 +152,7 @@ class LoadingContract(LoadingBasis):
         assert await loader.exists(target)
         assert await self.load(loader, self.load_of(target, append=True), batch_of(load, [])) == 0
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(55)
     async def test_a_table_that_exists_is_refused_and_left_alone(
         self, engine: Engine, loader: TableLoader, target: TableName
@@ -155,6 +165,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
         assert await self.missing(engine, again.staging)
 
+    @pytest.mark.capability("Tables from files")
     async def test_a_view_counts_as_existing(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
             pytest.skip("the engine has no views")
@@ -169,6 +180,7 @@ class LoadingContract(LoadingBasis):
         finally:
             await self.run(engine, drop, target)
 
+    @pytest.mark.capability("Tables from files")
     async def test_what_another_session_made_is_seen(self, engine: Engine, loader: TableLoader, target: TableName):
         assert not await loader.exists(target)
         await self.run(engine, self.loading_facts.create_sql, target)
@@ -176,6 +188,7 @@ class LoadingContract(LoadingBasis):
         await self.run(engine, self.loading_facts.drop_sql, target)
         assert not await loader.exists(target)
 
+    @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(55)
     async def test_append_adds(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target)
@@ -185,6 +198,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
         assert await self.missing(engine, more.staging)
 
+    @pytest.mark.capability("Tables from files")
     async def test_append_goes_by_names(self, engine: Engine, loader: TableLoader, target: TableName):
         """Columns in another order find their place; one that is left out is NULL."""
         load = self.load_of(target)
@@ -195,12 +209,14 @@ class LoadingContract(LoadingBasis):
         await self.load(loader, fewer, batch_of(fewer, [(3,)]))
         assert await self.rows(engine, load) == [(1, "x"), (2, "y"), (3, None)]
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_append_to_what_is_not_there_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, append=True)
         with pytest.raises(StatementRejected):
             await self.load(loader, load, numbered(load, 1, 1))
         assert await self.missing(engine, target, load.staging)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(55)
     async def test_a_failing_append_leaves_the_old_rows(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, self.column("n", INT64), self.column("s", STRING, nullable=False))
@@ -214,6 +230,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
         assert await self.missing(engine, more.staging)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(54)
     async def test_a_null_where_none_may_be_leaves_no_table(
         self, engine: Engine, loader: TableLoader, target: TableName
@@ -227,6 +244,7 @@ class LoadingContract(LoadingBasis):
         await self.load(loader, load, numbered(load, 1, 2))
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.parametrize(
         "error", [RowsBroke("broke"), OSError("broke"), TimeoutError("broke"), ValueError("broke")]
     )
@@ -244,6 +262,7 @@ class LoadingContract(LoadingBasis):
         await self.load(loader, self.load_of(target), numbered(load, 1, 2))
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
     @pytest.mark.parametrize("state", ["waiting for rows", "loading", "appending"])
     async def test_a_cancel_leaves_nothing(self, engine: Engine, target: TableName, state: str):
@@ -279,6 +298,7 @@ class LoadingContract(LoadingBasis):
         if load.append:
             assert await self.rows(engine, load) == []
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_the_engine_goes_on_after_many_cancels(self, engine: Engine, target: TableName):
         """No connection stays busy, no half of a load shows in another."""
         for pause_s in (0, 0.001, 0.005, 0.02):
@@ -298,6 +318,7 @@ class LoadingContract(LoadingBasis):
             await self.load(loader, load, numbered(load, 1, 2))
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_the_ledger_is_told_before_the_staging_table_is_made_and_after_it_is_gone(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
@@ -315,6 +336,7 @@ class LoadingContract(LoadingBasis):
         assert not ledger.open
         assert await self.missing(engine, load.staging)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_nothing_is_made_that_the_ledger_does_not_know(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
@@ -327,6 +349,7 @@ class LoadingContract(LoadingBasis):
             await loader.load(load, stream(numbered(load, 1, 2)), MemoryLedger(out_of_reach))
         assert await self.missing(engine, load.staging, load.target)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
     async def test_a_left_over_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
         """By another session than the one that made it; one that is not there does no harm."""
@@ -338,6 +361,7 @@ class LoadingContract(LoadingBasis):
         assert not await loader.exists(staging)
         await loader.drop(staging)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_of_two_loads_of_one_table_one_wins(self, engine: Engine, target: TableName):
         async def load_one(text: str) -> TableLoad | EngineError:
             async with self.loading(engine) as loader:
@@ -359,6 +383,7 @@ class LoadingContract(LoadingBasis):
         assert isinstance(lost[0], StatementRejected)
         assert {row[1] for row in await self.rows(engine, won[0])} == {"a" if ends[0] is won[0] else "b"}
 
+    @pytest.mark.capability("Tables from files")
     async def test_another_database(self, engine: Engine, loader: TableLoader, target: TableName):
         facts = self.loading_facts
         if facts.database is None:
@@ -380,11 +405,13 @@ class LoadingContract(LoadingBasis):
             await loader.drop(there)
         assert not await loader.exists(there)
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_a_database_that_is_not_there_is_refused(self, loader: TableLoader, target: TableName):
         load = self.load_of(TableName("no_such_database", target.name))
         with pytest.raises(EngineError):
             await self.load(loader, load, numbered(load, 1, 2))
 
+    @pytest.mark.capability("A failed import leaves nothing")
     async def test_a_connector_that_only_reads_refuses(self, engine: Engine, reading_engine: Engine, target: TableName):
         await self.run(engine, self.loading_facts.create_sql, target)
         async with self.loading(reading_engine) as reader:
@@ -400,6 +427,7 @@ class LoadingContract(LoadingBasis):
         assert await self.missing(engine, load.target)
         assert not await self.missing(engine, target)
 
+    @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(57)
     async def test_sql_in_cells_is_never_executed(self, engine: Engine, loader: TableLoader, target: TableName):
         victim = TableName(None, f"{target.name}_v")
@@ -416,6 +444,7 @@ class LoadingContract(LoadingBasis):
         finally:
             await loader.drop(victim)
 
+    @pytest.mark.capability("Tables from files")
     async def test_many_rows_pass_in_bounded_memory(self, engine: Engine, loader: TableLoader, target: TableName):
         load, process = self.load_of(target), psutil.Process()
         each, total, peak = self.loading_facts.batch_rows, self.loading_facts.many_rows, 0
