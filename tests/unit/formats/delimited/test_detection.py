@@ -12,6 +12,9 @@ from queryserver.formats.delimited.detection import Detected, detect
 from queryserver.formats.delimited.records import RecordReader
 from queryserver.formats.kinds import FileKind, recognise
 
+BEGINNING_BYTES = 64 * 1024
+"""What guess_header looks at first."""
+
 CSV, TSV, DELIMITED = FileType.CSV, FileType.TSV, FileType.DELIMITED
 D1 = "id,name\n1,a\n2,b\n3,c\n"
 
@@ -177,7 +180,7 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
         recognise(sample, is_whole=is_whole)
         found = detect(sample, is_whole=is_whole)
         reader = RecordReader(found.delimiters)
-        has_header(reader.feed(sample.decode(), final=True))
+        has_header(reader.feed(sample[:BEGINNING_BYTES].decode(), final=True))
     except QueryServerError:
         pass
     assert time.process_time() - started < 2
