@@ -22,6 +22,7 @@ from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
+from queryserver.interfaces.import_leftovers import ImportLeftovers
 from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadArea
 from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
@@ -93,6 +94,9 @@ ADAPTERS = (
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
+    Adapter(LoadLedger, "queryserver.services.importing.imports", "StatementLedger"),
+    Adapter(EngineSession, "queryserver.services.importing.import_session", "ImportSession"),
+    Adapter(ImportLeftovers, "queryserver.db.import_leftovers", "DatabaseImportLeftovers"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),

@@ -1,10 +1,13 @@
 """Tables made of files (Contract importer 13; checklist 52 to 60)."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
+from openpyxl import Workbook
 from tests.api.driving import Caller
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import (
@@ -327,6 +330,27 @@ class TestSources:
         )  # fmt: skip
         assert done["rows_loaded"] == 2
         assert await rows(ana, "duckdb", table, order="2") == [["ä", 1], ["ö", 2]]
+
+    @pytest.mark.importer(42)
+    async def test_a_worksheet_becomes_a_table(self, ana: Caller, connector: str, table: str):
+        book = Workbook()
+        sheet = book.active
+        assert sheet is not None
+        sheet.title = "Data"
+        for row in (
+            ("id", "name", "price", "at", "ok"),
+            (1, "007", 1.5, datetime(2025, 1, 15, 10, 30, tzinfo=UTC).replace(tzinfo=None), True),
+            (2, None, 2, None, False),
+        ):
+            sheet.append(row)
+        book.save(content := io.BytesIO())
+        path = await uploaded(ana, content.getvalue(), "book.xlsx")
+        done = await imported(ana, connector, table, file_path=path, file_type="excel", sheet_name="Data")
+        assert (done["rows_read"], done["rows_loaded"]) == (2, 2)
+        first, second = await rows(ana, connector, table)
+        assert (first[:3], second[:3]) == ([1, "007", 1.5], [2, None, 2.0])
+        assert str(first[3]).replace("T", " ").startswith("2025-01-15 10:30:00")
+        assert [bool(row[4]) for row in (first, second)] == [True, False]
 
     async def test_many_imports_at_once(self, ana: Caller, table: str):
         names = [f"{table}_{n}" for n in range(4)]
