@@ -51,6 +51,8 @@ class LoadingBasis:
     """Declared by each adapter's test class: `loading_facts`, fixture `engine`, `running_statements`."""
 
     loading_facts: ClassVar[LoadingFacts]
+    tested_with: ClassVar[str] = ""
+    """What the support table says."""
 
     async def running_statements(self, engine: Engine) -> int:
         """How many statements of the tests the engine is at work on, asked of the engine itself."""

@@ -26,6 +26,7 @@ FACTS = LoadingFacts(
 
 class TestDuckdbLoading(LoadingContract):
     loading_facts: ClassVar[LoadingFacts] = FACTS
+    tested_with = "DuckDB 2.0"
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:

@@ -27,6 +27,7 @@ FACTS = LoadingFacts(
 
 class TestFakeLoading(LoadingContract):
     loading_facts: ClassVar[LoadingFacts] = FACTS
+    tested_with = "the fake"
 
     @pytest.fixture
     async def engine(self) -> AsyncGenerator[FakeLoadingEngine]:

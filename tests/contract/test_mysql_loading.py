@@ -48,6 +48,7 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
     """MariaDB as Debian has it."""
 
     loading_facts: ClassVar[LoadingFacts] = FACTS
+    tested_with = "MariaDB 10.11"
     engine_on = staticmethod(engine_on)
 
     @pytest.fixture

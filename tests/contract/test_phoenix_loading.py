@@ -70,6 +70,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
     """The first column of each table is its key, so that the suite finds no column that it did not make."""
 
     loading_facts = FACTS
+    tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
 
     @pytest.fixture
     async def engine(self, phoenix_server: HttpAddress) -> AsyncGenerator[Engine]:

@@ -28,6 +28,7 @@ FACTS = LoadingFacts(
 
 class TestSqliteLoading(LoadingContract):
     loading_facts: ClassVar[LoadingFacts] = FACTS
+    tested_with = "SQLite of the package apsw"
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncGenerator[SqliteEngine]:

@@ -46,6 +46,7 @@ class TestTrinoLoading(LoadingContract):
     """A single node with the memory connector."""
 
     loading_facts = FACTS
+    tested_with = "Trino 476"
 
     async def running_statements(self, engine: Engine) -> int:
         sql = (
