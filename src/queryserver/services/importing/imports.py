@@ -2,15 +2,15 @@
 
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
 
 from queryserver.domain.errors import RejectedByRule, StatementRejected
+from queryserver.domain.importing import Origin
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
@@ -29,7 +29,8 @@ EXPLAINED_ROWS = 100
 
 _EXPLAINED_IN_MESSAGE = 3
 _PROGRESS_OF_COUNTING = 40
-_KEEP_ALIVE_EVERY = timedelta(minutes=1)
+_KEEP_ALIVE_EVERY_S = 10.0
+"""Short enough for uploads that are kept for a minute only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,15 @@ class Imports:
             return await run.into(loader)
 
     def _kept_alive(self, user: User, plan: ImportPlan) -> AbstractAsyncContextManager[None]:
-        """Finding an upload prolongs its life."""
+        """Finding an upload prolongs its life. Files of stores live as long as their owners want."""
+        if plan.reading.origin is Origin.REMOTE:
+            return nullcontext()
 
         async def renew() -> bool:
             async with self._parts.sources.opened(user, plan.reading.origin, plan.reading.file_path):
                 return True
 
-        return renewed(renew, every_s=_KEEP_ALIVE_EVERY.total_seconds())
+        return renewed(renew, every_s=_KEEP_ALIVE_EVERY_S)
 
 
 @dataclass(slots=True)
