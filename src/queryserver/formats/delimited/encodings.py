@@ -4,8 +4,9 @@ import codecs
 import re
 import threading
 
+from queryserver.domain.errors import InvalidParameter
 from queryserver.domain.errors.imports import EncodingFailed, UnsupportedFormat
-from queryserver.formats.text_encodings import codec_of
+from queryserver.formats.text_encodings import ENCODINGS
 
 UTF_8_WITH_MARK = "utf-8-sig"
 """Detected of files with a byte order mark; it counts as a given encoding as well."""
@@ -30,9 +31,11 @@ codecs.register_error("queryserver-count", _replace_and_count)
 
 
 def encoding_of(name: str) -> str:
-    """An encoding as clients name it. Raises InvalidParameter."""
-    lowered = name.strip().lower()
-    return lowered if lowered == UTF_8_WITH_MARK else codec_of(lowered)
+    """An encoding as clients name it, in any case. Raises InvalidParameter."""
+    lowered, names = name.lower(), (UTF_8_WITH_MARK, *ENCODINGS)
+    if lowered not in names:
+        raise InvalidParameter(f"encoding must be one of {' '.join(names)}.")
+    return lowered
 
 
 def detect_encoding(sample: bytes, *, is_whole: bool) -> str:
@@ -81,12 +84,37 @@ def _by_nul_bytes(sample: bytes) -> str:
     raise UnsupportedFormat
 
 
+class _Utf16Decoder:
+    """UTF-16 whose mark tells the order of bytes. Without one the low byte comes first, as most programs write it.
+
+    Python's own refuses text without a mark.
+    """
+
+    def __init__(self, errors: str) -> None:
+        self._errors = errors
+        self._begin = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+
+    def decode(self, piece: bytes, final: bool) -> str:
+        """The characters that are complete so far."""
+        piece = self._begin + piece
+        if self._decoder is None:
+            if len(piece) < len(codecs.BOM_UTF16) and not final:
+                self._begin = piece
+                return ""
+            order = "be" if piece.startswith(codecs.BOM_UTF16_BE) else "le"
+            self._decoder = codecs.getincrementaldecoder(f"utf-16-{order}")(self._errors)
+            self._begin = b""
+        return self._decoder.decode(piece, final)
+
+
 class Decoder:
     """Decodes one file in pieces; a byte order mark at its beginning is left out."""
 
     def __init__(self, encoding: str) -> None:
         codec = "utf-8" if encoding == UTF_8_WITH_MARK else encoding
-        self._decoder = codecs.getincrementaldecoder(codec)("queryserver-count")
+        made = _Utf16Decoder if codec == "utf-16" else codecs.getincrementaldecoder(codec)
+        self._decoder = made("queryserver-count")
         self._is_begun = False
         self.characters = 0
         self.undecodable = 0

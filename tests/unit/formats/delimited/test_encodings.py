@@ -82,6 +82,23 @@ def test_a_tenth_of_undecodable_characters_is_borne_and_more_are_not():
 def test_encodings_have_names_of_any_case():
     assert encoding_of("UTF-8-SIG") == "utf-8-sig"
     assert encoding_of("GB18030") == "gb18030"
-    for name in ("utf8", "rot13", "hex", "utf-7", ""):
+    for name in ("utf8", "rot13", "hex", "utf-7", "", " utf-8"):
         with pytest.raises(InvalidParameter):
             encoding_of(name)
+
+
+@pytest.mark.importer(38)
+@pytest.mark.parametrize(
+    ("mark", "encoding"), [(b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")]
+)
+def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mark, encoding):
+    sample = mark + "é,b\n".encode(encoding)
+    decoder = Decoder("utf-16")
+    pieces = [decoder.decode(sample[at : at + 1]) for at in range(len(sample))]
+    assert "".join(pieces) + decoder.decode(b"", final=True) == "é,b\n"
+    assert decoded(sample, "utf-16", is_whole=True) == "é,b\n"
+
+
+def test_a_single_byte_is_no_utf_16():
+    decoder = Decoder("utf-16")
+    assert (decoder.decode(b"a"), decoder.decode(b"", final=True), decoder.undecodable) == ("", "\ufffd", 1)
