@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed, query
 
@@ -22,18 +23,16 @@ async def place(
         yield place
 
 
-async def started(node: Node, connector: str) -> str:
-    """An import of many rows that has just begun."""
+async def asked(node: Node, connector: str, content: bytes) -> httpx.Response:
+    """The answer to create_table for an upload."""
     answer = await node.http.post(
-        "/api/v1/importer/upload/file/", files={"file": ("large.csv", LARGE)}, headers=node.headers()
+        "/api/v1/importer/upload/file/", files={"file": ("some.csv", content)}, headers=node.headers()
     )
     fields = {
         "file_path": answer.json()["file_path"], "import_type": "local", "file_type": "csv", "has_header": "true",
-        "connector": connector, "table": "crashed",
+        "connector": connector, "table": "arrived",
     }  # fmt: skip
-    response = await node.post("importer/create_table", **fields)
-    assert response.status_code == 202, response.text
-    return response.json()["history_uuid"]
+    return await node.post("importer/create_table", **fields)
 
 
 async def loading(place: Installation) -> None:
@@ -48,7 +47,7 @@ async def loading(place: Installation) -> None:
 @pytest.mark.parametrize("connector", ["duckdb", "postgresql"])
 async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Installation, connector: str) -> None:
     async with place.server() as victim:
-        operation = await started(victim, connector)
+        operation = (await asked(victim, connector, LARGE)).json()["history_uuid"]
         await loading(place)
         await victim.process.kill9()
     async with place.server() as after:
@@ -61,6 +60,19 @@ async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Instal
         await eventually(is_clean, within_s=40)
         sql = (
             "SELECT count(*) FROM information_schema.tables"
-            " WHERE table_name = 'crashed' OR table_name LIKE '%qs_import%'"
+            " WHERE table_name = 'arrived' OR table_name LIKE '%qs_import%'"
         )
         assert await after.value(connector, sql) == 0
+
+
+@pytest.mark.importer(11)
+async def test_a_file_that_came_to_one_server_is_imported_by_the_one_that_holds_the_data(place: Installation) -> None:
+    async with place.server() as holder, place.server() as other:
+        assert await holder.value("duckdb", "SELECT 1") == 1
+        answer = await asked(other, "duckdb", b"id\n1\n2\n")
+        assert answer.status_code == 202, answer.text
+        body = await other.status(answer.json()["history_uuid"], wait=30)
+        assert body["query_status"]["state"] == "available"
+        assert await holder.value("duckdb", "SELECT count(*) FROM arrived") == 2
+        again = await asked(other, "duckdb", b"id\n1\n")
+        assert (again.status_code, again.json()["code"]) == (400, "table_exists")
