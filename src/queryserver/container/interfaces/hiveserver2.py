@@ -38,7 +38,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
         options.flag("is_llap")
         options.flag("close_queries")
         options.no_tunnel()
-    return Hs2Engine(address, variant)
+    return Hs2Engine(address, variant, read_only=connector.read_only)
 
 
 def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Address:

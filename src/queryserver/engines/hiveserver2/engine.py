@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.hiveserver2.address import Hs2Address, Login
@@ -14,6 +15,7 @@ from queryserver.engines.hiveserver2.background import BackgroundTasks
 from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.opening import check_known, open_session
 from queryserver.engines.hiveserver2.resuming import Mark
 from queryserver.engines.hiveserver2.session import Hs2Session
@@ -22,18 +24,21 @@ from queryserver.engines.hiveserver2.wire import Wire
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, OperationHandle, SessionOptions
 
+_WRITER_THREADS = 2
 _PING_USER = User(id=0, username="anonymous")
 
 
 class Hs2Engine:
     """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
 
-    def __init__(self, address: Hs2Address, variant: Variant) -> None:
+    def __init__(self, address: Hs2Address, variant: Variant, *, read_only: bool = False) -> None:
         self._address = address
+        self._read_only = read_only
         self._variant = variant
         self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
         self._turns = itertools.count()
         self._background = BackgroundTasks()
+        self._executor = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix=variant.dialect)
 
     @property
     def dialect(self) -> str:
@@ -89,6 +94,16 @@ class Hs2Engine:
         async with self.session(user, options) as session:
             yield catalog_of(self._variant.dialect, session)
 
+    @asynccontextmanager
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:
+        """See LoadingEngine. Raises StatementDenied for engines that cannot be loaded."""
+        dialect = LOADING.get(self._variant.dialect)
+        if dialect is None:
+            raise StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
+        database = options.database or self._address.database
+        async with self.session(user, options) as session:
+            yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
+
     async def ping(self) -> None:
         """Opens a session of the service; where callers log in themselves only a connection is tried."""
         if self._address.needs_caller:
@@ -101,6 +116,7 @@ class Hs2Engine:
         """Sessions that are on their way are waited for as long as for any other end, then lost."""
         await self._background.close(grace_s=self._address.limits.end_s)
         await self._pool.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Login, Connection]:
         """A connection to the member whose turn it is, or to the next one that can be reached."""

@@ -1,0 +1,70 @@
+"""Spark's loader keeps the rules of all loaders. Each statement takes it some tenths of a second: rows are few here."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import httpx
+import pytest
+from tests.contract.loading_contract import LoadingContract
+from tests.contract.loading_facts import NAMES, LoadingFacts
+from tests.engines.sparksql import SparkAddress
+
+from queryserver.engines.hiveserver2.address import Hs2Address, Member
+from queryserver.engines.hiveserver2.catalog_quoting import quoted
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import SPARKSQL
+from queryserver.interfaces.engine import Engine
+
+HIVE_FAMILY = LoadingFacts(
+    dialect="hive",
+    quoted=quoted,
+    create_sql="CREATE TABLE {t} (a INT) STORED AS ORC",
+    create_n_sql="CREATE TABLE {t} (n BIGINT) STORED AS ORC",
+    database="other",
+    database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),
+    table_names=("select", "_under", "1digit"),
+    refused_tables=("with blank", "x); DROP TABLE y; --", "é", "a.b", "quo`te", "a-b", ""),
+    long_text=100_000,
+    batch_rows=300,
+    many_rows=600,
+    has_not_null=False,
+)
+"""Hive's tables of files know no NOT NULL; an import itself keeps NULLs out."""
+
+FACTS = replace(
+    HIVE_FAMILY,
+    dialect="sparksql",
+    names=tuple(name for name in NAMES if "," not in name),
+    refused_columns=("comma,comma", "${env:HOME}"),
+)
+
+
+@pytest.mark.engine("sparksql")
+class TestSparkLoading(LoadingContract):
+    """Spark's Thrift server."""
+
+    loading_facts = FACTS
+
+    @pytest.fixture(autouse=True)
+    def _spark(self, spark_server: SparkAddress) -> None:
+        self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            (application,) = (await client.get(self.ui)).json()
+            jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()
+        return len({job["jobGroup"] for job in jobs})
+
+    @pytest.fixture
+    async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
+        engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
+        yield engine
+        await engine.close()
+
+    @pytest.fixture
+    async def reading_engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
+        address = Hs2Address((Member(spark_server.host, spark_server.port),))
+        engine = Hs2Engine(address, SPARKSQL, read_only=True)
+        yield engine
+        await engine.close()
