@@ -154,9 +154,12 @@ class ThreadedLoader:
         if self._stop is not None:
             self._stop()
         give_up = asyncio.get_running_loop().time() + STOP_S
+        ended = asyncio.wrap_future(call)
+        # How it ended is told by the call itself.
+        ended.add_done_callback(lambda one: one.cancelled() or one.exception())
         while not call.done() and asyncio.get_running_loop().time() < give_up:
             self._writer.interrupt()
-            await asyncio.wait({asyncio.wrap_future(call)}, timeout=_PRESS_S)
+            await asyncio.wait({ended}, timeout=_PRESS_S)
 
     async def _control(self, call: Callable[[], Answered]) -> Answered:
         """A short call. One that a cancel left behind comes to its end before: the connection serves one at a time."""
