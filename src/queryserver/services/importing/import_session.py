@@ -42,6 +42,8 @@ class ImportReport:
 
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
+    done: Imported | None = None
+    """Set once the table is there: whatever comes after that does not undo it, not even a cancel."""
 
 
 class ImportSession:
@@ -78,11 +80,11 @@ class ImportSession:
         await asyncio.wait({task}, timeout=wait_s)
         if not task.done():
             return OperationStatus(OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
-        if task.cancelled():
-            return OperationStatus(OperationState.CANCELED)
-        error = task.exception()
-        if error is None:
+        if self._report.done is not None:
             return OperationStatus(OperationState.FINISHED, has_result_set=True, progress=100)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return OperationStatus(OperationState.CANCELED)
         return OperationStatus(OperationState.FAILED, error=error if isinstance(error, EngineError) else _own(error))
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
@@ -93,9 +95,8 @@ class ImportSession:
     async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         """One row."""
         del handle
-        if self._task is None:
+        if (done := self._report.done) is None:
             return
-        done = await asyncio.shield(self._task)
         counts = [pa.array([count], pa.int64()) for count in (done.rows_read, done.rows_loaded, done.rows_bad)]
         arrays = [*counts, pa.array([done.table], pa.string())]
         yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS])
@@ -150,13 +151,14 @@ class ImportSession:
 
     async def _run(self) -> Imported:
         try:
-            return await self._work(self._report)
+            done = self._report.done = await self._work(self._report)
         except QueryServerError:
             raise
         except Exception as error:  # the outer wall of a task
             log.exception("import failed inside the service")
             message = "Internal error."
             raise EngineError(message) from error
+        return done
 
 
 def _own(error: BaseException) -> EngineError:

@@ -118,8 +118,9 @@ class _Import:
         ledger = StatementLedger(self.parts.leftovers, statement_id, self.assignment.user_id, self.assignment.connector)
         async with aclosing(self._checked_batches(counted)) as batches:
             loaded = await loader.load(self.plan.load(statement_id, append=append), batches, ledger)
+            done = self.report.done = Imported(counted.rows, loaded, counted.bad, self.plan.shown_target)
         self.report.lines.append(f"Loaded {loaded} rows into {self.plan.shown_target}.")
-        return Imported(counted.rows, loaded, counted.bad, self.plan.shown_target)
+        return done
 
     async def _counted(self) -> Counted:
         """The first pass. Raises RejectedByRule when too many rows are bad."""

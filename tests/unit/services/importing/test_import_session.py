@@ -95,3 +95,21 @@ async def test_whoever_leaves_the_session_waits_for_the_clean_up_even_when_cance
     with pytest.raises(asyncio.CancelledError):
         await follower
     assert cleaned.is_set()
+
+
+@pytest.mark.importer(56)
+async def test_a_cancel_that_comes_after_the_table_is_there_does_not_deny_it() -> None:
+    published = asyncio.Event()
+
+    async def work(report: ImportReport) -> Imported:
+        report.done = DONE
+        published.set()
+        await asyncio.Event().wait()
+        return DONE
+
+    async with ImportSession.opened(work) as session:
+        handle = await session.submit("")
+        await published.wait()
+        await session.cancel(handle)
+        assert (await session.poll(handle)).state is OperationState.FINISHED
+        assert len([batch async for batch in session.batches(handle)]) == 1
