@@ -64,6 +64,11 @@ def _name(value: Any) -> str:
     return str(value) if type(value) is int else _text(value)
 
 
+def _name_or_number(value: Any) -> str | int:
+    """Text, or a whole number that stays one."""
+    return value if type(value) is int else _text(value)
+
+
 def _absent_when_blank(value: str | None) -> str | None:
     return None if not value or value.isspace() else value
 
@@ -108,6 +113,9 @@ TextOrNothing: TypeAlias = Annotated[Text | None, AfterValidator(_absent_when_bl
 
 Name: TypeAlias = Annotated[str, BeforeValidator(_name)]
 """Text, or an integer that stands for its decimal text."""
+
+NameOrNumber: TypeAlias = Annotated[int | str, BeforeValidator(_name_or_number)]
+"""Text, or an integer, which means something else than its decimal text."""
 
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 """A boolean as JSON or as one of the accepted words."""

@@ -135,6 +135,12 @@ class TestColumns:
             ["anna", "1"], [None, "2"], ["carl", "3"],
         ]  # fmt: skip
 
+    async def test_a_number_is_a_position_and_a_text_first_a_name(self, ana: Caller, table: str):
+        columns = [{"source": 1, "name": "first"}, {"source": "1", "name": "second"}, {"source": "3", "name": "third"}]
+        path = await uploaded(ana, b"2,1,x\n10,20,30\n")
+        await imported(ana, "duckdb", table, columns=columns, file_path=path)
+        assert await rows(ana, "duckdb", table, "first, second, third") == [[10, 20, 30]]
+
     async def test_names_are_data(self, ana: Caller, connector: str, table: str):
         names = ['say "hi"', "two words", "naïve ☃", "sel`ect", "a'b", "semi;colon--"]
         content = b"a,b,c,d,e,f\n1,2,3,4,5,6\n"
@@ -263,7 +269,7 @@ class TestText:
 class TestRefusals:
     @pytest.mark.importer(58)
     @pytest.mark.security("T20")
-    @pytest.mark.parametrize("name", ["closed", "nobody", "hive", "postgresql-closed"])
+    @pytest.mark.parametrize("name", ["closed", "nobody", "mysql", "postgresql-closed"])
     async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
 

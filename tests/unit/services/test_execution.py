@@ -258,6 +258,12 @@ async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
     assert all(start + len(entry.log[start]) == following for start, following in pairwise(starts))
 
 
+@pytest.mark.parametrize(("statement", "last"), [("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished.")])
+async def test_the_engine_has_its_say_before_the_log_ends(statement: str, last: str) -> None:
+    entry = await Run().to_end(statement)
+    assert entry.lines[-2:] == ["statement fake-1", last]
+
+
 @pytest.mark.parametrize("text", ["a\x00b", "half \ud83d of a pair"])
 async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: str) -> None:
     class Rejecting(OddEngine):

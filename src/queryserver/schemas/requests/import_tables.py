@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Va
 
 from queryserver.domain.errors import InvalidColumns, InvalidJson
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
-from queryserver.schemas.fields import JSON_DEPTH, Flag, Name, Text, Whole, must, without_nulls
+from queryserver.schemas.fields import JSON_DEPTH, Flag, Name, NameOrNumber, Text, Whole, must, without_nulls
 from queryserver.schemas.requests.importing import HeaderParameters
 from queryserver.schemas.requests.statements import IdempotencyHeader, parse
 from queryserver.schemas.snippets import Fields
@@ -25,7 +25,7 @@ def _named(value: str) -> str:
 class ImportColumn(Fields):
     """One column of the table; what is left out is as in the preview."""
 
-    source: Name = Field(description="Position in the file from 1, or name in the preview.")
+    source: NameOrNumber = Field(description="Position in the file from 1, or name in the preview.")
     name: Text | None = None
     type: Text | None = Field(default=None, description="A type of the dialect, without precision.")
     precision: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")

@@ -116,9 +116,10 @@ def target_columns(
     if not 1 <= len(asked) <= MAX_COLUMNS:
         raise InvalidColumns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     columns = tuple(_column(inferred, one, dialect) for one in asked)
+    # Compared as the names of previews are told apart, which must do as they are.
     seen: set[str] = set()
     for column in columns:
-        if (folded := column.name.casefold()) in seen:
+        if (folded := column.name.lower()) in seen:
             raise InvalidColumns(f"columns: the name {_shown(column.name)} occurs twice.")
         seen.add(folded)
     return columns

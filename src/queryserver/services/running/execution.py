@@ -264,7 +264,6 @@ class Execution:
                 outcome = await self._read(session, handle)
             case OperationState.FINISHED:
                 outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
-                self._log.add("Finished.")
             case OperationState.CANCELED:
                 outcome = self._stopped() if self._stopping else _canceled_elsewhere()
             case OperationState.FAILED if self._never_started(status.error):
@@ -278,7 +277,17 @@ class Execution:
                 assert_never(status.state)
         with suppress(EngineError):
             self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+        self._conclude(outcome)
         return outcome
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """The last lines of a statement that has ended well, after all that its engine had to say."""
+        if outcome.truncated_reason:
+            self._log.add(f"The result was cut ({outcome.truncated_reason.value}): {outcome.rows} rows are kept.")
+        if outcome.state is StatementState.AVAILABLE:
+            self._log.add(f"Finished: {outcome.rows} rows stored.")
+        elif outcome.state is StatementState.SUCCESS:
+            self._log.add("Finished.")
 
     async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         self._is_reading = True
@@ -310,9 +319,6 @@ class Execution:
         finally:
             await spool.aclose()
         status = await session.poll(handle)
-        if spooled.truncated_reason:
-            self._log.add(f"The result was cut ({spooled.truncated_reason.value}): {spooled.rows} rows are kept.")
-        self._log.add(f"Finished: {spooled.rows} rows stored.")
         return Outcome(
             StatementState.AVAILABLE,
             has_result_set=True,

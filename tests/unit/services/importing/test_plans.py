@@ -8,6 +8,7 @@ from queryserver.domain.errors import InvalidColumns
 from queryserver.domain.importing import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.domain.splitter import Script
 from queryserver.domain.statement_kind import changes_data, changes_objects
+from queryserver.formats.cell_types.naming import header_names
 from queryserver.formats.cell_types.preview import PreviewColumn
 from queryserver.formats.converting.rows import TargetColumn
 from queryserver.services.importing.histories import history_text
@@ -45,6 +46,10 @@ class TestColumns:
     def test_a_source_is_a_name_or_else_a_position(self):
         asked = [AskedColumn("2", name="a"), AskedColumn("3", name="b"), AskedColumn(1, name="c")]
         assert [one.source for one in target_columns(PREVIEW, asked, "duckdb")] == [1, 2, 0]
+
+    def test_all_names_of_a_preview_may_stay(self):
+        shown = [PreviewColumn(name, STRING) for name in header_names(["ß", "ss", "SS", "İ", "K", "\u212a"], 6)]
+        assert [one.name for one in target_columns(shown, None, "duckdb")] == [one.name for one in shown]
 
     @pytest.mark.parametrize("dialect", ["hive", "sparksql", "trino", "sqlite"])
     def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
