@@ -36,10 +36,11 @@ class _UnfinishedError(Exception):
 class RecordCutter:
     """Cuts one record after the other out of texts."""
 
-    __slots__ = ("_delimiters", "_final", "_grammar", "_text", "broken", "cells", "quoted")
+    __slots__ = ("_delimiters", "_final", "_grammar", "_max_columns", "_text", "broken", "cells", "quoted")
 
-    def __init__(self, delimiters: Delimiters) -> None:
+    def __init__(self, delimiters: Delimiters, *, max_columns: int = MAX_COLUMNS) -> None:
         self._delimiters = delimiters
+        self._max_columns = max_columns
         self._grammar: Grammar = grammar_of(delimiters)
         self._text = ""
         self._final = False
@@ -155,7 +156,7 @@ class RecordCutter:
 
     def _append(self, cell: str) -> None:
         cells = self.cells
-        if len(cells) == MAX_COLUMNS:
+        if len(cells) == self._max_columns:
             raise too_many_columns()
         if len(cell) > MAX_FIELD_CHARACTERS:
             raise field_too_long()

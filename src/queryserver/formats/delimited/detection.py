@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors.imports import RecordTooLong, TooManyColumns
 from queryserver.domain.importing import BaseType, CellKind, Delimiters, FileType
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.columns import ColumnFacts, column_type
@@ -171,23 +170,21 @@ class _Sample:
         return (scan for field in fields if (scan := self._scan(field)) is not None)
 
     def _scan(self, field: str) -> _Scan | None:
-        """The text cut by a separator; None if it makes no columns, or more than a table may have."""
+        """The text cut by a separator; None if it makes no columns."""
         if field not in self.text:
             return None
-        try:
-            records, quotes = self._cut(Delimiters(field, '"', self.record))
-            scan = _Scan(field, '"', records)
-            if not quotes.quoted and "'" in self.text:
-                records, quotes = self._cut(Delimiters(field, "'", self.record))
-                if quotes.quoted >= 2 and not quotes.broken:
-                    scan = _Scan(field, "'", records)
-        except (RecordTooLong, TooManyColumns):
-            return None
+        records, quotes = self._cut(Delimiters(field, '"', self.record))
+        scan = _Scan(field, '"', records)
+        if not quotes.quoted and "'" in self.text:
+            records, quotes = self._cut(Delimiters(field, "'", self.record))
+            if quotes.quoted >= 2 and not quotes.broken:
+                scan = _Scan(field, "'", records)
         return scan if scan.width > 1 else None
 
     def _cut(self, delimiters: Delimiters) -> tuple[list[Record], "_Quotes"]:
         """The first records, and how often their fields are quoted."""
-        reader = RecordReader(delimiters, counts_quotes=True)
+        # A file of more columns than a table may have is still delimited so; who reads it is told of the limit.
+        reader = RecordReader(delimiters, counts_quotes=True, max_columns=len(self.text) + 1)
         records: list[Record] = []
         for start in range(0, len(self.text), _PIECE_CHARACTERS):
             records += reader.feed(self.text[start : start + _PIECE_CHARACTERS])

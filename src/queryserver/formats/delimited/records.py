@@ -28,12 +28,13 @@ class RecordReader:
     Raises RecordTooLong and TooManyColumns; after that it is of no use.
     """
 
-    def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False) -> None:
+    def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False, max_columns: int = MAX_COLUMNS) -> None:
         """`counts_quotes`: keep `quotes`, which takes longer."""
         self._delimiters = delimiters
         self._grammar: Grammar = grammar_of(delimiters)
         self._regular = RegularText(delimiters) if are_simple(delimiters) and not counts_quotes else None
-        self._cutter = RecordCutter(delimiters)
+        self._cutter = RecordCutter(delimiters, max_columns=max_columns)
+        self._max_columns = max_columns
         self._counts_quotes = counts_quotes
         self._waiting: list[str] = []
         self._waiting_characters = 0
@@ -124,7 +125,7 @@ class RecordReader:
         """Adds records but blank lines."""
         kept = [cells for cells in records if len(cells) > 1 or not _is_blank(cells)]
         if kept:
-            if max(map(len, kept)) > MAX_COLUMNS:
+            if max(map(len, kept)) > self._max_columns:
                 raise too_many_columns()
             self.records += len(kept)
             found += kept

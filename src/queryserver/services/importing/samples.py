@@ -213,7 +213,8 @@ class HeaderSample:
         return has_header(self._first.records[: SAMPLE_RECORDS + 1])
 
     def _is_enough(self, records: Sequence[Cells]) -> bool:
-        self._with_value += sum(map(_has_value, records[self._counted :]))
+        # Behind a quote that did not close for long, many records are found at once.
+        self._with_value += sum(map(_has_value, records[self._counted : SAMPLE_RECORDS + 1]))
         self._counted = len(records)
         return self._with_value > COMPARED_RECORDS or self._counted > SAMPLE_RECORDS
 

@@ -167,6 +167,14 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
     assert seen(text + "\x01\x1f\n").delimiters.field not in text
 
 
+@pytest.mark.importer(12)
+@pytest.mark.parametrize("quote", ["", '"', "'"])
+def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
+    found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)
+    assert (found.delimiters.field, found.delimiters.quote, found.confidence) == (",", quote or '"', 1.0)
+    assert seen("a;b\n" * 99 + "1;" * 5_000 + "\n").delimiters.field == ";"
+
+
 @pytest.mark.importer(50, 61)
 @pytest.mark.parametrize(
     "unit",

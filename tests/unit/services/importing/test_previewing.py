@@ -17,8 +17,9 @@ from queryserver.domain.errors import (
     SheetRequired,
     UnsupportedFormat,
 )
-from queryserver.domain.importing import BaseType, CellKind, FileType, TypedText
+from queryserver.domain.importing import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.formats.cell_types.preview import Analysis
+from queryserver.services.importing import samples
 from queryserver.services.importing.previewing import Previews
 from queryserver.services.importing.samples import ReadingOptions
 
@@ -119,6 +120,19 @@ class TestReading:
 
 
 class TestEncodings:
+    @pytest.mark.importer(33, 50)
+    async def test_a_header_is_told_from_a_bounded_number_of_records(self, previews: Previews, monkeypatch):
+        looked_at = 0
+
+        def counting(record: Cells) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return False
+
+        monkeypatch.setattr(samples, "_has_value", counting)
+        assert await previews.has_header(MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)
+        assert looked_at == SAMPLE_RECORDS + 1
+
     @pytest.mark.importer(38)
     async def test_a_given_encoding_counts(self, previews: Previews):
         file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
