@@ -127,6 +127,18 @@ class TestLimits:
         assert tables.slow.loads == 1
 
 
+@pytest.mark.importer(55)
+async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Tables, ana: Caller):
+    tables.slow.takes_s = 0.3
+    path = await uploaded(ana, LARGE)
+    operations = [await started(ana, "slow", "shared", file_path=path, if_exists="append") for _ in range(2)]
+    assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
+    assert [table.rows for table in tables.slow.tables.values()] == [400_000]
+    # One of them has found out late.
+    assert tables.slow.loads == 3
+    assert await leftovers(tables) == 0
+
+
 class TestFile:
     @pytest.mark.importer(9)
     async def test_an_upload_that_has_expired_meanwhile_fails_the_import(self, tables: Tables, ana: Caller):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors import RejectedByRule, StatementRejected
+from queryserver.domain.errors import EngineError, RejectedByRule, StatementRejected
 from queryserver.domain.importing import Origin
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
@@ -114,6 +114,21 @@ class _Import:
         else:
             append = False
         counted = await self._counted()
+        try:
+            return await self._loaded(loader, counted, append=append)
+        except StatementRejected:
+            if append or not self.plan.append or not await self._is_there_now(loader):
+                raise
+        return await self._loaded(loader, counted, append=True)
+
+    async def _is_there_now(self, loader: TableLoader) -> bool:
+        """Whether somebody else has made the table meanwhile. An engine that cannot tell has told of a failure."""
+        try:
+            return await loader.exists(self.plan.target)
+        except EngineError:
+            return False
+
+    async def _loaded(self, loader: TableLoader, counted: Counted, *, append: bool) -> Imported:
         statement_id = self.assignment.lease.statement_id
         ledger = StatementLedger(self.parts.leftovers, statement_id, self.assignment.user_id, self.assignment.connector)
         async with aclosing(self._checked_batches(counted)) as batches:
