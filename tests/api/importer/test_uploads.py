@@ -180,6 +180,8 @@ class TestRefusal:
         missing = await ana.send("POST", "importer/upload/file", files={"other": ("a.csv", CONTENT)})
         assert refusal(missing) == (400, "missing_parameter")
         assert missing.json()["error"] == "No file was submitted."
+        nothing = await ana.send("POST", "importer/upload/file", content=b"", headers=MULTIPART)
+        assert (refusal(nothing), nothing.json()["error"]) == ((400, "missing_parameter"), "No file was submitted.")
         assert await send_body(ana, part("file", b"text"), END[2:]) == (400, "missing_parameter")
         empty = await upload(ana, b"")
         assert refusal(empty) == (400, "file_empty")

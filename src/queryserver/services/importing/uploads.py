@@ -202,4 +202,4 @@ class ImportUploads:
     def _no_room(self) -> UploadQuotaExceeded:
         most = self._limits.most
         mib = round(most.size_bytes / 1024**2)
-        return UploadQuotaExceeded(f"You have uploaded {most.files} files, or {mib} MiB: that is as much as you may.")
+        return UploadQuotaExceeded(f"{most.files} files, or {mib} MiB, are as much as you may have until they expire.")

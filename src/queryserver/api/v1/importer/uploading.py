@@ -14,6 +14,7 @@ from queryserver.schemas import generated as wire
 router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=StreamedRoute)
 
 _FIELD = "file"
+_MISSING = "No file was submitted."
 _FILE: dict[str, Any] = {
     "type": "object",
     "required": [_FIELD],
@@ -35,8 +36,11 @@ async def upload_file(call: ImporterCall) -> Response:
     content_type = multipart_type(call.request)
     if content_type is None:
         raise NotMultipart(f"An upload is {MULTIPART}.")
+    length = announced_bytes(call.request)
+    if length == 0:
+        raise MissingParameter(_MISSING)
     with call.services.streams.place(call.user):
-        room_bytes = await uploads.admit(call.user, announced_bytes(call.request))
+        room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         name = await _file_name(stream)
         received = await uploads.receive(call.user, name, stream.content(), room_bytes=room_bytes)
@@ -50,11 +54,10 @@ async def upload_file(call: ImporterCall) -> Response:
 
 async def _file_name(stream: MultipartStream) -> str:
     """Raises MissingParameter, and as `MultipartStream.file_name`."""
-    missing = MissingParameter("No file was submitted.")
     try:
         name = await stream.file_name()
     except MissingParameter:
-        raise missing from None
+        raise MissingParameter(_MISSING) from None
     if stream.file_field != _FIELD:
-        raise missing
+        raise MissingParameter(_MISSING)
     return name
