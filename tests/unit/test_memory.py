@@ -36,3 +36,18 @@ def _heaps(how: str) -> int:
 def test_threads_share_one_heap() -> None:
     assert _heaps("one") < _heaps("each")
     assert _heaps("one") <= 2
+
+
+def test_arrow_takes_its_memory_from_that_heap() -> None:
+    """The choice is made when Arrow is loaded, so nothing may load it before."""
+    script = """
+import sys
+from queryserver.cli.serving import let_arrow_use_the_common_heap
+assert "pyarrow" not in sys.modules
+let_arrow_use_the_common_heap()
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert told.split() == ["system"]

@@ -20,6 +20,7 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Processes that serve.", min=1)] = None,
 ) -> None:
     """Run the server."""
+    let_arrow_use_the_common_heap()
     from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
     from queryserver.embedded.errors import EmbeddedPostgresError  # noqa: PLC0415 as above
     from queryserver.logs import configure_logging  # noqa: PLC0415 as above
@@ -36,6 +37,11 @@ def serve(
         main.serve(settings, embedded=embedded, announce=_announce)
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
+
+
+def let_arrow_use_the_common_heap() -> None:
+    """What Arrow's own heap has taken it hardly ever gives back. Heard by processes that have not loaded Arrow yet."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def migrate(
