@@ -105,13 +105,13 @@ class BlockReader:
         self._reader_waits = False
 
     def _exact(self, text: str, *, final: bool = False) -> Iterator[Block]:
-        records = self._reader.feed(text, final=final)
-        self._reader_waits = not records and self._reader.is_waiting
-        if records:
-            before = self._reader.records - len(records)
-            unclosed = [number - before - 1 for number in self._reader.unclosed]
+        before = self._records
+        for records in self._reader.parts(text, final=final):
+            first = self._reader.records - len(records) + 1
+            unclosed = [number - first for number in self._reader.unclosed]
             yield block_of(records, self._records + 1, self._width, unclosed)
             self._records += len(records)
+        self._reader_waits = self._records == before and self._reader.is_waiting
 
     def _taken_back(self) -> int:
         """How many bytes the reader gives back, so that Arrow may go on from there: none in the midst of a record."""

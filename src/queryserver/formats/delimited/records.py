@@ -5,6 +5,8 @@ number of times: a quote that does not close is known not to close before the ne
 broken fields look over the same text.
 """
 
+from collections.abc import Iterator
+
 from queryserver.domain.importing import (
     MAX_COLUMNS,
     MAX_FIELD_CHARACTERS,
@@ -18,6 +20,12 @@ from queryserver.formats.delimited.regular import RegularText, are_simple
 
 _WAIT_CHARACTERS = 64 * 1024
 """Unfinished text longer than this is looked at again only when a quarter of it has been added."""
+
+_SPLIT_CHARACTERS = 256 * 1024
+"""How much is split at once, but for the rest of the last record."""
+
+_PART_RECORDS = 16 * 1024
+"""A part of so many records is complete."""
 
 Record = list[str]
 
@@ -48,17 +56,34 @@ class RecordReader:
 
     def feed(self, text: str, *, final: bool = False) -> list[Record]:
         """The records that end in the text so far; with `final` also the last one."""
+        found: list[Record] = []
+        unclosed: list[int] = []
+        for records in self.parts(text, final=final):
+            found += records
+            unclosed += self.unclosed
+        self.unclosed = unclosed
+        return found
+
+    def parts(self, text: str, *, final: bool = False) -> Iterator[list[Record]]:
+        """What `feed` gives, in parts that take little memory, with their `unclosed`. The last call may be left early.
+
+        Once it is told that a quote does not close, megabytes of short records come at once.
+        """
         self.unclosed = []
         if text:
             self._waiting.append(text)
             self._waiting_characters += len(text)
         if not final and self._waiting_characters < self._retry_at:
-            return []
+            return
         whole = "".join(self._waiting)
-        found: list[Record] = []
-        position = self._read(whole, final, found)
+        position, is_end = 0, False
+        while not is_end:
+            found: list[Record] = []
+            self.unclosed = []
+            position, is_end = self._read(whole, position, final, found)
+            if found:
+                yield found
         self._keep(whole[position:])
-        return found
 
     @property
     def is_waiting(self) -> bool:
@@ -78,14 +103,18 @@ class RecordReader:
         if len(rest) > MAX_RECORD_CHARACTERS:
             raise record_too_long()
 
-    def _read(self, text: str, final: bool, found: list[Record]) -> int:
-        """Adds the records of the text; returns where the first unfinished one begins."""
-        position = 0
+    def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
+        """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
         while position < len(text):
+            if len(found) >= _PART_RECORDS:
+                return position, False
             if self._grammar.splits:
+                start = position
                 position, is_end = self._split(text, position, final, found)
                 if is_end:
-                    return position
+                    break
+                if position - start >= _SPLIT_CHARACTERS // 2:
+                    continue
             if self._regular is not None:
                 end = self._regular.end(text, position)
                 if end > position:
@@ -94,25 +123,28 @@ class RecordReader:
                     continue
             after = self._cut(text, position, final, found)
             if after is None:
-                return position
+                break
             position = after
-        return position
+        return position, True
 
     def _split(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
-        """Adds the records before the next quote; returns where it stopped, and whether nothing is left to do."""
-        quote = self._delimiters.quote
-        at = -1 if quote is None else text.find(quote, position)
-        limit = len(text) if at < 0 else at
-        lines = text[position:limit].split(self._delimiters.record)
+        """Adds the next records before a quote; returns where it stopped, and whether nothing is left to do."""
+        quote, record = self._delimiters.quote, self._delimiters.record
+        far = text.find(record, position + _SPLIT_CHARACTERS)
+        end = len(text) if far < 0 else far + len(record)
+        at = -1 if quote is None else text.find(quote, position, end)
+        limit = end if at < 0 else at
+        lines = text[position:limit].split(record)
         last = lines.pop()
-        if self._delimiters.record == "\n" and text.find("\r", position, limit) >= 0:
+        if record == "\n" and text.find("\r", position, limit) >= 0:
             lines = [line.removesuffix("\r") for line in lines]
-        if at < 0 and final and last:
+        is_end = at < 0 and limit == len(text)
+        if is_end and final and last:
             lines.append(last)
             last = ""
         if lines:
             self._add_lines(lines, found)
-        return limit - len(last), at < 0
+        return limit - len(last), is_end
 
     def _add_lines(self, lines: list[str], found: list[Record]) -> None:
         separator = self._delimiters.field

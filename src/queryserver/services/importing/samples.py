@@ -170,7 +170,7 @@ class PreviewSample:
     def _all_records(self) -> "_FirstRecords":
         self._blocks.clear()
         found = _FirstRecords(self._form)
-        is_full = any(found.take(piece, lambda records: len(records) > SAMPLE_RECORDS) for piece in self._pieces)
+        is_full = any(found.take(piece, _are_too_many) for piece in self._pieces)
         if self._is_whole and not is_full:
             found.finish()
         return found
@@ -231,18 +231,25 @@ class _FirstRecords:
     def take(self, piece: bytes, is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
         """Read until there are enough; whether there are. Then what is left of the piece is not looked at."""
         for start in range(0, len(piece), _STEP_BYTES):
-            self._read(self.decoder.decode(piece[start : start + _STEP_BYTES]), final=False)
-            if is_enough(self.records):
+            if self._read(self.decoder.decode(piece[start : start + _STEP_BYTES]), is_enough, final=False):
                 return True
         return False
 
     def finish(self) -> None:
         """The file ends behind the last piece."""
-        self._read(self.decoder.decode(b"", final=True), final=True)
+        self._read(self.decoder.decode(b"", final=True), _are_too_many, final=True)
 
-    def _read(self, text: str, *, final: bool) -> None:
-        self.records += self._reader.feed(text, final=final)
-        self.unclosed += self._reader.unclosed
+    def _read(self, text: str, is_enough: Callable[[Sequence[Cells]], bool], *, final: bool) -> bool:
+        for records in self._reader.parts(text, final=final):
+            self.records += records
+            self.unclosed += self._reader.unclosed
+            if is_enough(self.records):
+                return True
+        return False
+
+
+def _are_too_many(records: Sequence[Cells]) -> bool:
+    return len(records) > SAMPLE_RECORDS + 1
 
 
 def _has_value(record: Cells) -> bool:

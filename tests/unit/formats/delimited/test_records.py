@@ -154,6 +154,19 @@ def test_a_record_that_does_not_end_is_refused_before_it_fills_the_memory():
         feed_all(reader, half_mib, 10)
 
 
+@pytest.mark.importer(33, 50)
+@pytest.mark.parametrize("record", ["\n", "\r", "###"])
+def test_what_a_quote_held_back_comes_in_parts(record):
+    text = 'a,"b' + record + f"c{record}" * 1_000_000
+    reader = RecordReader(Delimiters(record=record))
+    sizes, unclosed = [], []
+    for records in reader.parts(text, final=True):
+        sizes.append(len(records))
+        unclosed += reader.unclosed
+    assert (sum(sizes), reader.records, unclosed) == (1_000_001, 1_000_001, [1])
+    assert max(sizes) < 500_000
+
+
 def feed_all(reader: RecordReader, text: str, times: int) -> None:
     for _ in range(times):
         reader.feed(text)
