@@ -1,0 +1,134 @@
+r"""Texts as constants of Hive and Spark: they end where they should, nothing in them is replaced, and all comes back.
+
+Both engines read `\` and `u` with four hexadecimal digits as the character of that number, for each UTF-16 unit.
+"""
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contract.loading_facts import TEXTS
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.domain.importing import BaseType, ColumnType
+from queryserver.engines.hiveserver2.loading import (
+    HIVE_LOADING,
+    SPARK_LOADING,
+    Hs2Loader,
+    LoadingDialect,
+    constant,
+    spark_constant,
+)
+from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+
+PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
+"""A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""
+HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
+
+BOTH = pytest.mark.parametrize("write", [constant, spark_constant])
+DIALECTS = pytest.mark.parametrize("dialect", [HIVE_LOADING, SPARK_LOADING], ids=["hive", "spark"])
+STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
+
+
+def read(written: str) -> str:
+    """The text that an engine makes of a constant."""
+    if as_hex := HEX.fullmatch(written):
+        return bytes.fromhex(as_hex[1]).decode()
+    plain = PLAIN.fullmatch(written)
+    assert plain, written[:200]
+    return re.sub(r"\\u([0-9a-f]{4})", lambda escape: chr(int(escape[1], 16)), plain[1])
+
+
+def loader_of(dialect: LoadingDialect) -> Hs2Loader:
+    """For what needs no engine."""
+    return Hs2Loader(None, None, dialect, "default")  # type: ignore[arg-type]
+
+
+def load_of(*columns: str, table: str = "t") -> TableLoad:
+    return TableLoad(
+        TableName(None, table), TableName(None, "_qs_import_1"), tuple(LoadColumn(n, STRING, "STRING") for n in columns)
+    )
+
+
+@pytest.mark.importer(57)
+@pytest.mark.security("T23")
+@BOTH
+@pytest.mark.parametrize(
+    "text",
+    [
+        *TEXTS,
+        "${hiveconf:x}", "${env:HOME}", "${system:user.home}", "$", "$$", "\0", "\0\0a", "\x1a",
+        "\\u0027", "\\'", "\\\\'", "'" * 3, "\\" * 3, "x'; SET x=y; --", "\u2019", "\uff07", "\U0001f418",
+        "\ud7ff\ue000\U0010ffff", "\x85\xa0\u2029",
+    ],
+)  # fmt: skip
+def test_a_constant_is_read_as_the_text_that_it_was(write, text) -> None:
+    assert read(write(text)) == text
+
+
+@BOTH
+@given(st.text(st.characters(exclude_categories=("Cs",))) | st.text("\\'$\0\n{}u027\"`;-"))
+def test_any_text_comes_back(write, text) -> None:
+    assert read(write(text)) == text
+
+
+@BOTH
+def test_no_text_is_null_and_the_word_is_a_text(write) -> None:
+    assert write(None) == "NULL"
+    assert write("NULL") == "'NULL'"
+    assert write("") == "''"
+
+
+@BOTH
+@pytest.mark.parametrize("letter", ["a", "é", "'", "\\", "\0", "\n", "${"])
+def test_very_long_texts_come_back(write, letter) -> None:
+    text = letter * 300_000
+    assert read(write(text)) == text
+
+
+def test_spark_gets_long_texts_of_many_escapes_as_bytes() -> None:
+    """Each escape costs its parser a look at the rest."""
+    assert HEX.fullmatch(spark_constant("'" * 100_000))
+    assert PLAIN.fullmatch(spark_constant("a" * 100_000))
+    assert PLAIN.fullmatch(spark_constant("it's"))
+
+
+@pytest.mark.importer(57)
+@DIALECTS
+def test_a_row_of_hostile_cells_is_a_row_of_constants(dialect) -> None:
+    texts = ["'); DROP TABLE x; --", "\\", None, "${x}"]
+    batch = pa.RecordBatch.from_arrays([pa.array([text], pa.string()) for text in texts], names=list("abcd"))
+    load = load_of(*"abcd")
+    (row,) = loader_of(dialect).writer(load.columns, ["STRING"] * 4)(batch)
+    assert row.decode() == r"'\u0027); DROP TABLE x; --', '\u005c', NULL, '\u0024{x}'"
+
+
+def test_statements_cast_the_constants_to_the_types_of_the_columns() -> None:
+    load = TableLoad(
+        TableName("d", "t"),
+        TableName("d", "_qs_import_1"),
+        (LoadColumn("a`b", INT64, "BIGINT"), LoadColumn("s", STRING, "STRING")),
+    )
+    rows = [b"'1', 'x'", b"NULL, '{}'"]
+    casts = "INSERT INTO `d`.`_qs_import_1` SELECT CAST(c0 AS BIGINT), CAST(c1 AS STRING) FROM "
+    values = "(VALUES ('1', 'x'), (NULL, '{}'))"
+    types = ["BIGINT", "STRING"]
+    assert loader_of(SPARK_LOADING).insert(load, types, rows) == f"{casts}{values} AS v (c0, c1)"
+    assert loader_of(HIVE_LOADING).insert(load, types, rows) == f"{casts}TABLE{values} AS v (c0, c1)"
+
+
+@DIALECTS
+@pytest.mark.parametrize("name", ["with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129])
+def test_names_of_tables_are_letters_digits_and_underscores(dialect, name) -> None:
+    with pytest.raises(StatementRejected, match="name"):
+        loader_of(dialect).check_names(load_of("a", table=name))
+
+
+@DIALECTS
+@pytest.mark.parametrize("name", ["${env:HOME}", "a,b", "a" * 129])
+def test_names_of_columns_that_no_quotes_protect_are_refused(dialect, name) -> None:
+    with pytest.raises(StatementRejected, match="name"):
+        loader_of(dialect).check_names(load_of(name))
+    loader_of(dialect).check_names(load_of("with blank", "it's", "back`tick", "$1", "Zoë", "a" * 128))
