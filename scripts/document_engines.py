@@ -26,7 +26,13 @@ from scripts.support_table import (  # noqa: E402 the project is no installed pa
     suite_of,
 )
 from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
-from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS, LOADING_TESTS  # noqa: E402 as above
+from tests.contract.test_signatures import (  # noqa: E402 as above
+    CATALOG_TESTS,
+    ENGINE_TESTS,
+    FAULT_TESTS,
+    LOADING_TESTS,
+    SLOW_LOADING_TESTS,
+)
 
 from queryserver.container.connectors import build_engine  # noqa: E402 as above
 from queryserver.container.interfaces.context import BuildContext  # noqa: E402 as above
@@ -132,7 +138,7 @@ def _cell(capability: str, engine: Engine, suites: list[Suite], facts: CatalogFa
 
 
 def _suites(column: Column) -> Iterator[Suite]:
-    for registered in (ENGINE_TESTS, CATALOG_TESTS, FAULT_TESTS, LOADING_TESTS):
+    for registered in (ENGINE_TESTS, CATALOG_TESTS, FAULT_TESTS, LOADING_TESTS, SLOW_LOADING_TESTS):
         for file, class_names in registered.items():
             module = _module(file)
             if not class_names and column.name in module.DIALECTS:

@@ -18,6 +18,7 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
 from tests.contract.loading_contract import LoadingContract
+from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
@@ -188,11 +189,16 @@ LOADING_TESTS = {
     "test_fake_loading.py": ("TestFakeLoading",),
     "test_mysql_loading.py": ("TestMariadbLoading",),
     "test_phoenix_loading.py": ("TestPhoenixLoading",),
-    "test_spark_loading.py": ("TestSparkLoading",),
     "test_trino_loading.py": ("TestTrinoLoading",),
     "test_duckdb_loading.py": ("TestDuckdbLoading",),
     "test_sqlite_loading.py": ("TestSqliteLoading",),
     "test_postgresql_loading.py": ("TestPostgresqlLoading", "TestPostgresql15Loading"),
+}
+
+# Test classes that inherit the contract of loaders in brief, by file.
+SLOW_LOADING_TESTS = {
+    "test_hive_loading.py": ("TestHiveLoading",),
+    "test_spark_loading.py": ("TestSparkLoading",),
 }
 
 # Test classes that inherit the storage contract, by file.
@@ -282,6 +288,7 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
         ("FaultsContract", FAULT_TESTS),
         ("StorageContract", STORAGE_TESTS),
         ("LoadingContract", LOADING_TESTS),
+        ("SlowLoadingContract", SLOW_LOADING_TESTS),
     ],
 )
 def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
@@ -298,8 +305,9 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
         (CatalogContract, 30, CATALOG_TESTS),
         (StorageContract, 45, STORAGE_TESTS),
         (LoadingContract, 25, LOADING_TESTS),
+        (SlowLoadingContract, 15, SLOW_LOADING_TESTS),
     ],
-    ids=["engines", "catalogues", "storages", "loaders"],
+    ids=["engines", "catalogues", "storages", "loaders", "slow loaders"],
 )
 def test_the_suite_ran_over_every_adapter(
     contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
+from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.engines.sparksql import SparkAddress
 
 from queryserver.engines.hiveserver2.address import Hs2Address, Member
@@ -40,10 +40,11 @@ FACTS = replace(
 
 
 @pytest.mark.engine("sparksql")
-class TestSparkLoading(LoadingContract):
+class TestSparkLoading(SlowLoadingContract):
     """Spark's Thrift server."""
 
     loading_facts = FACTS
+    tested_with = "Spark 3.5.9 Thrift server"
 
     @pytest.fixture(autouse=True)
     def _spark(self, spark_server: SparkAddress) -> None:
