@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from queryserver.domain.catalog import TableSummary
 from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
+from queryserver.engines.waiting import ended
+from queryserver.interfaces.engine import EngineSession, OperationHandle
 
 MAX_ROWS = 200_000
 """More than any list of names may hold, so that whoever cuts it sees that there was more."""
 
 MAX_BYTES = 128 * 1024 * 1024
-_POLL_S = 1.0
 _SLICE_ROWS = 2_000
 """Turning so many rows into Python's values takes a few milliseconds: the event loop has others to serve."""
 
@@ -78,25 +78,13 @@ async def _finished(session: EngineSession, statement: str) -> AsyncGenerator[tu
     """The statement at its end, and whether it has rows."""
     handle = await session.submit(statement)
     try:
-        yield handle, await _end(session, handle)
+        yield handle, (await ended(session, handle)).has_result_set
     except BaseException:
         # Also when the caller is cancelled: the engine must not work for nobody. The adapter limits both calls in time.
         await asyncio.shield(session.cancel(handle))
         raise
     finally:
         await asyncio.shield(session.close(handle))
-
-
-async def _end(session: EngineSession, handle: OperationHandle) -> bool:
-    """Wait for the end of the statement; True when it has rows. Raises its failure."""
-    status = await session.poll(handle, wait_s=_POLL_S)
-    while not status.state.is_terminal:
-        status = await session.poll(handle, wait_s=_POLL_S)
-    if status.error is not None:
-        raise status.error
-    if status.state is OperationState.CANCELED:
-        raise StatementRejected("The query was canceled at the engine.")
-    return status.has_result_set
 
 
 async def _collect(session: EngineSession, handle: OperationHandle, max_rows: int) -> list[Row]:

@@ -9,12 +9,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors import EngineError, OutcomeUnknown
 from queryserver.engines.loading import Staging, read_ahead, refuse_changes, refuse_target, rows_failures, staged
-from queryserver.interfaces.engine import EngineSession, OperationState
+from queryserver.engines.waiting import ended
+from queryserver.interfaces.engine import EngineSession
 from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
-_POLL_S = 1.0
 _STOP_S = 10.0
 _TAKE_BACK_S = 30.0
 
@@ -28,13 +28,7 @@ async def execute(session: EngineSession, statement: str) -> None:
     try:
         # Whoever gave up in the middle of it would not know what to stop.
         handle = await asyncio.shield(submitting)
-        status = await session.poll(handle, wait_s=_POLL_S)
-        while not status.state.is_terminal:
-            status = await session.poll(handle, wait_s=_POLL_S)
-        if status.error is not None:
-            raise status.error
-        if status.state is OperationState.CANCELED:
-            raise StatementRejected("The statement was canceled at the engine.")
+        await ended(session, handle)
     finally:
         await asyncio.shield(_end(session, submitting))
 
