@@ -1,5 +1,6 @@
 """Tables in PostgreSQL keep the rules of loaders: the newest release always, release 15 when it is asked for."""
 
+import asyncio
 import datetime as dt
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import ClassVar, cast
@@ -12,7 +13,7 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.quoting import identifier
@@ -62,6 +63,25 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
         with pytest.raises(StatementRejected, match="0x00"):
             await loader.load(load, batches(), MemoryLedger())
         assert taken < 100
+        assert await self.missing(engine, load.target, load.staging)
+
+    async def test_a_connection_that_is_lost_in_mid_copy_ends_the_load(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        load = self.load_of(target)
+
+        async def batches() -> AsyncIterator[pa.RecordBatch]:
+            for at in range(2000):
+                yield numbered(load, at, 5000, CHUNK_TEXT)
+                if at == 20:
+                    mine = f"query LIKE 'COPY %{load.staging.name}%'"
+                    await self.run(
+                        engine, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}", target
+                    )
+
+        async with asyncio.timeout(60):
+            with pytest.raises((SessionLost, OutcomeUnknown)):
+                await loader.load(load, batches(), MemoryLedger())
         assert await self.missing(engine, load.target, load.staging)
 
     async def test_a_name_that_would_be_cut_never_means_another_table(

@@ -74,11 +74,19 @@ class Connection(asyncpg.Connection):
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Around a COPY: tells at once when the server has refused a row, which asyncpg asks for only at the end."""
+        """Around a COPY: tells at once when the server has refused a row, which asyncpg asks for only at the end.
+
+        Raises ConnectionResetError where the event loop takes writing to a lost connection for a mistake.
+        """
         tap = RefusalTap(self._driver_protocol)
         self._wire.set_protocol(tap)
         try:
             yield tap
+        except RuntimeError as error:
+            if not tap.is_lost:
+                raise
+            lost = "the server has closed the connection"
+            raise ConnectionResetError(lost) from error
         finally:
             self._wire.set_protocol(self._driver_protocol)
 
@@ -165,12 +173,13 @@ class _Tap(asyncio.Protocol):
 
 
 class RefusalTap(_Tap):
-    """Sees the server's ErrorResponse."""
+    """Sees the server's ErrorResponse, or that the server is gone."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
         self._kept = bytearray()
         self.has_refused = False
+        self.is_lost = False
 
     def data_received(self, data: bytes) -> None:
         self._kept += data
@@ -181,6 +190,12 @@ class RefusalTap(_Tap):
                 break
             del self._kept[: length + 1]
         super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncpg's COPY would wait for ever for room to write; so it goes on, and finds out itself."""
+        self.has_refused = self.is_lost = True
+        super().connection_lost(exc)
+        self.resume_writing()
 
 
 class _RowDescriptionTap(_Tap):
