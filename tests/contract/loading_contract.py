@@ -407,9 +407,10 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_a_database_that_is_not_there_is_refused(self, loader: TableLoader, target: TableName):
-        load = self.load_of(TableName("no_such_database", target.name))
-        with pytest.raises(EngineError):
-            await self.load(loader, load, numbered(load, 1, 2))
+        for database in ("no_such_database", self.loading_facts.passing_database):
+            load = self.load_of(TableName(database or "no_such_database", target.name))
+            with pytest.raises(EngineError):
+                await self.load(loader, load, numbered(load, 1, 2))
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_a_connector_that_only_reads_refuses(self, engine: Engine, reading_engine: Engine, target: TableName):

@@ -85,6 +85,8 @@ class LoadingFacts:
     """Another database or schema than the session's."""
     database_sql: tuple[str, ...] = ()
     """Makes it, if it is not there yet; `{d}` stands for its quoted name."""
+    passing_database: str | None = None
+    """One whose tables end with their session."""
     values: Mapping[BaseType, Sequence[object]] = field(default_factory=lambda: MappingProxyType({}))
     """In the place of VALUES, where the engine's types hold less."""
     refused: tuple[tuple[BaseType, object, str], ...] = ()

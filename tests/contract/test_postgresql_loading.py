@@ -23,6 +23,7 @@ from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
 FACTS = LoadingFacts(
     dialect="postgresql",
     quoted=identifier,
+    passing_database="pg_temp",
     database="other schema",
     database_sql=("CREATE SCHEMA IF NOT EXISTS {d}",),
     refused=((BaseType.STRING, "a\0b", "0x00"),),

@@ -16,6 +16,7 @@ from queryserver.interfaces.engine import Engine
 FACTS = LoadingFacts(
     dialect="sqlite",
     quoted=identifier,
+    passing_database="temp",
     values={
         # SQLite stores -0.0 as 0 (its file format keeps whole numbers as integers), and has no NaN.
         BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45, INF, -INF),

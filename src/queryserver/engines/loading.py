@@ -45,6 +45,11 @@ def refuse_changes(*, read_only: bool) -> None:
         raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
 
 
+def passing(database: str) -> StatementRejected:
+    """What asks for a table in a database that ends with the session gets."""
+    return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
+
+
 def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
     """Raises StatementRejected for a name that the engine would cut, or refuse with a text that names nothing."""
     for name in names:

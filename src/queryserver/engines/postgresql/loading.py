@@ -15,6 +15,7 @@ from queryserver.domain.errors import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
+    passing,
     read_ahead,
     refuse_changes,
     refuse_long_names,
@@ -66,6 +67,8 @@ class PostgresqlLoader:
         """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         _refuse_cut_names(load.target, *(column.name for column in load.columns))
+        if load.target.database is not None and load.target.database.startswith("pg_temp"):
+            raise passing(load.target.database)
         schema = await self._schema(load.target)
         refuse_target(load, exists=await self.exists(load.target))
         try:

@@ -14,7 +14,7 @@ import pyarrow.compute
 
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.importing import BaseType
-from queryserver.engines.loading import column_definitions
+from queryserver.engines.loading import column_definitions, passing
 from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
 from queryserver.engines.quoting import identifier, qualified
 from queryserver.engines.sqlite.connection import SqliteConnection
@@ -44,6 +44,8 @@ class SqliteWriter:
         """See the Protocol. The staging table stays when it fails."""
         with statement_errors(), self._interruptible():
             schema = load.target.database or "main"
+            if schema.casefold() == "temp":
+                raise passing(schema)
             staging = qualified(schema, load.staging.name)
             self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
             rows = 0
