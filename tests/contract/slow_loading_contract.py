@@ -17,6 +17,7 @@ class SlowLoadingContract(LoadingBasis):
 
     test_values_of_all_types_arrive_as_they_are = LoadingContract.test_values_of_all_types_arrive_as_they_are
     test_columns_that_hold_nothing_but_null = LoadingContract.test_columns_that_hold_nothing_but_null
+    test_large_texts = LoadingContract.test_large_texts
     test_names_are_data = LoadingContract.test_names_are_data
     test_names_of_tables_are_data = LoadingContract.test_names_of_tables_are_data
     test_names_that_the_engine_cannot_hold_are_refused = (

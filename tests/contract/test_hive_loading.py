@@ -22,6 +22,7 @@ FACTS = replace(
     table_names=("select",),
     refused_tables=("with blank", "é"),
     refused_columns=("a.b", "a:b", "comma,comma", "${env:HOME}"),
+    long_text=20_000,
 )
 _SHORT_NAMES = {"hive.resultset.use.unique.column.names": "false"}
 

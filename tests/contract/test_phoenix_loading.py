@@ -60,7 +60,7 @@ FACTS = LoadingFacts(
     longest_name=None,
     long_text=100_000,
     batch_rows=1000,
-    many_rows=20_000,
+    many_rows=8000,
     has_not_null=False,
 )  # fmt: skip
 
