@@ -1,10 +1,13 @@
 """Settings to what makes tables of files."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from queryserver.db.database import Database
 from queryserver.db.import_leftovers import DatabaseImportLeftovers
@@ -48,6 +51,8 @@ class ImportFiles:
     """Of imports alone: they do not keep others waiting, and few threads keep few heaps."""
     import_lost: asyncio.Event
     """Set when an import has ended with its server."""
+    scratch_dir: Path
+    """Where imports keep rows on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
             leftovers=DatabaseImportLeftovers(database),
             threads=threads,
             import_lost=asyncio.Event(),
+            scratch_dir=settings.uploads_dir,
         )
 
 
@@ -113,7 +119,8 @@ def import_services(ground: ImportGround) -> ImportServices:
 
 def imports_of(files: ImportFiles) -> Imports:
     """What the runner makes tables with."""
-    return Imports(ImportParts(files.sources, files.workbooks, files.threads, files.leftovers))
+    scratch = partial(tempfile.TemporaryFile, dir=files.scratch_dir)
+    return Imports(ImportParts(files.sources, files.workbooks, files.threads, files.leftovers, scratch))
 
 
 def import_janitor(

@@ -14,6 +14,7 @@ from queryserver.formats.converting.rows import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.blocks import Block, BlockReader
 from queryserver.interfaces.workbooks import WorkbookReader
 from queryserver.services.importing.files import ImportFile
+from queryserver.services.importing.kept_rows import KeptRows
 from queryserver.services.importing.plans import ImportPlan
 
 T = TypeVar("T")
@@ -53,14 +54,17 @@ class Conversion:
     threads: Executor
     seen: Callable[[int], None]
 
-    async def count(self, *, explain: int) -> Counted:
-        """Convert everything and keep nothing but counts, and the reasons of the first bad rows."""
+    async def count(self, *, explain: int, kept: KeptRows | None = None) -> Counted:
+        """Convert everything: counts, reasons of the first bad rows, and the good rows, as far as `kept` takes them."""
         counted = Counted()
-        checked = [column for column in self.plan.columns if not column.takes_all]
-        portions = self._portions(RowConverter(checked, explain=explain), counted)
+        # Where nothing is kept, columns that take any text need not be converted.
+        columns = [column for column in self.plan.columns if kept is not None or not column.takes_all]
+        portions = self._portions(RowConverter(columns, explain=explain), counted)
         async with aclosing(portions), aclosing(ahead(portions)) as coming:
             async for portion in coming:
                 counted.add(portion)
+                if kept is not None:
+                    await kept.add(portion.batch)
         return counted
 
     async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
@@ -69,7 +73,7 @@ class Conversion:
         async with aclosing(portions), aclosing(ahead(portions)) as coming:
             async for portion in coming:
                 counted.add(portion)
-                for batch in _pieces(portion.batch):
+                for batch in pieces(portion.batch):
                     yield batch
 
     def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
@@ -126,7 +130,7 @@ async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
         await asyncio.gather(coming, return_exceptions=True)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows in batches that are not too large, if they are of about one size."""
     rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, 1))
     return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))

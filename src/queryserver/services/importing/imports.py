@@ -1,10 +1,14 @@
-"""The import itself: two passes over the file, the second into the table (Contract importer 13.2 to 13.4)."""
+"""The import itself: everything is converted and counted, then loaded (Contract importer 13.2 to 13.4).
+
+What was converted is kept on disk meanwhile. Where it does not fit, the file is read and converted a second time.
+"""
 
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import BinaryIO
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,9 +21,10 @@ from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
 from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
 from queryserver.interfaces.workbooks import WorkbookReader
-from queryserver.services.importing.conversion import Conversion, Counted
+from queryserver.services.importing.conversion import Conversion, Counted, ahead, pieces
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.import_session import Imported, ImportReport, ImportSession
+from queryserver.services.importing.kept_rows import MAX_BYTES, KeptRows
 from queryserver.services.importing.plans import ImportPlan, read_plan
 from queryserver.services.importing.sources import ImportSources
 from queryserver.services.storage.claims import renewed
@@ -41,6 +46,9 @@ class ImportParts:
     workbooks: WorkbookReader
     threads: Executor
     leftovers: ImportLeftovers
+    open_scratch: Callable[[], BinaryIO]
+    """A new file for rows on their way, which nobody else can open."""
+    scratch_bytes: int = MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,14 @@ class Imports:
             raise RejectedByRule("Tables cannot be created from files on this connector.")
         reading = plan.reading
         opened = self._parts.sources.opened(user, reading.origin, reading.file_path)
-        async with opened as file, self._kept_alive(user, plan), engine.loader(user, options) as loader:
-            run = _Import(self._parts, assignment, plan, file, report)
-            return await run.into(loader)
+        rows = KeptRows.opened(self._parts.open_scratch, self._parts.threads, max_bytes=self._parts.scratch_bytes)
+        async with (
+            opened as file,
+            self._kept_alive(user, plan),
+            engine.loader(user, options) as loader,
+            rows as kept,
+        ):
+            return await _Import(self._parts, assignment, plan, file, report, kept).into(loader)
 
     def _kept_alive(self, user: User, plan: ImportPlan) -> AbstractAsyncContextManager[None]:
         """Finding an upload prolongs its life. Files of stores live as long as their owners want."""
@@ -104,6 +117,7 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     report: ImportReport
+    kept: KeptRows
     _seen: int = 0
 
     async def into(self, loader: TableLoader) -> Imported:
@@ -131,7 +145,7 @@ class _Import:
     async def _loaded(self, loader: TableLoader, counted: Counted, *, append: bool) -> Imported:
         statement_id = self.assignment.lease.statement_id
         ledger = StatementLedger(self.parts.leftovers, statement_id, self.assignment.user_id, self.assignment.connector)
-        async with aclosing(self._checked_batches(counted)) as batches:
+        async with aclosing(self._batches(counted)) as batches:
             loaded = await loader.load(self.plan.load(statement_id, append=append), batches, ledger)
             done = self.report.done = Imported(counted.rows, loaded, counted.bad, self.plan.shown_target)
         self.report.lines.append(f"Loaded {loaded} rows into {self.plan.shown_target}.")
@@ -139,7 +153,7 @@ class _Import:
 
     async def _counted(self) -> Counted:
         """The first pass. Raises RejectedByRule when too many rows are bad."""
-        counted = await self._conversion(self._saw_first).count(explain=EXPLAINED_ROWS)
+        counted = await self._conversion(self._saw_first).count(explain=EXPLAINED_ROWS, kept=self.kept)
         lines = self.report.lines
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
         lines.extend(f"Bad row: {row}" for row in counted.explained)
@@ -152,8 +166,22 @@ class _Import:
             raise RejectedByRule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
 
+    def _batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
+        """The good rows."""
+        return self._kept_batches(counted) if self.kept.is_whole else self._checked_batches(counted)
+
+    async def _kept_batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
+        loaded = 0
+        kept = self.kept.batches()
+        async with aclosing(kept), aclosing(ahead(kept)) as coming:
+            async for batch in coming:
+                for piece in pieces(batch):
+                    yield piece
+                loaded += batch.num_rows
+                self._tell_of_loading(loaded, counted.rows - counted.bad)
+
     async def _checked_batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
-        """The second pass. Raises RejectedByRule before its end if the file is not what it was."""
+        """A second pass over the file. Raises RejectedByRule before its end if the file is not what it was."""
         again = Counted()
         self._seen = 0
         async with aclosing(self._conversion(partial(self._saw_again, counted)).batches(again)) as batches:
@@ -173,6 +201,8 @@ class _Import:
 
     def _saw_again(self, counted: Counted, amount: int) -> None:
         self._seen += amount
-        total = self.file.size_bytes if self.plan.reading.sheet is None else counted.rows
-        share = min(self._seen / max(total, 1), 1)
+        self._tell_of_loading(self._seen, self.file.size_bytes if self.plan.reading.sheet is None else counted.rows)
+
+    def _tell_of_loading(self, done: int, total: int) -> None:
+        share = min(done / max(total, 1), 1)
         self.report.progress = _PROGRESS_OF_COUNTING + int((99 - _PROGRESS_OF_COUNTING) * share)

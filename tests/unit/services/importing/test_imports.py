@@ -1,0 +1,130 @@
+"""Imports from file to table, with the rows kept on disk in between or read twice (services/importing/imports.py)."""
+
+import io
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pytest
+from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
+from tests.fakes.loading import FakeLoadingEngine
+
+from queryserver.domain.errors import RejectedByRule
+from queryserver.domain.importing import STRING, BaseType, ColumnType, Origin
+from queryserver.domain.statement import Assignment, Lease
+from queryserver.domain.user import User
+from queryserver.formats.converting.rows import TargetColumn
+from queryserver.interfaces.engine import OperationState, SessionOptions
+from queryserver.interfaces.import_leftovers import ImportLeftover
+from queryserver.interfaces.loading import TableName
+from queryserver.services.importing.imports import ImportParts, Imports
+from queryserver.services.importing.kept_rows import MAX_BYTES, KeptRows
+from queryserver.services.importing.plans import FileReading, ImportPlan, stored
+
+COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
+ROWS = 5000
+CONTENT = b"n,text\n" + b"".join(b"%d,row %d\n" % (n, n) for n in range(ROWS))
+
+
+class NoDisk(io.BytesIO):
+    """A file on a disk that is full."""
+
+    def write(self, *_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@dataclass
+class OneFile:
+    """What opens files, where there is but one. From the second reading on it has `later`."""
+
+    file: MemoryFile
+    later: bytes | None = None
+
+    @asynccontextmanager
+    async def opened(self, *_: object) -> AsyncGenerator["OneFile"]:
+        yield self
+
+    @property
+    def shown(self) -> str:
+        return self.file.shown
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.size_bytes
+
+    async def read(self) -> AsyncGenerator[bytes]:
+        if self.file.readings and self.later is not None:
+            self.file.content = self.later
+        async for piece in self.file.read():
+            yield piece
+
+
+class NoLeftovers:
+    """A ledger that nobody looks at."""
+
+    async def made(self, leftover: ImportLeftover) -> None:
+        del leftover
+
+    async def settled(self, statement_id: UUID, table: TableName) -> None:
+        del statement_id, table
+
+
+def assignment() -> Assignment:
+    reading = FileReading(Origin.REMOTE, "file:///a.csv", True, 2)
+    plan = ImportPlan("a.csv", reading, COLUMNS, ("INT", "TEXT"), None, "t")
+    lease = Lease(uuid4(), "me", 1)
+    now = datetime.now(UTC)
+    return Assignment(
+        lease, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored(plan)
+    )
+
+
+async def imported(file: OneFile, parts: ImportParts, engine: FakeLoadingEngine) -> OperationState:
+    async with Imports(parts).session(assignment(), User(1, "ana"), engine, SessionOptions()) as session:
+        handle = await session.submit("")
+        status = await session.poll(handle, wait_s=20)
+        if status.error is not None:
+            raise status.error
+        return status.state
+
+
+def parts_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: int = MAX_BYTES) -> ImportParts:
+    return ImportParts(file, MemoryWorkbooks(), ThreadPoolExecutor(2), NoLeftovers(), scratch, most)  # type: ignore[arg-type]
+
+
+@pytest.mark.importer(52)
+@pytest.mark.parametrize(
+    ("scratch", "most", "readings"), [(io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2)]
+)
+async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
+    scratch: type[io.BytesIO], most: int, readings: int
+) -> None:
+    engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
+    assert await imported(file, parts_of(file, scratch, most=most), engine) is OperationState.FINISHED
+    (table,) = engine.tables.values()
+    numbers = [number for batch in table.batches for number in batch.column(0).to_pylist()]
+    assert numbers == list(range(ROWS))
+    assert file.file.readings == readings
+
+
+@pytest.mark.importer(54)
+async def test_a_file_that_changes_before_it_is_read_again_makes_no_table() -> None:
+    engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT), CONTENT + b"1,more\n")
+    with pytest.raises(RejectedByRule, match="has changed"):
+        await imported(file, parts_of(file, NoDisk), engine)
+    assert engine.tables == {}
+
+
+async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
+    batches = [pa.RecordBatch.from_pydict({"a": [n, None], "b": [str(n), ""]}) for n in range(20)]
+    async with KeptRows.opened(io.BytesIO, ThreadPoolExecutor(1)) as kept:
+        assert [batch async for batch in kept.batches()] == []
+        for batch in batches:
+            await kept.add(batch.slice(0, 2))
+        for _ in range(2):
+            assert [batch.to_pydict() async for batch in kept.batches()] == [batch.to_pydict() for batch in batches]
+        assert kept.is_whole
