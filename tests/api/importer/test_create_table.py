@@ -21,17 +21,21 @@ from tests.api.importer.tables import (
     started,
     tables_like,
 )
+from tests.fixtures.database import _database
+
+from queryserver.embedded.postgres import EmbeddedPostgres
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
 async def tables(
-    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+    postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """One application for all tests of a process."""
-    async for opened in open_tables(tmp_path_factory.mktemp("tables"), shared_database_dsn, users_url):
-        yield opened
+    """One application for all tests of a process, alone on its database: its duckdb file has a holder per database."""
+    async for dsn in _database(postgres, template=migrated_template):
+        async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):
+            yield opened
 
 
 @pytest.fixture

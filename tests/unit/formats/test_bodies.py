@@ -302,5 +302,5 @@ def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     finally:
         done.set()
         ticker.join()
-    # Measured: 89 ms at worst; the event loop must not stall for 200 ms. A busy machine is given five times that.
-    assert max((later - earlier for earlier, later in pairwise(ticks)), default=0) < 1.0
+    # Measured: 89 ms at worst; the event loop must not stall for 200 ms. A busy machine is given ten times that.
+    assert max((later - earlier for earlier, later in pairwise(ticks)), default=0) < 2.0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from typing import BinaryIO, TypeVar
 
@@ -37,7 +37,7 @@ class KeptRows:
         cls, open_file: Callable[[], BinaryIO], threads: Executor, *, max_bytes: int = MAX_BYTES
     ) -> "AsyncGenerator[KeptRows]":
         """An empty file of `open_file`, closed at the end."""
-        file = await _run(threads, open_file)
+        file = await _opened(open_file, threads)
         try:
             yield cls(file, threads, max_bytes)
         finally:
@@ -77,6 +77,21 @@ class KeptRows:
         self._file.flush()
         self._file.seek(0)
         return pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+
+
+async def _opened(open_file: Callable[[], BinaryIO], threads: Executor) -> BinaryIO:
+    """The file; one that comes too late for its caller is closed."""
+    opening = threads.submit(open_file)
+    try:
+        return await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: "Future[BinaryIO]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 async def _run(threads: Executor, work: Callable[[], T]) -> T:

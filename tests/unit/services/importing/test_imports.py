@@ -1,6 +1,8 @@
 """Imports from file to table, with the rows kept on disk in between or read twice (services/importing/imports.py)."""
 
+import asyncio
 import io
+import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -128,3 +130,24 @@ async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
         for _ in range(2):
             assert [batch.to_pydict() async for batch in kept.batches()] == [batch.to_pydict() for batch in batches]
         assert kept.is_whole
+
+
+async def test_a_file_that_is_opened_too_late_is_closed() -> None:
+    may_open, files = threading.Event(), list[io.BytesIO]()
+
+    def open_file() -> io.BytesIO:
+        may_open.wait(10)
+        files.append(io.BytesIO())
+        return files[0]
+
+    async def keep() -> None:
+        async with KeptRows.opened(open_file, threads):
+            pytest.fail("nobody is there any more")
+
+    with ThreadPoolExecutor(1) as threads:
+        keeping = asyncio.create_task(keep())
+        await asyncio.sleep(0.05)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        may_open.set()
+    assert [file.closed for file in files] == [True]
