@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncGenerator
 
-import httpx
 import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
+from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
@@ -89,7 +89,7 @@ FACTS = CatalogFacts(
 
 
 @pytest.mark.engine("sparksql")
-class TestSparkCatalog(CatalogContract):
+class TestSparkCatalog(SparkBasis, CatalogContract):
     """SHOW and DESCRIBE of Spark."""
 
     tested_with = "Spark 3.5.9 Thrift server"
@@ -97,7 +97,6 @@ class TestSparkCatalog(CatalogContract):
 
     @pytest.fixture
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
-        self.server_now = spark_server
         engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
         await self.running_statements(engine)  # the first page takes Spark seconds
         yield engine
@@ -108,15 +107,6 @@ class TestSparkCatalog(CatalogContract):
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", free_port()),)), SPARKSQL)
         yield engine
         await engine.close()
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Groups of jobs that Spark is at work on."""
-        server = self.server_now
-        pages = f"http://{server.host}:{server.ui_port}/api/v1/applications"
-        async with httpx.AsyncClient(trust_env=False) as client:
-            (application,) = (await client.get(pages)).json()
-            jobs = (await client.get(f"{pages}/{application['id']}/jobs?status=running")).json()
-        return len({job["jobGroup"] for job in jobs})
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Mapping
 from decimal import Decimal
 from typing import ClassVar
 
-import httpx
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import followed_to_its_end, resumable
+from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
@@ -107,23 +107,12 @@ def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limit
 
 
 @pytest.mark.engine("sparksql")
-class TestSpark(EngineContract):
+class TestSpark(SparkBasis, EngineContract):
     """Spark in one JVM, with two cores."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
-
-    @pytest.fixture(autouse=True)
-    def _spark(self, spark_server: SparkAddress) -> None:
-        self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            (application,) = (await client.get(self.ui)).json()
-            jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()
-        return len({job["jobGroup"] for job in jobs})
 
     @pytest.fixture
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:

@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-import httpx
 import pytest
 from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.slow_loading_contract import SlowLoadingContract
+from tests.contract.spark_basis import SparkBasis
 from tests.engines.sparksql import SparkAddress
 
 from queryserver.engines.hiveserver2.address import Hs2Address, Member
@@ -40,22 +40,11 @@ FACTS = replace(
 
 
 @pytest.mark.engine("sparksql")
-class TestSparkLoading(SlowLoadingContract):
+class TestSparkLoading(SparkBasis, SlowLoadingContract):
     """Spark's Thrift server."""
 
     loading_facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"
-
-    @pytest.fixture(autouse=True)
-    def _spark(self, spark_server: SparkAddress) -> None:
-        self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            (application,) = (await client.get(self.ui)).json()
-            jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()
-        return len({job["jobGroup"] for job in jobs})
 
     @pytest.fixture
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:

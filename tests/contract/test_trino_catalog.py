@@ -7,8 +7,7 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, NestedFact, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import run
-from tests.contract.test_trino_engine import SOURCE, address_of
+from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.catalog import SampleKind, TableColumn, TableDescription, TableKind
@@ -88,19 +87,11 @@ FACTS = CatalogFacts(
 
 
 @pytest.mark.engine("trino")
-class TestTrinoCatalog(CatalogContract):
+class TestTrinoCatalog(TrinoBasis, CatalogContract):
     """The memory connector keeps no statistics of columns, and cannot be told to analyze."""
 
     catalog_facts = FACTS
     tested_with = "Trino 476"
-
-    async def running_statements(self, engine: Engine) -> int:
-        sql = (
-            "SELECT count(*) FROM system.runtime.queries"
-            f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
-        )
-        async with engine.session(USER, NO_OPTIONS) as session:
-            return (await run(session, sql)).cell
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
         """The statements are right as far as Trino: the connector's own word is what comes back."""

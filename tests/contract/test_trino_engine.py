@@ -3,20 +3,18 @@
 import datetime as dt
 from collections.abc import AsyncGenerator
 from decimal import Decimal
-from uuid import uuid4
 
 import pytest
-from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
-from tests.contract.engine_driving import run
+from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import ResumingContract
+from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.result import ResultType
 from queryserver.engines.trino import TrinoAddress, TrinoEngine
 from queryserver.interfaces.engine import Engine
 
-SOURCE = f"tests-{uuid4().hex[:8]}"
 """Tells the statements of this run from others at the same coordinator."""
 
 
@@ -106,26 +104,12 @@ FACTS = EngineFacts(
 )
 
 
-def address_of(server: HttpAddress, **changes: object) -> TrinoAddress:
-    """The memory connector of a coordinator."""
-    return TrinoAddress(server.url, "memory", "default", source=SOURCE, **changes)  # type: ignore[arg-type]
-
-
 @pytest.mark.engine("trino")
-class TestTrino(EngineContract, ResumingContract):
+class TestTrino(TrinoBasis, EngineContract, ResumingContract):
     """A single node."""
 
     facts = FACTS
     tested_with = "Trino 476"
-
-    async def running_statements(self, engine: Engine) -> int:
-        """Statements of this run that have not ended, by the coordinator's own list."""
-        sql = (
-            "SELECT count(*) FROM system.runtime.queries"
-            f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
-        )
-        async with engine.session(USER, NO_OPTIONS) as session:
-            return (await run(session, sql)).cell
 
     @pytest.fixture
     async def engine(self, trino_server: HttpAddress) -> AsyncGenerator[Engine]:

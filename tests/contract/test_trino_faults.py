@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, Callable
 import httpx
 import pytest
 from tests.contract.engine_faults import FaultsContract
-from tests.contract.test_trino_engine import FACTS, SOURCE
+from tests.contract.test_trino_engine import FACTS
+from tests.contract.trino_basis import SOURCE
 from tests.engines.servers import HttpAddress
 
 from queryserver.engines.trino import Patience, TrinoAddress, TrinoEngine

@@ -5,11 +5,9 @@ from collections.abc import AsyncGenerator
 from types import MappingProxyType
 
 import pytest
-from tests.contract.engine_basis import NO_OPTIONS, USER
-from tests.contract.engine_driving import run
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
-from tests.contract.test_trino_engine import SOURCE, address_of
+from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress
 
 from queryserver.domain.importing import BaseType
@@ -42,19 +40,11 @@ FACTS = LoadingFacts(
 
 
 @pytest.mark.engine("trino")
-class TestTrinoLoading(LoadingContract):
+class TestTrinoLoading(TrinoBasis, LoadingContract):
     """A single node with the memory connector."""
 
     loading_facts = FACTS
     tested_with = "Trino 476"
-
-    async def running_statements(self, engine: Engine) -> int:
-        sql = (
-            "SELECT count(*) FROM system.runtime.queries"
-            f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
-        )
-        async with engine.session(USER, NO_OPTIONS) as session:
-            return (await run(session, sql)).cell
 
     @pytest.fixture
     async def engine(self, trino_server: HttpAddress) -> AsyncGenerator[Engine]:
