@@ -34,6 +34,10 @@ test: $(DEV) ## Run the tests, two at a time (ARGS="tests/unit -k splitter")
 test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
 	$(if $(E),QUERYSERVER_ENGINES=$(E)) $(BIN)/pytest --engine=$(or $(E),all) $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: bench
 bench: $(DEV) ## Measure speed and memory; writes bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)

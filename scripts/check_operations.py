@@ -119,10 +119,12 @@ def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 
 def _declared(operation: Mapping[str, Any]) -> Declared:
-    success = next(answer for status, answer in sorted(operation["responses"].items()) if status.startswith("2"))
+    successes = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+    models = frozenset(name for answer in successes for name in _references(_json_schema(answer)))
+    media_types = frozenset(kind for answer in successes for kind in _media_types(answer))
     body = frozenset(_references(_body_schema(operation.get("requestBody", {}))))
     return Declared(
-        response=frozenset(_references(_json_schema(success))) or _media_types(success),
+        response=models or media_types,
         body=next(iter(body)) if len(body) == 1 else None,
         query=frozenset(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"),
     )

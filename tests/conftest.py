@@ -9,7 +9,7 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-pytest_plugins = ["tests.fixtures.database", "tests.fixtures.engines"]
+pytest_plugins = ["tests.fixtures.database", "tests.fixtures.engines", "tests.fixtures.logs"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

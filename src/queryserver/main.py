@@ -18,13 +18,14 @@ from uvicorn.supervisors import Multiprocess
 from queryserver.api.application import create_application, framed
 from queryserver.api.cors import CorsPolicy
 from queryserver.api.metrics import RequestMetrics
-from queryserver.container import open_services
+from queryserver.container.services import open_services
 from queryserver.db.migrations import migrate, require_newest
 from queryserver.domain.errors import ConfigurationError
 from queryserver.embedded.administrator import ensure_administrator
 from queryserver.embedded.defaults import prepare
 from queryserver.embedded.settings import with_defaults
 from queryserver.logs import configure_logging
+from queryserver.metrics.workers import shared_counts
 from queryserver.services.everything import Services
 from queryserver.settings import Settings, load_settings
 from queryserver.settings.desktop import DesktopSettings
@@ -209,4 +210,5 @@ def _serve_in_workers(settings: Settings) -> None:
     asyncio.run(_prepare_database(settings))
     config = server(settings, "queryserver.main:create_worker_app")
     listener = config.bind_socket()
-    Multiprocess(config, sockets=[listener]).run()
+    with shared_counts():
+        Multiprocess(config, sockets=[listener]).run()

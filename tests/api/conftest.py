@@ -28,9 +28,18 @@ async def users_url(tcp_open: EmbeddedPostgres) -> str:
 
 
 def make_settings(
-    directory: Path, database_dsn: str, users_url: str, *, desktop: Mapping[str, Any] | None = None, **editor: Any
+    directory: Path,
+    database_dsn: str,
+    users_url: str,
+    *,
+    desktop: Mapping[str, Any] | None = None,
+    index: bool = False,
+    **editor: Any,
 ) -> Settings:
-    """Settings with an interpreter of each kind that the tests need."""
+    """Settings with an interpreter of each kind that the tests need.
+
+    Without `index` nobody looks at data sources in the background, and looks can be counted.
+    """
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
     (databases / "api.sqlite").touch()
@@ -47,7 +56,8 @@ def make_settings(
             "read_only": True,
         },
         "hive2": {"interface": "fake", "dialect": "hive"},
-        "7": {"interface": "fake", "dialect": "hive"},
+        # As a stored connector would be named, but no test stores so many.
+        "7070": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
         "together": {"interface": "fake", "shared_session": True},
         "shelf": {"interface": "fake", "options": {"catalog": True}},
@@ -71,6 +81,7 @@ def make_settings(
                 **(desktop or {}),
             },
             "editor": {"cancel_wait_s": 5, **editor},
+            "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
         }
     )

@@ -15,9 +15,9 @@ from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 
-from queryserver.container import open_services
 from queryserver.container.connectors import build_engine
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.services import open_services
 from queryserver.container.storage import BUILDERS, Builder
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, PoolLimits, open_database

@@ -22,14 +22,15 @@ from queryserver.main import create_app
 from queryserver.services.statements.looking_back import History, HistoryQuestion
 
 CALLS = [one for one in read_operations() if one.status == SERVED]
-OF_USERS = [one for one in CALLS if one.rights == "user"]
+OF_USERS = [one for one in CALLS if one.rights in {"user", "admin"}]
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 
 
 def concrete(operation: Operation) -> str:
     """The path with something plausible in place of its parameters."""
     path = operation.path.replace("{dialect}", "mysql").replace("{operation_id}", str(uuid4()))
-    return path.replace("{asset}", "swagger-ui.css").replace("{path}", "%2Fshared")
+    path = path.replace("{asset}", "swagger-ui.css").replace("{path}", "%2Fshared").replace("{interface}", "mysql")
+    return path.replace("{name}", "top_tables").replace("{id}", "7")
 
 
 def name_of(operation: Operation) -> str:
@@ -238,6 +239,8 @@ class TestPlaces:
             for host in ("test", "db.example.com.evil.org", "evil.org:8888", ""):
                 answer = await ana.send("GET", "editor/get_history", headers={"Host": host})
                 assert verdict(answer) == (400, -1, "invalid_host")
+            twice = [("Host", "db.example.com"), ("Host", "evil.org")]
+            assert verdict(await api.http.get("/api/v1/banners", headers=twice)) == (400, -1, "invalid_host")
             assert (await ana.send("GET", "/desktop/debug/is_alive", headers={"Host": "10.0.0.1"})).status_code == 200
 
     async def test_downloads_may_be_switched_off_for_all(self, small_api: ApiOpener):

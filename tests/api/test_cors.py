@@ -63,6 +63,7 @@ async def test_a_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpene
         assert (other.status_code, told(other)) == (204, {})
 
 
+@pytest.mark.security("T18")
 async def test_any_origin_goes_without_credentials_only(small_api: ApiOpener):
     desktop = {"cors_enabled": True, "cors_allowed_origins": ["*"], "cors_allow_credentials": False}
     async with small_api(desktop=desktop) as api:

@@ -223,11 +223,11 @@ class TestConnectors:
             ("hive", "hive2"),
             ("HIVE", "hive2"),
             ("beeswax", "hive2"),
-            ("beeswax-7", "7"),
+            ("beeswax-7070", "7070"),
             ("hive2", "hive2"),
-            ("7", "7"),
-            ("hive-7", "7"),
-            ("Hive-7", "7"),
+            ("7070", "7070"),
+            ("hive-7070", "7070"),
+            ("Hive-7070", "7070"),
             ("mysql", "mysql"),
         ],
     )
@@ -256,7 +256,7 @@ class TestConnectors:
     async def test_unknown_and_forbidden_connectors_look_the_same(self, ana: Caller):
         for path in ("editor/execute", "query"):
             unknown, forbidden, mismatch = [
-                await ana.post(f"{path}/{name}", statement="rows 1") for name in ("nope", "closed", "mysql-7")
+                await ana.post(f"{path}/{name}", statement="rows 1") for name in ("nope", "closed", "mysql-7070")
             ]
             assert verdict(unknown) == verdict(forbidden) == verdict(mismatch) == (404, -1, "dialect_not_found")
             assert unknown.json()["message"] == "Snippet type nope is not configured."

@@ -174,6 +174,7 @@ class TestResultStore:
 
 
 class TestDatabase:
+    @pytest.mark.platform(98, 99)
     async def test_without_its_database_every_call_is_503(self, postgres: EmbeddedPostgres, small_api: ApiOpener):
         async with small_api() as api:
             ana = await api.user()

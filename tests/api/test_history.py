@@ -101,24 +101,24 @@ class TestHistory:
 
     @pytest.mark.item(67)
     async def test_doc_type_takes_every_form_of_a_name(self, ana: Caller):
-        for connector in ("mysql", "hive2", "7"):
+        for connector in ("mysql", "hive2", "7070"):
             await ana.run(connector, "rows 1")
         found = {name: (await ana.history(doc_type=name))["count"] for name in (
-            "", "mysql", "MYSQL", "hive", "beeswax", "hive2", "7", "hive-7", "mysql-7", "nope", "999",
+            "", "mysql", "MYSQL", "hive", "beeswax", "hive2", "7070", "hive-7070", "mysql-7070", "nope", "999",
         )}  # fmt: skip
         assert found == {
-            "": 3, "mysql": 1, "MYSQL": 1, "hive": 2, "beeswax": 2, "hive2": 1, "7": 1, "hive-7": 1, "mysql-7": 0,
-            "nope": 0, "999": 0,
+            "": 3, "mysql": 1, "MYSQL": 1, "hive": 2, "beeswax": 2, "hive2": 1, "7070": 1, "hive-7070": 1,
+            "mysql-7070": 0, "nope": 0, "999": 0,
         }  # fmt: skip
 
     @pytest.mark.item(67)
     async def test_doc_connector_is_an_id(self, ana: Caller):
-        for connector in ("mysql", "hive2", "7"):
+        for connector in ("mysql", "hive2", "7070"):
             await ana.run(connector, "rows 1")
-        assert (await ana.history(doc_connector="7"))["count"] == 1
+        assert (await ana.history(doc_connector="7070"))["count"] == 1
         assert (await ana.history(doc_connector="8"))["count"] == 0
-        assert (await ana.history(doc_connector="7", doc_type="mysql"))["count"] == 0
-        assert (await ana.history(doc_connector="7", doc_type="hive"))["count"] == 1
+        assert (await ana.history(doc_connector="7070", doc_type="mysql"))["count"] == 0
+        assert (await ana.history(doc_connector="7070", doc_type="hive"))["count"] == 1
 
     @pytest.mark.item(67)
     async def test_doc_text_is_a_substring_without_case_and_wildcards(self, ana: Caller):

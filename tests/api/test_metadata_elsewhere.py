@@ -82,7 +82,8 @@ async def test_a_plan_comes_from_the_instance_that_holds_the_session(small_api: 
 async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOpener, database_dsn: str):
     await execute(
         database_dsn,
-        "INSERT INTO engine_owners (connector, owner, lease_until) VALUES ('duckdb', 'dead', now() + interval '60 s')",
+        "INSERT INTO engine_owners (connector, owner, lease_until)"
+        " VALUES ('duckdb:api.duckdb', 'dead', now() + interval '60 s')",
     )
     async with small_api(metadata_timeout_s=1) as api:
         ana = await api.user()

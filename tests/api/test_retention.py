@@ -1,6 +1,10 @@
 """What goes with time (Contract editor 4.4, 7.1, 13). Time passes by moving the dates of the records back."""
 
+import pytest
+import structlog.testing
 from tests.api.driving import Caller
+
+from queryserver.services import retention
 
 
 async def aged(ana: Caller, operation: str, age: str) -> None:
@@ -54,3 +58,15 @@ async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
     assert second.json()["history_uuid"] != first.json()["history_uuid"]
     again = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 2"}, headers=key)
     assert again.headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize(("most", "advised"), [(1, 1), (100_000, 0)])
+async def test_the_log_advises_a_clean_up_above_so_many_documents(
+    ana: Caller, monkeypatch: pytest.MonkeyPatch, most: int, advised: int
+):
+    for _ in range(2):
+        await ana.run("mysql", "rows 1")
+    monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)
+    with structlog.testing.capture_logs() as lines:
+        await ana.api.services.retention.tidy()
+    assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised

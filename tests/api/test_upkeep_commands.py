@@ -72,6 +72,25 @@ async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, c
     assert (await command("close_sessions", "0")).code == 2
 
 
+@pytest.mark.platform(58)
+async def test_close_sessions_knows_stored_connectors_by_id_and_by_dialect(served: Api, command: Command) -> None:
+    boss = await served.user("boss", admin=True)
+    made = {"nice_name": "Notes", "dialect": "sqlite", "interface": "sqlite"}
+    ids = []
+    for name in ("Notes", "More notes"):
+        answer = await boss.told("connector/instance/update", connector=json.dumps({**made, "nice_name": name}))
+        ids.append(answer["connector"]["id"])
+    sessions = [await _session(boss, connector) for connector in ids]
+    assert len(sessions) == 2
+    by_id = (await command("close_sessions", "0", ids[0])).out.splitlines()
+    assert by_id[:2] == [f"Closing {ids[0]} sessions older than 0 days...", "Found 1 open sessions to close"]
+    by_dialect = (await command("close_sessions", "0", "sqlite")).out.splitlines()
+    assert by_dialect[1] == "Found 1 open sessions to close"
+    deleted = await boss.told("connector/instance/delete", connector=json.dumps({"id": ids[0]}))
+    assert deleted["id"] == ids[0]
+    assert (await command("close_sessions", "0", ids[0])).code == 1
+
+
 @pytest.mark.platform(59)
 async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, command: Command) -> None:
     ana = await served.user("ana")

@@ -42,6 +42,7 @@ class Bench:
     data_dir: Path
     tokens: tuple[str, ...]
     sample_dsn: str
+    service_dsn: str
 
     def client(self, user: int = 0) -> Client:
         """A connection of one of the users."""
@@ -105,14 +106,22 @@ async def bench_server(
             for number in range(USERS):
                 await _create_user(f"user{number}", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(data_dir)})
             tokens = await asyncio.gather(*(_token(server, f"user{number}") for number in range(USERS)))
-            yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn)
+            yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn, defaults.service_dsn)
 
 
-async def _create_user(name: str, environment: Mapping[str, str]) -> None:
+async def administrator_token(bench: Bench) -> str:
+    """The token of an administrator, made for this call."""
+    database = {"QUERYSERVER__DESKTOP__DATABASE__URL": bench.service_dsn}
+    await _create_user("root", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(bench.data_dir)}, "--admin")
+    return await _token(bench.server, "root")
+
+
+async def _create_user(name: str, environment: Mapping[str, str], *options: str) -> None:
     process = await asyncio.create_subprocess_exec(
         str(PROGRAM),
         "create-user",
         name,
+        *options,
         "--password-stdin",
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},

@@ -138,6 +138,24 @@ async def test_2300_keys_come_in_order_with_a_thousand_for_each_call(store, base
     await store.storage.delete(f"{base}/many", recursive=True)
     assert store.calls["DeleteObjects"] == 3
     assert store.calls["DeleteObject"] == 0
+
+
+@pytest.mark.platform(96)
+async def test_a_whole_tree_is_listed_as_its_keys_lie(store, base, s3_server):
+    for number in range(1500):
+        file = s3_server.directory / base / f"d{number % 7}" / "in" / f"f{number:04d}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    await store.storage.mkdir(f"{base}/empty")
+    store.calls.clear()
+    async with aclosing(store.storage.list_tree(base)) as pages:
+        found = [entry async for page in pages for entry in page]
+    files = [entry.path for entry in found if not entry.is_directory]
+    assert len(files) == 1500
+    assert files == sorted(files)
+    assert f"{base}/empty" in {entry.path for entry in found if entry.is_directory}
+    # One call for a thousand keys, however many folders they are in.
+    assert store.calls == {"ListObjectsV2": 2}
     assert not await is_there(store.storage, f"{base}/many")
 
 

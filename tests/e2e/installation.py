@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import httpx
 from tests.e2e.harness import ServerProcess, running_server
-from tests.fixtures.database import _database, execute
+from tests.fixtures.database import execute, new_database
 
 from queryserver.container.accounts import open_accounts
 from queryserver.db.accounts import AccountRepository
@@ -176,7 +176,7 @@ async def installed(
         "editor__cancel_wait_s": "3",
     }
     try:
-        async for database_dsn in _database(postgres, template=template):
+        async for database_dsn in new_database(postgres, template=template):
             tokens = await _signed_in(database_dsn, directory)
             yield Installation(directory, database_dsn, users_dsn, tokens, environment)
     finally:

@@ -131,6 +131,7 @@ async def test_a_full_disk_fails_the_statement_with_a_reason(place: Installation
         await eventually(lambda: _answer(not [one for one in place.spooled() if failed in str(one)]))
 
 
+@pytest.mark.platform(98, 99)
 async def test_an_outage_of_the_database_is_said_and_survived(place: Installation, postgres: EmbeddedPostgres) -> None:
     async with Cable(postgres.port) as cable:
         dsn = _dsn_over(cable, place, postgres)

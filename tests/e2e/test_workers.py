@@ -36,3 +36,20 @@ async def test_a_database_without_tables_stops_the_start(unmigrated_dsn, tmp_pat
         output, _ = await process.communicate()
     assert process.returncode == 3
     assert b"queryserver migrate" in output
+
+
+@pytest.mark.platform(100)
+async def test_metrics_of_all_workers_are_one_answer(database_dsn, tmp_path):
+    async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
+        for _ in range(12):
+            # A connection each, so that both workers get some.
+            async with httpx.AsyncClient(base_url=server.base_url) as client:
+                assert (await client.get("/api/v1/editor/get_history")).status_code == 401
+        pages = []
+        for _ in range(4):
+            async with httpx.AsyncClient(base_url=server.base_url) as client:
+                pages.append((await client.get("/metrics")).text)
+        assert await server.terminate() == 0
+    counted = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get_history",status="401"} 12.0'
+    assert all(counted in page for page in pages)
+    assert all("# TYPE queryserver_jwks_fetch_total counter" in page for page in pages)

@@ -11,12 +11,14 @@ from tests.engines.hive import hive_server
 from tests.engines.hive_secured import SecuredHive, secured_hive_server
 from tests.engines.phoenix import phoenix_server
 from tests.engines.servers import HttpAddress, ServerAddress
+from tests.engines.slapd import DirectoryAddress, slapd_server
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
 from tests.engines.trino_secured import SecuredAddress, secured_trino_server
 from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
 
-Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | SecuredHive | SecuredAddress]]
+Address = ServerAddress | HttpAddress | SecuredHive | SecuredAddress | DirectoryAddress
+Recipe = Callable[[], AbstractContextManager[Address]]
 
 
 @pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)
@@ -25,6 +27,7 @@ Recipe = Callable[[], AbstractContextManager[ServerAddress | HttpAddress | Secur
     [
         pytest.param(hive_server, marks=pytest.mark.engine("hive"), id="hive"),
         pytest.param(secured_hive_server, marks=pytest.mark.engine("hive"), id="secured hive"),
+        pytest.param(slapd_server, marks=pytest.mark.engine("ldap"), id="ldap"),
         pytest.param(phoenix_server, marks=pytest.mark.engine("phoenix"), id="phoenix"),
         pytest.param(spark_server, marks=pytest.mark.engine("sparksql"), id="sparksql"),
         pytest.param(trino_server, marks=pytest.mark.engine("trino"), id="trino"),

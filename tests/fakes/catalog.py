@@ -59,11 +59,16 @@ class FakeCatalogEngine(FakeEngine):
         self.looks: list[str] = []
         self.look_s = 0.0
         self.failure: EngineError | None = None
+        self.unreadable: dict[str, EngineError] = {}
         self.abandoned = 0
 
     @property
     def lists_functions(self) -> bool:
         return self.lists
+
+    def act_as_caller(self, acts: bool) -> None:
+        """Whether each caller may see something else."""
+        self._capabilities = replace(self.capabilities, acts_as_caller=acts)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -92,6 +97,8 @@ class FakeCatalog:
 
     async def table(self, database: str, table: str) -> TableDescription:
         await self._look(f"table {database} {table}")
+        if table in self._engine.unreadable:
+            raise self._engine.unreadable[table]
         found = self._known(database).get(table)
         if found is None:
             raise TableNotFound(database, table)

@@ -22,6 +22,7 @@ from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
 from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart
 
 NOBODY = StorageUser("nobody")
+_TREE_PAGE = 1000
 
 
 class MemoryStorage:
@@ -229,6 +230,20 @@ class KeepsUnseen(MemoryStorage):
         return len(old)
 
 
+class ListsFlat(MemoryStorage):
+    """FlatStorage: in pages of 1000 keys; folders without files are kept by markers."""
+
+    async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
+        self._check(path)
+        keys = sorted((self._key(entry), entry) for entry in self.tree.inner(path))
+        told = [entry for key, entry in keys if not key.endswith("/") or not self.tree.children(entry)]
+        for start in range(0, max(len(told), 1), _TREE_PAGE):
+            yield tuple(self.tree.status(entry) for entry in told[start : start + _TREE_PAGE])
+
+    def _key(self, path: str) -> str:
+        return f"{path}/" if self.tree.entries[path].kind is EntryKind.DIRECTORY else path
+
+
 class Power(Enum):
     """What only some stores can do."""
 
@@ -239,11 +254,12 @@ class Power(Enum):
     MODES = HasModes
     OWNERS = HasOwners
     UNSEEN = KeepsUnseen
+    FLAT = ListsFlat
 
 
 LIKE_LOCAL = frozenset({Power.RENAME, Power.TRASH, Power.SUMMARY, Power.MODES})
-LIKE_HDFS = frozenset(Power) - {Power.UNSEEN}
-LIKE_S3 = frozenset({Power.UNSEEN})
+LIKE_HDFS = frozenset(Power) - {Power.UNSEEN, Power.FLAT}
+LIKE_S3 = frozenset({Power.UNSEEN, Power.FLAT})
 LIKE_ABFS = frozenset({Power.RENAME, Power.MODES, Power.OWNERS})
 LIKE_OZONE = LIKE_HDFS - {Power.TRASH}
 

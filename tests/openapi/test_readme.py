@@ -139,6 +139,19 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
         assert ast.literal_eval(rows) == [["Chile", 5, 99.25]]
 
 
+@pytest.mark.platform(66)
+async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path: Path) -> None:
+    script = tmp_path / "sources.sh"
+    script.write_text(login() + block("shell", "Data sources"))
+    assert (await printed(["bash", "-e", "-u", "-o", "pipefail", str(script)], server, tmp_path)).splitlines() == [
+        "True",
+        "[[42]]",
+        "duckdb",
+        "0",
+        "0",
+    ]
+
+
 async def test_the_python_script_runs_as_printed(
     server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
 ) -> None:
@@ -163,7 +176,8 @@ def test_the_python_script_has_at_most_15_lines() -> None:
 
 def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
     """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the functions."""
-    shown = block("bash") + block("shell", "Files") + block("shell", "From a file to a table")
+    sections = ("Files", "From a file to a table", "Data sources")
+    shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)
     assert begins
     assert set(begins) <= {"curl", "python3", "pick", "call", "look", "print", "for", "do", "done"}

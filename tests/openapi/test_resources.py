@@ -11,11 +11,13 @@ from pydantic import BaseModel
 from scripts.check_operations import RESOURCES, SERVED, read_operations
 from scripts.generate_models import TARGET, generate
 
+from queryserver.api import document
 from queryserver.schemas import generated, requests, snippets
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-SAMPLES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "samples.yaml").read_text(encoding="utf-8"))
+SAMPLES_FILE = Path(document.__file__).parent / "samples.yaml"
+SAMPLES: dict[str, str] = yaml.safe_load(SAMPLES_FILE.read_text(encoding="utf-8"))
 
 # Spec 2, table by table: the fields that the specification names; `status` by its common rule.
 SPECIFIED = {

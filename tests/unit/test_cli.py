@@ -105,6 +105,7 @@ async def test_config_check_lists_every_problem_and_no_secret(bare: Command, tmp
         "editor.colour",
         "desktop.http_port",
         "desktop.secret_key",
+        "desktop.database",
     ]
     assert "planted" not in ended.out + ended.err
     assert 'password = "********"  # file' in ended.out

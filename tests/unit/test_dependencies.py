@@ -15,6 +15,7 @@ BROUGHT_ALONG = {
     "httpcore": "httpx",
     "aiohttp": "aiobotocore",
     "botocore": "aiobotocore",
+    "pyasn1": "ldap3",
 }
 
 
@@ -31,9 +32,11 @@ def imported() -> set[str]:
 
 
 def declared() -> set[str]:
-    """Distributions that the program declares."""
+    """Distributions that the program declares, those of its extras too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return {_normal(re.split(r"[\[><=;~ ]", one, maxsplit=1)[0]) for one in project["dependencies"]}
+    extras = {name: needed for name, needed in project["optional-dependencies"].items() if name != "dev"}
+    every = [*project["dependencies"], *(one for needed in extras.values() for one in needed)]
+    return {_normal(re.split(r"[\[><=;~ ]", one, maxsplit=1)[0]) for one in every}
 
 
 def test_every_import_is_a_declared_dependency():

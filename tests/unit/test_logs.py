@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from tests.timing import processor_s
 
 from queryserver.domain.audit import AuditEvent
 from queryserver.logs import configure_logging
-from queryserver.logs.audit import AUDIT_LOGGER, AuditLog
+from queryserver.logs.audit import AuditLog
 from queryserver.logs.cleaning import MOST_CHARACTERS, Redactor
 from queryserver.logs.files import SharedLogFile
-from queryserver.logs.setup import TALKATIVE, stop_logging
+from queryserver.logs.setup import stop_logging
 from queryserver.settings.desktop import LoggingSettings
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
@@ -37,21 +36,8 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    talkative = {logger: logger.level for logger in map(logging.getLogger, TALKATIVE)}
-    yield Log(tmp_path / "log" / "server.log")
-    stop_logging()
-    structlog.reset_defaults()
-    logging.captureWarnings(capture=False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for logger, its_level in talkative.items():
-        logger.setLevel(its_level)
-    audit = logging.getLogger(AUDIT_LOGGER)
-    audit.handlers.clear()
-    audit.propagate = True
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "log" / "server.log")
 
 
 def test_events_of_both_libraries_carry_the_ids_of_their_call(log: Log) -> None:

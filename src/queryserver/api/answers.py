@@ -66,9 +66,12 @@ def importer_failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+_TYPES = {"application/json": "object", "application/yaml": "object"}
+
+
 def gives(*media_types: str) -> dict[int | str, dict[str, Any]]:
     """What the API description says about a 200 answer that is no JSON model."""
-    content = {kind: {"schema": {} if kind == "application/json" else {"type": "string"}} for kind in media_types}
+    content = {kind: {"schema": {"type": _TYPES.get(kind, "string")}} for kind in media_types}
     return {200: {"content": content, "description": "OK"}}
 
 

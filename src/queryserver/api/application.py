@@ -15,13 +15,30 @@ from queryserver.api.dependencies import authenticated
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.frame import Frame
 from queryserver.api.metrics import RequestMetrics
+from queryserver.api.request_limits import count_public_calls
+from queryserver.api.route_groups import RouteGroups
 from queryserver.api.routing import answers_head
-from queryserver.api.v1 import dialect, editor, importer, storage, taskserver, token
+from queryserver.api.v1 import (
+    admin,
+    connector,
+    context,
+    dialect,
+    editor,
+    get_config,
+    importer,
+    metadata,
+    optimizer,
+    storage,
+    taskserver,
+    token,
+)
+from queryserver.api.v1.iam import router as iam_router
 from queryserver.domain.errors import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
 _PUBLIC = (
     "/api/v1/token/",
+    "/api/v1/banners",
     "/desktop/debug/",
     "/metrics",
     "/api/schema",
@@ -48,10 +65,15 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
     # Added flat: an included router is matched anew at each of its levels, for every call.
     app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
     app.router.routes.extend([*storage.routes, *importer.routes, *taskserver.router.routes])
+    app.router.routes.extend([*get_config.router.routes, *context.routes, *admin.routes, *optimizer.router.routes])
+    app.router.routes.extend(metadata.router.routes)
     if docs_enabled:
         app.router.routes.extend(description.router.routes)
+    app.router.routes.extend([*iam_router.routes, *connector.routes])
     # After all fixed groups, so that none of them is read as a dialect.
     app.router.routes.extend(dialect.router.routes)
+    count_public_calls(app.router.routes, _PUBLIC)
+    app.router.middleware_stack = RouteGroups(app.router)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -3,7 +3,7 @@
 from hmac import compare_digest
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from queryserver.api.answers import answer, gives
 from queryserver.api.client_address import client_address
@@ -55,11 +55,11 @@ async def is_ready(services: ServicesOf) -> Response:
 async def metrics(request: Request, services: ServicesOf) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
     desktop = services.settings.desktop
-    if not desktop.metrics.enable_prometheus:
+    if services.metrics_text is None:
         return failure(404, "not_found", "Not found.")
     if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
         return failure(403, "permission_denied", "Metrics are not for this address.")
-    return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(await services.metrics_text.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Networks) -> bool:

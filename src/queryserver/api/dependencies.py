@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from queryserver.api.auth_request import CallToJudge
 from queryserver.domain.errors import LateBody, PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
@@ -32,8 +33,13 @@ def services_of(request: Request) -> Services:
 
 
 async def authenticated(request: Request) -> User:
-    """The caller. Raises NotAuthenticated."""
-    return await services_of(request).accounts.authenticator.authenticate(request.scope["headers"])
+    """The caller; the stored connectors are at least as new as the rights. Raises NotAuthenticated."""
+    services = services_of(request)
+    judged = CallToJudge(request, services.settings.desktop.trusted_proxies)
+    user = await services.accounts.authenticator.authenticate(judged)
+    services.request_limits.count_user(user.id)
+    await services.connectors.at_least(user.connectors_version)
+    return user
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The API description, and a page that shows it with assets of our own (Contract platform 9.4)."""
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -7,38 +9,43 @@ from typing import Any
 import orjson
 import yaml
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 
 from queryserver.api.answers import gives
+from queryserver.api.dependencies import services_of
+from queryserver.api.document.whole import whole_document
 from queryserver.api.errors import failure
-from queryserver.schemas import requests
 
 router = APIRouter(include_in_schema=True, tags=["description"])
 
 _PAGE = files("queryserver.api").joinpath("page")
 _ASSETS = {"page.js": "text/javascript", "page.css": "text/css"}
-_REF = "#/components/schemas/{model}"
+_FORMAT: dict[str, Any] = {
+    "name": "format",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "string", "enum": ["json", "yaml"], "default": "json"},
+    "example": "json",
+}
 
 
 def describe(app: FastAPI) -> None:
-    """Make `app.openapi()` give the whole document: bodies in all their encodings, the bearer scheme."""
-    app.openapi = partial(_document, app)  # type: ignore[method-assign]
+    """Make `app.openapi()` give the whole document. The first time it takes about half a second."""
+    app.openapi = partial(_kept, app)  # type: ignore[method-assign]
 
 
 @router.get(
     "/api/schema",
     responses=gives("application/json", "application/yaml"),
+    openapi_extra={"parameters": [_FORMAT]},
     summary="This document as JSON or YAML",
     response_class=Response,
 )
 async def schema(request: Request) -> Response:
-    """OpenAPI 3.1."""
-    document = request.app.openapi()
+    """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
     wants_yaml = request.query_params.get("format") == "yaml" or "yaml" in request.headers.get("accept", "")
     if wants_yaml:
-        return Response(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), media_type="application/yaml")
-    return Response(orjson.dumps(document), media_type="application/json")
+        return Response(await _written(request, _as_yaml), media_type="application/yaml")
+    return Response(await _written(request, orjson.dumps), media_type="application/json")
 
 
 @router.get(
@@ -49,7 +56,7 @@ async def schema(request: Request) -> Response:
 )
 async def openapi_json(request: Request) -> Response:
     """OpenAPI 3.1."""
-    return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
+    return Response(await _written(request, orjson.dumps), media_type="application/json")
 
 
 @router.get("/api/docs", responses=gives("text/html"), summary="The document as a page", response_class=Response)
@@ -71,32 +78,24 @@ def _own(content: bytes, media_type: str) -> Response:
     return Response(content, media_type=media_type, headers={"Content-Security-Policy": "default-src 'self'"})
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _kept(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, summary=app.summary, routes=app.routes, openapi_version="3.1.0"
-        )
-        _add_request_models(document)
-        _add_security(document)
-        app.openapi_schema = document
+        app.openapi_schema = whole_document(app)
     return app.openapi_schema
 
 
-def _add_request_models(document: dict[str, Any]) -> None:
-    named = {
-        operation.pop("x-request-model")
-        for path in document["paths"].values()
-        for operation in path.values()
-        if "x-request-model" in operation
-    }
-    models = [getattr(requests, name) for name in sorted(named)]
-    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
-    document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
+async def _written(request: Request, write: Callable[[dict[str, Any]], bytes]) -> bytes:
+    """The document with the prefix of this server before its paths."""
+    services = services_of(request)
+
+    def written() -> bytes:
+        document: dict[str, Any] = request.app.openapi()
+        prefix = services.settings.desktop.url_prefix.rstrip("/")
+        (server,) = document["servers"]
+        return write({**document, "servers": [{**server, "url": prefix or "/"}]})
+
+    return await asyncio.get_running_loop().run_in_executor(services.threads, written)
 
 
-def _add_security(document: dict[str, Any]) -> None:
-    document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
-    for name, path in document["paths"].items():
-        if name.startswith("/api/v1/") and not name.startswith(("/api/v1/token/", "/api/v1/openapi.json")):
-            for operation in path.values():
-                operation["security"] = [{"bearer": []}]
+def _as_yaml(document: dict[str, Any]) -> bytes:
+    return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, encoding="utf-8")

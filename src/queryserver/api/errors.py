@@ -87,7 +87,7 @@ _RETRY_AFTER_S = 5
 def respond(request: Request, error: QueryServerError, *, plain: bool = False) -> Response:
     """The answer that tells a client of `error`; `plain`: its `status` is -1 whatever it is (Contract storage 3)."""
     if isinstance(error, errors.NotAuthenticated):
-        return _json(_unauthorized(error), 401, {"WWW-Authenticate": CHALLENGE})
+        return _unauthorized(error)
     if isinstance(error, errors.InvalidFields):
         return _json(error.fields, 400)
     if IMPORTER_STYLE in request.scope:
@@ -117,7 +117,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
         body["retry_after"] = _whole_seconds(error.retry_after.total_seconds())
     if error.details is not None:
         body["details"] = dict(error.details)
-    return body
+    return body | dict(error.beside)
 
 
 def internal_error(request: Request) -> Response:
@@ -168,7 +168,14 @@ def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
     return {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else {}
 
 
-def _unauthorized(error: errors.NotAuthenticated) -> dict[str, Any]:
+def _unauthorized(error: errors.NotAuthenticated) -> Response:
+    response = _json(_refusal(error), 401, {"WWW-Authenticate": CHALLENGE})
+    for challenge in error.challenges:
+        response.headers.append("WWW-Authenticate", challenge)
+    return response
+
+
+def _refusal(error: errors.NotAuthenticated) -> dict[str, Any]:
     match error:
         case errors.InvalidToken():
             token_class = f"{error.token_type.capitalize()}Token"
@@ -179,6 +186,8 @@ def _unauthorized(error: errors.NotAuthenticated) -> dict[str, Any]:
             }
         case errors.BadAuthorizationHeader() | errors.UserNotFound() | errors.UserInactive():
             return {"detail": error.message, "code": error.code}
+        case errors.AuthenticationFailed(told_code=str(code)):
+            return {"detail": error.message, "code": code}
         case _:
             return {"detail": error.message}
 

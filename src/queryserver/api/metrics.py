@@ -3,6 +3,9 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import Scope
 
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_OTHER = "other"
+
 
 class RequestMetrics:
     """Calls by route template."""
@@ -14,10 +17,16 @@ class RequestMetrics:
         self._seconds = Histogram(
             "queryserver_http_request_seconds", "Time from call to answer.", ["route"], registry=registry
         )
-        self.active = Gauge("queryserver_http_requests_active", "Calls being answered.", registry=registry)
+        self.active = Gauge(
+            "queryserver_http_requests_active",
+            "Calls being answered.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """One call is over."""
-        route = getattr(scope.get("route"), "path", "unknown")
-        self._requests.labels(scope["method"], route, status).inc()
+        """One call is over. Callers choose path and method, so that only known ones become labels."""
+        route = getattr(scope.get("route"), "path", _OTHER)
+        method = scope["method"] if scope["method"] in _METHODS else _OTHER
+        self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)

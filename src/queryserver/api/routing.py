@@ -60,6 +60,35 @@ class RawConvertor(RestConvertor):
     regex = ".*"
 
 
+class WordConvertor(Convertor[str]):
+    """One segment of plain characters that fits a pattern; any other text is an unknown path."""
+
+    def convert(self, value: str) -> str:
+        """As it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+class InterfaceConvertor(WordConvertor):
+    """What contexts are asked for."""
+
+    regex = "(?!status$)[A-Za-z0-9_-]+"
+
+
+class OptimizerConvertor(WordConvertor):
+    """The optimizer calls of Hue (Contract platform 7.8)."""
+
+    regex = (
+        "top_databases|top_tables|top_columns|top_filters|top_joins|top_aggs"
+        "|query_risk|query_compatibility|similar_queries|predict"
+    )
+
+
+register_url_convertor("interface", InterfaceConvertor())
+register_url_convertor("optimizer", OptimizerConvertor())
 register_url_convertor("raw", RawConvertor())
 register_url_convertor("rest", RestConvertor())
 register_url_convertor("segment", SegmentConvertor())

@@ -1,21 +1,36 @@
-"""Who makes a call: the bearer of an own token (Contract platform 3.1)."""
+"""The entry `jwt` of `desktop.auth.api_auth`: bearers of own tokens (Contract platform 3.1)."""
 
-from collections.abc import Iterable
-
+from queryserver.domain.errors import InvalidToken
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenRecords
-from queryserver.interfaces.auth import TokenCodec, TokenType
-from queryserver.services.bearers import bearer, bearer_token
+from queryserver.interfaces.auth import AuthRequest, TokenCodec, TokenType
+from queryserver.services.bearers import bearer, bearer_of
 
 
 class BearerAuthenticator:
-    """See `interfaces.auth.Authenticator`. Each call reads the database: the end of a token is seen at once."""
+    """See `interfaces.auth.CallerSource`. Each call reads the database: the end of a token is seen at once."""
 
     def __init__(self, codec: TokenCodec, records: TokenRecords) -> None:
         self._codec = codec
         self._records = records
 
-    async def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> User:
-        """The caller. Raises NotAuthenticated and its kinds, DatabaseUnavailable."""
-        claims = self._codec.read(bearer_token(headers))
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The user of an own token; None when the bearer, if there is one, is no own token.
+
+        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        if token is None:
+            return None
+        try:
+            claims = self._codec.read(token)
+        except InvalidToken:
+            if self._codec.recognises(token):
+                raise
+            return None
         return await bearer(claims, TokenType.ACCESS, self._records)
+
+    async def challenge(self, request: AuthRequest) -> str | None:
+        """None: every 401 asks for a bearer anyway."""
+        del request
+        return None

@@ -18,7 +18,7 @@ from queryserver.settings.section import Secret
 
 KEY_FILE = "secret_key"
 
-_FINGERPRINT_FACT = "secret_key_fingerprint"
+FINGERPRINT_FACT = "secret_key_fingerprint"
 _KEY_BYTES = 32
 
 
@@ -77,7 +77,7 @@ async def require_known_key(keyring: Keyring, facts: Facts) -> None:
 
     Another key would refuse every token and could read no sealed secret.
     """
-    known = await facts.keep(_FINGERPRINT_FACT, keyring.present.fingerprint)
+    known = await facts.keep(FINGERPRINT_FACT, keyring.present.fingerprint)
     if all(key.fingerprint != known for key in keyring):
         text = (
             f"is not the key that this database was used with (fingerprint {known[:8]}, "

@@ -12,6 +12,7 @@ from typing import Any
 from jose import jwt
 from jose.exceptions import JOSEError
 
+from queryserver.auth.compact import algorithm_of
 from queryserver.auth.keys import Keyring
 from queryserver.domain.errors import InvalidToken
 from queryserver.interfaces.auth import TokenClaims, TokenType
@@ -68,6 +69,10 @@ class JwtCodec:
         if claims.expires_at <= self._clock() and not expired_too:
             raise InvalidToken
         return claims
+
+    def recognises(self, token: str) -> bool:
+        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
+        return algorithm_of(token) == ALGORITHM
 
     def _verified(self, token: str) -> TokenClaims:
         if len(token) > _MOST_CHARACTERS or not token.isascii():

@@ -53,7 +53,10 @@ def read_password(*, from_stdin: bool) -> str:
 def _log_warnings_only(settings: Settings) -> None:
     from queryserver.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
-    configure_logging(settings.desktop.logging.model_copy(update={"level": "WARNING", "file": None}))
+    # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
+    told = settings.desktop.logging
+    update = {"level": "WARNING", "file": None, "audit_file": told.audit_file or told.file}
+    configure_logging(told.model_copy(update=update))
 
 
 def _with_running_database(settings: Settings) -> Settings:

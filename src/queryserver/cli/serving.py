@@ -49,8 +49,8 @@ def migrate(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
 ) -> None:
     """Create or upgrade the tables. Several at once are safe."""
-    from queryserver.container.accounts import open_administration  # noqa: PLC0415 slow to import
-    from queryserver.container.records import required_dsn  # noqa: PLC0415 as above
+    from queryserver.container.administration import open_administration  # noqa: PLC0415 slow to import
+    from queryserver.container.service_database import required_dsn  # noqa: PLC0415 as above
     from queryserver.db import migrations  # noqa: PLC0415 as above
 
     settings = settings_of(config)
@@ -71,7 +71,7 @@ def migrate(
 
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
-    from queryserver.container.records import pool_limits, required_dsn  # noqa: PLC0415 slow to import
+    from queryserver.container.service_database import pool_limits, required_dsn  # noqa: PLC0415 slow to import
     from queryserver.db.database import open_database  # noqa: PLC0415 as above
 
     settings = settings_of(config)

@@ -11,7 +11,7 @@ from queryserver.cli.context import AsJson, ConfigFile, print_json, run, setting
 from queryserver.settings import Settings
 
 if TYPE_CHECKING:
-    from queryserver.services.retention import RetentionSweep
+    from queryserver.container.records import Kept
 
 _CENTURY_DAYS = 36_500
 
@@ -23,9 +23,9 @@ Age: TypeAlias = Annotated[
 def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
     """Close results that nobody has used for so many days."""
 
-    async def work(sweep: "RetentionSweep") -> None:
+    async def work(kept: "Kept") -> None:
         typer.echo(f"Closing queries older than {age_in_days} days...")
-        done = await sweep.close_queries(timedelta(days=age_in_days))
+        done = await kept.retention.close_queries(timedelta(days=age_in_days))
         typer.echo(f"{done.closed} queries closed. {done.already_closed} queries already closed.")
 
     _sweep(settings_of(config), work)
@@ -38,11 +38,11 @@ def close_sessions(
 ) -> None:
     """Close sessions that nobody has used for so many days."""
     settings = settings_of(config)
-    connectors = _connectors(settings, dialect)
 
-    async def work(sweep: "RetentionSweep") -> None:
+    async def work(kept: "Kept") -> None:
+        connectors = await _connectors(settings, kept, dialect)
         typer.echo(f"Closing {dialect} sessions older than {age_in_days} days...")
-        done = await sweep.close_sessions(connectors, timedelta(days=age_in_days))
+        done = await kept.retention.close_sessions(connectors, timedelta(days=age_in_days))
         typer.echo(f"Found {done.closed + done.already_closed + done.in_use} open sessions to close")
         typer.echo(
             f"{done.closed} sessions closed. {done.already_closed} sessions skipped because already closed. "
@@ -60,8 +60,8 @@ def cleanup(
 ) -> None:
     """Delete old history, expired results, spent tokens and the like."""
 
-    async def work(sweep: "RetentionSweep") -> None:
-        counts = await sweep.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
+    async def work(kept: "Kept") -> None:
+        counts = await kept.retention.clean_up(history=timedelta(days=keep_days), dry_run=dry_run)
         if as_json:
             print_json(dict(counts))
             return
@@ -79,8 +79,10 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def _connectors(settings: Settings, name: str) -> list[str] | None:
-    """Keys of the connectors that a dialect, a key or `all` means."""
+async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] | None:
+    """Keys of the connectors that a dialect, a key, an id or `all` means."""
+    from queryserver.db.connectors import keys_named  # noqa: PLC0415 slow to import
+
     if name == "all":
         return None
     wanted = {"beeswax": "hive"}.get(name.lower(), name.lower())
@@ -89,15 +91,14 @@ def _connectors(settings: Settings, name: str) -> list[str] | None:
         for key, table in settings.notebook.interpreters.items()
         if wanted in {key.lower(), (table.dialect or key).lower()}
     ]
+    found += await keys_named(kept.database, wanted)
     if not found:
         typer.echo(f"Unknown dialect: {name}", err=True)
         raise typer.Exit(1)
     return found
 
 
-def _sweep(
-    settings: Settings, work: "Callable[[RetentionSweep], Awaitable[None]]", *, with_stores: bool = False
-) -> None:
+def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
     """`with_stores`: `clean_up` looks into the file stores and the upload area, too."""
     from queryserver.container.importing import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.container.records import open_records  # noqa: PLC0415 slow to import
@@ -112,6 +113,6 @@ def _sweep(
                 kept.retention.include(leftovers_of(kept.database, stores).clean_up)
                 area = await stack.enter_async_context(open_upload_area(settings, kept.database))
                 kept.retention.include(area.clean_up)
-            await work(kept.retention)
+            await work(kept)
 
     run(opened)

@@ -1,6 +1,7 @@
 """Users and their tokens."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from queryserver.cli.auditing import audited
 from queryserver.cli.context import AsJson, ConfigFile, PasswordFromStdin, print_json, read_password, run, settings_of
 from queryserver.services.accounts import Accounts, Person
 
@@ -40,33 +42,34 @@ def create_user(
         username = await accounts.create(name, password, is_admin=admin, person=person)
         typer.echo(f"User {username.shown} created.")
 
-    _administrate(config, work)
+    _administrate(config, work, "user.create", name)
 
 
 def disable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in no more; all tokens end at once."""
-    _administrate(config, lambda accounts: accounts.disable(name))
+    _administrate(config, lambda accounts: accounts.disable(name), "user.disable", name)
 
 
 def enable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in again. Old tokens stay dead."""
-    _administrate(config, lambda accounts: accounts.enable(name))
+    _administrate(config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
 def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
     """Give a user a new password; all tokens end at once."""
     password = read_password(from_stdin=password_stdin)
-    _administrate(config, lambda accounts: accounts.set_password(name, password))
+    _administrate(config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
 
 
 def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
     """Give or take the administrator flag."""
-    _administrate(config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON))
+    operation = "user.make_admin" if state is Switch.ON else "user.unmake_admin"
+    _administrate(config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON), operation, name)
 
 
 def unlock(name: Name, config: ConfigFile = None) -> None:
     """Forget the failed logins of a name."""
-    _administrate(config, lambda accounts: accounts.unlock(name))
+    _administrate(config, lambda accounts: accounts.unlock(name), "user.unlock", name)
 
 
 def list_users(config: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -100,7 +103,7 @@ def revoke_tokens(
         else:
             typer.echo(f"Tokens of {await accounts.end_all_tokens()} users ended.")
 
-    _administrate(config, work)
+    _administrate(config, work, "user.revoke_tokens", name or "*")
 
 
 COMMANDS: dict[str, Any] = {
@@ -115,13 +118,17 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def _administrate(config: Path | None, work: Callable[[Accounts], Awaitable[None]]) -> None:
-    from queryserver.container.accounts import open_administration  # noqa: PLC0415 slow to import
+def _administrate(
+    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, subject: str = ""
+) -> None:
+    """Do the work; with an `operation` it is a change, and leaves an audit event."""
+    from queryserver.container.administration import open_administration  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
 
     async def opened() -> None:
         async with open_administration(settings) as accounts:
-            await work(accounts)
+            with audited(operation, subject) if operation else nullcontext():
+                await work(accounts)
 
     run(opened)

@@ -12,7 +12,6 @@ from pathlib import Path
 from queryserver.db.database import Database
 from queryserver.db.import_leftovers import DatabaseImportLeftovers
 from queryserver.db.import_uploads import DatabaseImportUploads
-from queryserver.domain.connector import Connector
 from queryserver.interfaces.import_uploads import UploadUsage
 from queryserver.interfaces.users import UserDirectory
 from queryserver.interfaces.workbooks import WorkbookReader
@@ -128,10 +127,10 @@ def import_janitor(
     users: UserDirectory,
     connectors: Connectors,
     credentials: CredentialBook,
-    may_run: Callable[[Connector], Awaitable[bool]],
+    may_hold: Callable[[str], Awaitable[bool]],
 ) -> ImportJanitor:
     """What drops tables that broken imports have left."""
-    return ImportJanitor(JanitorParts(files.leftovers, users, connectors, credentials, may_run, files.import_lost))
+    return ImportJanitor(JanitorParts(files.leftovers, users, connectors, credentials, may_hold, files.import_lost))
 
 
 def _limits(importer: ImporterSettings) -> UploadLimits:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from queryserver.db.database import Database
 from queryserver.db.forwarded_looks import DatabaseLooks
 from queryserver.db.metadata_cache import MetadataAnswers
+from queryserver.interfaces.metrics import Metrics
 from queryserver.interfaces.sessions import Notices, SessionRecords
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
@@ -16,7 +17,7 @@ from queryserver.services.metadata.browsing import Metadata
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.metadata.elsewhere import Elsewhere, ElsewhereParts
 from queryserver.services.metadata.explaining import Explanations
-from queryserver.services.metadata.lookups import LookUpParts, LookUps
+from queryserver.services.metadata.lookups import Heard, LookUpParts, LookUps
 from queryserver.services.metadata.samples import Samples
 from queryserver.services.metadata.statistics import Analyses
 from queryserver.services.running.runner import Runner
@@ -36,6 +37,8 @@ class Ground:
     sessions: SessionRecords
     cache: MetadataCache
     threads: Executor
+    metrics: Metrics
+    heard: Heard | None = None
 
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
@@ -49,7 +52,11 @@ def metadata_services(ground: Ground, runner: Runner, notices: Notices, submissi
     elsewhere = Elsewhere(
         ElsewhereParts(runner.owner, DatabaseLooks(ground.database), ground.users, connectors, notices)
     )
-    lookups = LookUps(LookUpParts(connectors, ground.credentials, ground.cache, runner.may_run, elsewhere))
+    lookups = LookUps(
+        LookUpParts(
+            connectors, ground.credentials, ground.cache, runner.may_run, elsewhere, ground.metrics, ground.heard
+        )
+    )
     return MetadataServices(
         lookups=lookups,
         elsewhere=elsewhere,

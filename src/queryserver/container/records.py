@@ -5,12 +5,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queryserver.db.database import Database, PoolLimits, open_database
+from queryserver.container.service_database import pool_limits, required_dsn
+from queryserver.db.database import Database, open_database
 from queryserver.db.migrations import require_newest
 from queryserver.db.sessions import Sessions
 from queryserver.db.statements.records import Records
 from queryserver.db.statements.retention import Retention
 from queryserver.domain.errors import ConfigurationError
+from queryserver.interfaces.metrics import UNMEASURED, Metrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.results.segments import SegmentStore
 from queryserver.services.retention import RetentionSettings, RetentionSweep
@@ -32,12 +34,12 @@ class Kept:
 
 
 @asynccontextmanager
-async def open_records(settings: Settings) -> AsyncGenerator[Kept]:
+async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[Kept]:
     """Records and results, closed at the end. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings)))
+        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
         records = Records(database)
         stack.push_async_callback(records.aclose)
         storage = await stack.enter_async_context(PrivateStorage(results_location(settings)))
@@ -50,27 +52,9 @@ async def open_records(settings: Settings) -> AsyncGenerator[Kept]:
             results,
             _retention(settings),
             sweep_leftovers=storage.sweep_everywhere,
+            metrics=metrics,
         )
         yield Kept(dsn, database, records, sessions, results, sweep)
-
-
-def required_dsn(settings: Settings) -> str:
-    """The address of the service database. Raises ConfigurationError when there is none."""
-    dsn = settings.desktop.database.dsn
-    if dsn is None:
-        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
-    return dsn
-
-
-def pool_limits(settings: Settings) -> PoolLimits:
-    """How many connections to the service database one process holds."""
-    database = settings.desktop.database
-    return PoolLimits(
-        min_size=database.pool_min,
-        max_size=database.pool_max,
-        connect_timeout=database.connect_timeout,
-        statement_timeout=database.statement_timeout,
-    )
 
 
 def results_location(settings: Settings) -> Path:

@@ -6,12 +6,16 @@ import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import open_accounts
+from queryserver.container.auditing import AUDIT
+from queryserver.container.configuration import ConfigurationGround, configuration_services
+from queryserver.container.connection_tests import connection_tests
+from queryserver.container.connector_instances import stored_connector_services
 from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.importing import (
     ImportFiles,
@@ -23,22 +27,39 @@ from queryserver.container.importing import (
 )
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
+from queryserver.container.metrics import metrics_of, metrics_page
 from queryserver.container.records import Kept, open_records
+from queryserver.container.search import SearchGround, index_feed, search_services
 from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
+from queryserver.container.stored_connectors import read_stored
+from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
+from queryserver.db.request_counts import DatabaseRequestCounts
 from queryserver.db.statements.leases import Leases
+from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
+from queryserver.interfaces.connectors import CHANGED as CONNECTORS_CHANGED
 from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.metrics import Metrics
+from queryserver.services.auditing import AuditTrail
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.everything import AccountServices, Services, StorageServices
+from queryserver.services.everything import (
+    AccountServices,
+    ConfigurationServices,
+    Services,
+    StorageServices,
+    StoredConnectorServices,
+)
 from queryserver.services.importing.leftovers import ImportJanitor
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
+from queryserver.services.request_limits import RequestLimits
 from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
 from queryserver.services.running.tools import ExecutionSettings
+from queryserver.services.search.index_feeding import IndexFeed
 from queryserver.services.sessions import SessionLimits, Sessions
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access
@@ -49,6 +70,7 @@ from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading, ReadingParts
 from queryserver.services.statements.submission import SubmissionLimits, SubmissionParts, Submissions
 from queryserver.services.streams import Streams
+from queryserver.services.users import Users
 from queryserver.settings import Settings
 from queryserver.tasks.inline import InlineQueue
 
@@ -60,9 +82,12 @@ class _Foundation:
     """What everything else stands on."""
 
     settings: Settings
+    metrics: Metrics
     kept: Kept
     leases: Leases
     accounts: AccountServices
+    context: BuildContext
+    engines: Callable[[Connector, BuildContext], Engine]
     connectors: Connectors
     credentials: CredentialBook
     signals: StateSignals
@@ -89,17 +114,27 @@ async def open_services(
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
-        base = await _foundation(settings, engines, stores, stack)
+        registry = registry or CollectorRegistry()
+        base = await _foundation(settings, engines, stores, metrics_of(settings.desktop.metrics, registry), stack)
         runner = Runner(_owner(), _runner_parts(base))
         notices = PostgresNotices(base.kept.database)
         queue = InlineQueue(runner, notices)
-        services = _services(base, runner, queue, notices, registry or CollectorRegistry())
+        page = metrics_page(registry, base.metrics, base.kept.database, base.threads)
+        services = replace(_services(base, runner, queue, notices, registry), metrics_text=page)
+        if page is not None:
+            await stack.enter_async_context(page.running())
+        await stack.enter_async_context(services.request_limits.running())
         await stack.enter_async_context(services.retention.running())
+        await stack.enter_async_context(services.connection_tests.running())
         await stack.enter_async_context(services.metadata.lookups.running())
         await stack.enter_async_context(runner.running(take_over_all=alone))
         await stack.enter_async_context(_janitor(base, runner).running())
+        await stack.enter_async_context(services.searching.running())
         await stack.enter_async_context(queue.listening())
-        await stack.enter_async_context(listening(base.kept.dsn, partial(_hear, services, queue)))
+        await stack.enter_async_context(base.connectors.watching())
+        await stack.enter_async_context(
+            listening(base.kept.dsn, partial(_hear, services, queue), base.connectors.may_have_changed)
+        )
         yield services
 
 
@@ -107,17 +142,21 @@ async def _foundation(
     settings: Settings,
     engines: Callable[[Connector, BuildContext], Engine],
     stores: Mapping[Scheme, Builder],
+    metrics: Metrics,
     stack: AsyncExitStack,
 ) -> _Foundation:
-    kept = await stack.enter_async_context(open_records(settings))
-    accounts = await stack.enter_async_context(open_accounts(settings, kept.database))
+    kept = await stack.enter_async_context(open_records(settings, metrics))
+    accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
     context = BuildContext.of(settings)
     connectors = Connectors(
         configured_connectors(settings),
         build=lambda connector: engines(connector, context),
         default=settings.notebook.default_interpreter,
+        read_stored=partial(read_stored, ConnectorRepository(kept.database, accounts.sealer), settings),
+        metrics=metrics,
     )
     stack.push_async_callback(connectors.aclose)
+    await connectors.refresh()
     threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="encoding"))
     streams = Streams(settings.editor.max_streams_per_user)
     ground = StorageGround(settings, kept.database, streams, threads)
@@ -127,11 +166,16 @@ async def _foundation(
     kept.retention.include(import_files.area.clean_up)
     return _Foundation(
         settings=settings,
+        metrics=metrics,
         kept=kept,
         leases=Leases(kept.database, accounts.sealer),
         accounts=accounts,
+        context=context,
+        engines=engines,
         connectors=connectors,
-        credentials=CredentialBook(kept.sessions, connectors, accounts.sealer),
+        credentials=CredentialBook(
+            kept.sessions, connectors, accounts.sealer, passes_tokens=settings.desktop.use_thrift_http_jwt
+        ),
         signals=StateSignals(),
         metadata=metadata_cache(kept.database, threads, settings.editor),
         storage=storage,
@@ -160,6 +204,7 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         ),
         limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
         objects_changed=base.metadata.objects_changed,
+        metrics=base.metrics,
         imports=imports_of(base.import_files).session,
         import_lost=base.import_files.import_lost.set,
     )
@@ -167,7 +212,7 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
 
 def _janitor(base: _Foundation, runner: Runner) -> ImportJanitor:
     janitor = import_janitor(
-        base.import_files, base.accounts.directory, base.connectors, base.credentials, runner.may_run
+        base.import_files, base.accounts.directory, base.connectors, base.credentials, runner.may_hold
     )
     base.kept.retention.include(janitor.clean_up)
     return janitor
@@ -182,41 +227,66 @@ def _services(
     reading = Reading(
         ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, editor.batch_max_bytes)
     )
-    ending = Ending(
+    parts = _submission_parts(base, queue, access)
+    submissions = Submissions(parts)
+    feed = index_feed(settings.metadata, base.kept.database, base.connectors)
+    metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
+    readiness = _readiness(base)
+    stored = _stored_connectors(base)
+    return Services(
+        settings=settings,
+        accounts=base.accounts,
+        users=Users(UserListRepository(base.kept.database)),
+        connectors=base.connectors,
+        stored_connectors=stored,
+        connection_tests=connection_tests(settings, base.context, stored.drafts, base.engines),
+        access=access,
+        submissions=submissions,
+        following=following,
+        reading=reading,
+        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
+        ending=_ending(base, access, following, queue),
+        history=History(base.kept.records, base.connectors),
+        sessions=_sessions(base, runner, notices),
+        metadata=metadata,
+        searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
+        storage=base.storage,
+        importing=import_services(
+            ImportGround(base.import_files, base.threads, base.connectors, base.credentials, metadata, parts)
+        ),
+        configuration=_configuration(base, readiness),
+        streams=base.streams,
+        request_limits=_request_limits(base),
+        retention=base.kept.retention,
+        readiness=readiness,
+        runner=runner,
+        threads=base.threads,
+        registry=registry,
+        metrics=base.metrics,
+        metrics_text=None,
+    )
+
+
+def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServices:
+    return configuration_services(
+        ConfigurationGround(base.settings, base.kept.database, base.connectors, base.storage.stores, readiness)
+    )
+
+
+def _ending(base: _Foundation, access: Access, following: Following, queue: InlineQueue) -> Ending:
+    return Ending(
         records=base.kept.records,
         access=access,
         following=following,
         queue=queue,
         signals=base.signals,
-        cancel_wait=editor.cancel_wait,
+        cancel_wait=base.settings.editor.cancel_wait,
     )
-    parts = _submission_parts(base, queue, access)
-    submissions = Submissions(parts)
-    metadata = metadata_services(_ground(base), runner, notices, submissions)
-    return Services(
-        settings=settings,
-        accounts=base.accounts,
-        connectors=base.connectors,
-        access=access,
-        submissions=submissions,
-        following=following,
-        reading=reading,
-        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download),
-        ending=ending,
-        history=History(base.kept.records, base.connectors),
-        sessions=_sessions(base, runner, notices),
-        metadata=metadata,
-        storage=base.storage,
-        importing=import_services(
-            ImportGround(base.import_files, base.threads, base.connectors, base.credentials, metadata, parts)
-        ),
-        streams=base.streams,
-        retention=base.kept.retention,
-        readiness=_readiness(base),
-        runner=runner,
-        threads=base.threads,
-        registry=registry,
-    )
+
+
+def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
+    records = ConnectorRepository(base.kept.database, base.accounts.sealer)
+    return stored_connector_services(base.settings, records, base.context, base.connectors.refresh)
 
 
 def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> SubmissionParts:
@@ -231,7 +301,15 @@ def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> 
         allowed_settings=_allowed_settings(base.settings),
     )
     return SubmissionParts(
-        base.kept.records, base.leases, base.kept.sessions, base.connectors, base.credentials, queue, access, limits
+        base.kept.records,
+        base.leases,
+        base.kept.sessions,
+        base.connectors,
+        base.credentials,
+        queue,
+        access,
+        limits,
+        AuditTrail(AUDIT),
     )
 
 
@@ -251,7 +329,7 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
     )
 
 
-def _ground(base: _Foundation) -> Ground:
+def _ground(base: _Foundation, feed: IndexFeed | None) -> Ground:
     return Ground(
         editor=base.settings.editor,
         database=base.kept.database,
@@ -261,12 +339,32 @@ def _ground(base: _Foundation) -> Ground:
         sessions=base.kept.sessions,
         cache=base.metadata,
         threads=base.threads,
+        metrics=base.metrics,
+        heard=feed.heard if feed else None,
+    )
+
+
+def _searching(base: _Foundation, feed: IndexFeed | None) -> SearchGround:
+    return SearchGround(
+        settings=base.settings,
+        database=base.kept.database,
+        connectors=base.connectors,
+        stores=base.storage.stores,
+        threads=base.threads,
+        metrics=base.metrics,
+        feed=feed,
     )
 
 
 def _hear(services: Services, queue: InlineQueue, kind: str, subject: str) -> None:
-    if not services.metadata.elsewhere.heard(kind, subject):
+    if kind == CONNECTORS_CHANGED:
+        services.connectors.may_have_changed()
+    elif not services.metadata.elsewhere.heard(kind, subject):
         queue.heard(kind, subject)
+
+
+def _request_limits(base: _Foundation) -> RequestLimits:
+    return RequestLimits(DatabaseRequestCounts(base.kept.database), most=base.settings.limits.api_requests_per_minute)
 
 
 def _readiness(base: _Foundation) -> Readiness:

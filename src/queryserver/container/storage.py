@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from queryserver.container.auditing import AUDIT
 from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
@@ -20,7 +21,6 @@ from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
-from queryserver.logs.audit import AuditLog
 from queryserver.services.everything import StorageServices
 from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
@@ -96,7 +96,7 @@ async def open_storage(
     """All services of files, running. Raises ConfigurationError."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(ground.settings, builders))
-        audit = StorageAudit(AuditLog())
+        audit = StorageAudit(AUDIT)
         transfers = Transfers(_transfer_parts(ground, stores, audit))
         await stack.enter_async_context(transfers.running())
         times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)

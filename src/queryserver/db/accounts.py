@@ -5,22 +5,10 @@ from typing import Any
 
 import asyncpg
 
+from queryserver.db.administrators import ANY_ADMINISTRATOR, TAKE_TURNS, administrator_kept
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import LastAdministrator, UnknownGroup, UsernameTaken
+from queryserver.domain.errors import UnknownGroup, UsernameTaken
 from queryserver.interfaces.accounts import Account, NewAccount, StoredLogin
-
-# Held to the end of a transaction by whoever makes or unmakes administrators: what it counts stays true until then.
-_ADMINISTRATORS = "select pg_advisory_xact_lock(1902341490)"
-
-_IS_ADMIN = """
-    (u.is_admin or exists (
-        select from group_members m join group_rights r using (group_id)
-        where m.user_id = u.id and r."right" = 'admin'))
-"""
-
-_OTHER_ADMINISTRATOR = f"""
-    select exists (select from users u where u.is_active and u.username_key <> $1 and {_IS_ADMIN})
-"""
 
 _LOGIN = "select id, username, password_hash, is_active, token_epoch from users where username_key = $1"
 
@@ -54,7 +42,7 @@ _NAMES = """
 
 _PROMOTE_FIRST = f"""
     update users set is_admin = true
-    where id = $1 and not exists (select from users u where u.is_active and {_IS_ADMIN})
+    where id = $1 and not ({ANY_ADMINISTRATOR})
 """
 
 _NEW_GROUP = """
@@ -92,7 +80,7 @@ class AccountRepository:
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
         """Make the very first user; False when there is one already."""
         async with self._database.transaction() as connection:
-            await connection.execute(_ADMINISTRATORS)
+            await connection.execute(TAKE_TURNS)
             if await connection.fetchval("select exists (select from users)"):
                 return False
             await _create(connection, account, default_group)
@@ -101,7 +89,7 @@ class AccountRepository:
     async def promote_first(self, user_id: int) -> bool:
         """Make the user an administrator when there is no active one."""
         async with self._database.transaction() as connection:
-            await connection.execute(_ADMINISTRATORS)
+            await connection.execute(TAKE_TURNS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
 
     async def has_users(self) -> bool:
@@ -157,14 +145,8 @@ class AccountRepository:
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def _with_an_administrator_left(self, change: str, username_key: str) -> bool:
-        async with self._database.transaction() as connection:
-            await connection.execute(_ADMINISTRATORS)
-            had_administrator = await _is_active_administrator(connection, username_key)
-            changed = await connection.execute(change, username_key) == "UPDATE 1"
-            lost = had_administrator and not await _is_active_administrator(connection, username_key)
-            if lost and not await connection.fetchval(_OTHER_ADMINISTRATOR, username_key):
-                raise LastAdministrator
-            return changed
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            return await connection.execute(change, username_key) == "UPDATE 1"
 
 
 async def _create(connection: Connection, account: NewAccount, default_group: str) -> int:
@@ -185,11 +167,6 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
             raise UnknownGroup(name)
     await connection.execute(_JOIN, user_id, [default_group, *account.groups])
     return user_id
-
-
-async def _is_active_administrator(connection: Connection, username_key: str) -> bool:
-    sql = f"select exists (select from users u where u.username_key = $1 and u.is_active and {_IS_ADMIN})"
-    return await connection.fetchval(sql, username_key)
 
 
 def _account(row: asyncpg.Record) -> Account:

@@ -1,6 +1,7 @@
 """One asyncpg pool per process, and what goes wrong with it as domain errors."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,16 @@ import orjson
 from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.interfaces.metrics import UNMEASURED, DatabaseMetrics
 
 Connection = PoolConnectionProxy
+
+# Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
+# connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
+# many queries; one that lay idle for long may have been forgotten by something on the way, and is not used again.
+_AT_HAND = 2
+_AT_HAND_FOR_S = 300.0
+_IDLE_AT_MOST_S = 120.0
 
 _OUT_OF_REACH = (
     OSError,
@@ -51,19 +60,43 @@ class PoolLimits:
     statement_timeout: timedelta = timedelta(seconds=30)
 
 
+@dataclass(slots=True)
+class _Taken:
+    """A connection out of the pool. Moments are those of the monotonic clock."""
+
+    connection: Connection
+    since: float
+    idle_since: float = 0.0
+
+
 class Database:
     """The service database. Each method is one statement in autocommit; `transaction` joins several."""
 
-    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits) -> None:
+    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, metrics: DatabaseMetrics = UNMEASURED) -> None:
         self._pool = pool
+        self._metrics = metrics
         self._acquire_timeout_s = limits.connect_timeout.total_seconds()
+        self._at_hand: list[_Taken] = []
+        self._waiting = 0
+        self._is_closing = False
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
         """A pooled connection. Raises DatabaseUnavailable when none is had in time."""
         with database_errors():
-            async with self._pool.acquire(timeout=self._acquire_timeout_s) as connection:
-                yield connection
+            taken = await self._taken()
+            began = time.perf_counter()
+            may_stay = False
+            try:
+                yield taken.connection
+                may_stay = True
+            finally:
+                self._metrics.query(time.perf_counter() - began)
+                if may_stay and self._has_room_for(taken):
+                    taken.idle_since = time.monotonic()
+                    self._at_hand.append(taken)
+                else:
+                    await self._pool.release(taken.connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -96,11 +129,50 @@ class Database:
     @property
     def connections(self) -> tuple[int, int]:
         """Open and idle connections of this process."""
-        return self._pool.get_size(), self._pool.get_idle_size()
+        return self._pool.get_size(), self._pool.get_idle_size() + len(self._at_hand)
+
+    async def aclose(self) -> None:
+        """Give back what is kept at hand; the pool can be closed then."""
+        self._is_closing = True
+        while self._at_hand:
+            await self._pool.release(self._at_hand.pop().connection)
+
+    async def _taken(self) -> _Taken:
+        while self._at_hand:
+            taken = self._at_hand.pop()
+            if _is_open(taken.connection):
+                if time.monotonic() - taken.idle_since < _IDLE_AT_MOST_S:
+                    return taken
+                taken.connection.terminate()
+            await self._pool.release(taken.connection)
+        self._waiting += 1
+        try:
+            connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
+        finally:
+            self._waiting -= 1
+        return _Taken(connection, since=time.monotonic())
+
+    def _has_room_for(self, taken: _Taken) -> bool:
+        """Whether a connection may stay out of the pool: nobody waits for one there, and it is as good as new."""
+        if self._waiting or self._is_closing or len(self._at_hand) >= _AT_HAND:
+            return False
+        if time.monotonic() - taken.since > _AT_HAND_FOR_S:
+            return False
+        return _is_open(taken.connection) and not taken.connection.is_in_transaction()
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether the server has not ended it; one that was ended may have gone back to the pool by itself."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
 
 
 @asynccontextmanager
-async def open_database(dsn: str, limits: PoolLimits | None = None) -> AsyncGenerator[Database]:
+async def open_database(
+    dsn: str, limits: PoolLimits | None = None, metrics: DatabaseMetrics = UNMEASURED
+) -> AsyncGenerator[Database]:
     """A pool on `dsn`, closed at the end. Raises DatabaseUnavailable."""
     limits = limits or PoolLimits()
     with database_errors():
@@ -120,10 +192,11 @@ async def open_database(dsn: str, limits: PoolLimits | None = None) -> AsyncGene
                 "jit": "off",
             },
         )
+    database = Database(pool, limits, metrics)
     try:
-        yield Database(pool, limits)
+        yield database
     finally:
-        await _close(pool)
+        await _close(pool, database)
 
 
 async def _prepare_connection(connection: Connection) -> None:
@@ -139,9 +212,10 @@ def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-async def _close(pool: asyncpg.Pool) -> None:
+async def _close(pool: asyncpg.Pool, database: Database) -> None:
     try:
         async with asyncio.timeout(5):
+            await database.aclose()
             await pool.close()
     except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         pool.terminate()

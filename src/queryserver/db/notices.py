@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from queryserver.db.database import Database, database_errors
+from queryserver.db.database import Connection, Database, database_errors
 from queryserver.domain.errors import DatabaseUnavailable
 
 _CHANNEL = "queryserver"
@@ -35,10 +35,20 @@ class PostgresNotices:
             log.warning("notice not sent", kind=kind)
 
 
+async def notify(connection: Connection, kind: str, subject: str) -> None:
+    """Publish with the commit of the transaction that is under way."""
+    await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
+
+
 @asynccontextmanager
-async def listening(dsn: str, heard: Callable[[str, str], None]) -> AsyncGenerator[None]:
-    """Call `heard(kind, subject)` for every notice while inside; reconnects by itself."""
-    listener = asyncio.create_task(_listen(dsn, heard), name="notices")
+async def listening(
+    dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
+) -> AsyncGenerator[None]:
+    """Call `heard(kind, subject)` for every notice while inside; reconnects by itself.
+
+    `connected` is called whenever it begins to listen: what was said before was not heard.
+    """
+    listener = asyncio.create_task(_listen(dsn, heard, connected), name="notices")
     try:
         yield
     finally:
@@ -46,26 +56,29 @@ async def listening(dsn: str, heard: Callable[[str, str], None]) -> AsyncGenerat
         await asyncio.gather(listener, return_exceptions=True)
 
 
-async def _listen(dsn: str, heard: Callable[[str, str], None]) -> None:
+async def _listen(dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None]) -> None:
     def hear(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
         kind, _, subject = str(payload).partition(" ")
         heard(kind, subject)
 
     while True:
         try:
-            await _listen_until_lost(dsn, hear)
+            await _listen_until_lost(dsn, hear, connected)
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
 
 
-async def _listen_until_lost(dsn: str, hear: Callable[[Any, int, str, object], None]) -> None:
+async def _listen_until_lost(
+    dsn: str, hear: Callable[[Any, int, str, object], None], connected: Callable[[], None]
+) -> None:
     lost = asyncio.Event()
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
             connection.add_termination_listener(_setter_of(lost))
             await connection.add_listener(_CHANNEL, hear)
+            connected()
             await lost.wait()
         finally:
             connection.terminate()

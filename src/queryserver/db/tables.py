@@ -5,6 +5,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Computed,
     ForeignKey,
     Identity,
     Index,
@@ -19,8 +20,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from queryserver.db import import_tables, storage_tables
+from queryserver.db import connector_tables, import_tables, request_tables, search_tables, storage_tables
 from queryserver.db.columns import flag, metadata, moment
+from queryserver.db.search_tables import SEARCH_NAME, SEARCH_WORDS
 
 facts = Table(
     "facts",
@@ -192,6 +194,10 @@ statements = Table(
     Column("cursor_row", BigInteger, nullable=False, server_default="0"),
     Column("inline_result", LargeBinary, comment="the whole result as an Arrow stream, when it is small"),
     Column("import_plan", JSONB, comment="set: no statement for the engine, but a file to make a table from"),
+    Column("sealed_token", LargeBinary, comment="encrypted: the caller's external token, while an engine needs it"),
+    moment("token_expires_at"),
+    Column("search_name", Text, Computed(SEARCH_NAME), nullable=False, comment="first words, folded: `db.documents`"),
+    Column("search_words", Text, Computed(SEARCH_WORDS), nullable=False, comment="the same without punctuation"),
     Index("ix_statements_history", "user_id", text("recorded_at desc"), text("history_id desc")),
     Index("ix_statements_active", "user_id", postgresql_where=text("state in ('waiting', 'running')")),
     Index("ix_statements_claimable", "lease_until", postgresql_where=text("state in ('waiting', 'running')")),
@@ -199,6 +205,7 @@ statements = Table(
     Index("ix_statements_expiry", "expires_at", postgresql_where=text("state = 'available'")),
     Index("ix_statements_spool", "user_id", postgresql_where=text("state = 'available' and size_bytes > 32768")),
     Index("ix_statements_recorded_at", "recorded_at"),
+    Index("ix_statements_dialects", "user_id", "dialect", postgresql_where=text("in_history")),
 )
 
 statement_logs = Table(
@@ -292,8 +299,13 @@ forwarded_looks = Table(
 )
 
 FURTHER = (
+    connector_tables.connectors,
+    connector_tables.connector_state,
+    request_tables.request_counts,
     import_tables.import_uploads,
     import_tables.import_leftovers,
+    search_tables.metadata_scopes,
+    search_tables.metadata_objects,
     storage_tables.unfinished_writes,
     storage_tables.part_uploads,
     storage_tables.part_upload_parts,

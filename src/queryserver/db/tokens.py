@@ -10,8 +10,8 @@ from queryserver.db.database import Database
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenKey, TokenOwner
 
-_OWNERS = """
-    select k.n, u.id, u.username, u.is_admin, u.is_active, u.token_epoch,
+USER_NOW = """
+    u.id, u.username, u.is_admin, u.is_active, u.token_epoch,
         array(
             select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = u.id
         ) as groups,
@@ -19,9 +19,23 @@ _OWNERS = """
             select distinct r."right" from group_members m join group_rights r using (group_id)
             where m.user_id = u.id
         ) as rights,
+        (select s.version from connector_state s) as connectors_version
+"""
+"""What a row of `users u` says about a user with all rights; see `user_of`."""
+
+_OWNERS = f"""
+    select k.n, {USER_NOW},
         exists (select from revoked_tokens t where t.token_id in (k.family, k.jti)) as is_revoked
     from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as k (user_id, family, jti, n)
     join users u on u.id = k.user_id
+"""
+
+# What nearly every call asks. PostgreSQL plans the query above anew each time, for it takes the arrays of an unknown
+# call to be long; this one it plans five times and never again: 0.13 instead of 0.43 ms.
+_OWNER = f"""
+    select 1 as n, {USER_NOW},
+        exists (select from revoked_tokens t where t.token_id in ($2, $3)) as is_revoked
+    from users u where u.id = $1
 """
 
 _EXCHANGE = """
@@ -81,19 +95,26 @@ class TokenRepository:
         await self._owners.aclose()
 
     async def _read_owners(self, keys: Sequence[TokenKey]) -> Mapping[TokenKey, TokenOwner]:
-        rows = await self._database.fetch(
-            _OWNERS, [key.user_id for key in keys], [key.family for key in keys], [key.jti for key in keys]
-        )
+        if len(keys) == 1:
+            rows = await self._database.fetch(_OWNER, keys[0].user_id, keys[0].family, keys[0].jti)
+        else:
+            columns = [key.user_id for key in keys], [key.family for key in keys], [key.jti for key in keys]
+            rows = await self._database.fetch(_OWNERS, *columns)
         return {keys[row["n"] - 1]: _owner(row) for row in rows}
 
 
-def _owner(row: asyncpg.Record) -> TokenOwner:
+def user_of(row: asyncpg.Record) -> User:
+    """The user of a row with the columns of USER_NOW."""
     rights = frozenset[str](row["rights"])
-    user = User(
+    return User(
         id=row["id"],
         username=row["username"],
         is_admin=row["is_admin"] or "admin" in rights,
         rights=rights,
         groups=frozenset(row["groups"]),
+        connectors_version=row["connectors_version"],
     )
-    return TokenOwner(user, row["is_active"], row["token_epoch"], row["is_revoked"])
+
+
+def _owner(row: asyncpg.Record) -> TokenOwner:
+    return TokenOwner(user_of(row), row["is_active"], row["token_epoch"], row["is_revoked"])

@@ -1,14 +1,16 @@
 """What is written down about who did what."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One thing that somebody did, or was refused."""
+    """One thing that somebody did, or was refused. Never holds a secret, nor the text of a statement."""
 
     user: str
-    """Who called."""
+    """Who called; at a login, the name as given."""
     effective_user: str
     """As whom it was done."""
     operation: str
@@ -18,3 +20,9 @@ class AuditEvent:
     outcome: str
     """`ok`, or the code of the error."""
     size_bytes: int | None = None
+    client: str = ""
+    """Address of the caller, where it matters."""
+    subject: str = ""
+    """What was changed or used, where that is no file: a user, a group, a connector."""
+    facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Further ones by name, such as `operation_id`."""

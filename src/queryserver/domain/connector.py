@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 
+from queryserver.domain.user import User
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectorLimits:
@@ -30,7 +32,18 @@ class Connector:
     options: Mapping[str, str | int | float | bool] = field(default_factory=lambda: MappingProxyType({}))
     groups: frozenset[str] | None = None
     read_only: bool = False
+    right: str | None = None
+    """The right that opens a stored instance; None: an interpreter of the settings, opened by `groups`."""
+    version: int = 0
+    """That of a stored instance: an engine belongs to one version."""
 
-    def open_to(self, groups: frozenset[str], *, is_admin: bool) -> bool:
-        """Interpreters without `groups` are open to all users."""
-        return is_admin or self.groups is None or bool(self.groups & groups)
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is an instance of the service database."""
+        return self.right is not None
+
+    def open_to(self, user: User) -> bool:
+        """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+        if self.right is not None:
+            return user.may_use(self.right)
+        return user.is_admin or self.groups is None or bool(self.groups & user.groups)

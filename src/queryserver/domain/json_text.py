@@ -58,8 +58,10 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
 def _parse_short(text: str) -> object:
     try:
         return _DECODER.decode(text)
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise InvalidJson(f"The JSON text does not parse: {error}.") from None
+    except ValueError:  # an integer of more digits than are read
+        raise InvalidJson("A JSON number is too large.") from None
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from queryserver.domain.result import Column, Segment, TruncationReason
+from queryserver.domain.user import SealedToken
 
 
 class StatementState(StrEnum):
@@ -175,6 +176,8 @@ class NewStatement:
     max_spool_bytes: int
     import_plan: Mapping[str, Any] | None = None
     """Set: the statement is for people; the runner makes a table from a file (Contract importer 13)."""
+    token: SealedToken | None = None
+    """Set: the engine takes the caller's own token (Contract platform 3.9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,8 @@ class Assignment:
     """Set when the engine has the statement and another runner may go on following it."""
     import_plan: Mapping[str, Any] | None = None
     """Set: a table is made from a file, and the engine never sees `statement`."""
+    token: SealedToken | None = None
+    """See NewStatement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,32 @@
 """The caller."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+ADMIN = "admin"
 DOWNLOAD = "download"
 IMPORTER = "importer"
+METADATA = "metadata"
+IMPERSONATE = "security.impersonate"
+ANY_CONNECTOR = "connector:*"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalToken:
+    """The token of another issuer that a call came with (Contract platform 3.9). Never logged."""
+
+    text: str = field(repr=False)
+    expires_at: int
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedToken:
+    """An external token as the database keeps it, beside the statement that needs it."""
+
+    content: bytes = field(repr=False)
+    expires_at: int
+    """Seconds since 1970; from then on nobody uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +38,18 @@ class User:
     is_admin: bool = False
     rights: frozenset[str] = field(default_factory=frozenset[str])
     groups: frozenset[str] = field(default_factory=frozenset[str])
+    connectors_version: int = field(default=0, compare=False)
+    """The state of the stored connectors when the rights were read: this process must know it, too."""
+    external_token: ExternalToken | None = field(default=None, compare=False)
+    """For engines that take the caller's own token instead of a login; None with an own token."""
 
     def may(self, right: str) -> bool:
         """Administrators may everything."""
         return self.is_admin or right in self.rights
+
+    def may_use(self, connector_right: str) -> bool:
+        """Whether a stored connector is granted, by itself or with all others."""
+        return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +60,5 @@ class AuthenticatedUser:
     first_name: str = ""
     last_name: str = ""
     email: str = ""
-    groups: tuple[str, ...] | None = None
+    groups: Sequence[str] | None = None
+    """Names of the groups that the user is in from now on; None: they stay as they are."""

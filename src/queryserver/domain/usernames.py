@@ -30,7 +30,8 @@ class UsernameRule:
 
     def read(self, text: str) -> Username:
         """The name that `text` means; blanks around it do not count. Raises InvalidUsername."""
-        name = unicodedata.normalize("NFC", text.strip())
+        # Compatible forms are one: directories compare so, and letters of full width would be further names to guess.
+        name = unicodedata.normalize("NFKC", text.strip())
         if self.force_lowercase:
             name = name.lower()
         elif self.force_uppercase:

@@ -4,10 +4,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from queryserver.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE
-from queryserver.embedded.defaults import EmbeddedDefaults
 from queryserver.embedded.passwords import kept_secrets
+from queryserver.embedded.places import STORAGE_DIRECTORY, EmbeddedDefaults
 from queryserver.embedded.postmaster import LOOPBACK, recorded_address
-from queryserver.embedded.sample_storage import DIRECTORY
 
 
 def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
@@ -26,5 +25,5 @@ def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
         service_dsn=f"postgresql://{SERVICE_ROLE}:{service}@/{SERVICE_ROLE}?host={host}&port={address.port}",
         sample_dsn=f"postgresql://{SAMPLE_ROLE}:{sample}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
         databases_dir=home.parent / "databases",
-        files_dir=home.parent / DIRECTORY,
+        files_dir=home.parent / STORAGE_DIRECTORY,
     )

@@ -11,10 +11,8 @@ import duckdb
 import pyarrow as pa
 
 from queryserver.embedded.files import sync
+from queryserver.embedded.places import DUCKDB_FILE, SQLITE_FILE
 from queryserver.embedded.sample import SampleTable, Value
-
-DUCKDB_FILE = "sample.duckdb"
-SQLITE_FILE = "sample.sqlite"
 
 
 def ensure_sample_files(directory: Path, tables: tuple[SampleTable, ...]) -> None:

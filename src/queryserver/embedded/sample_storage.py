@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from queryserver.embedded.files import sync
 from queryserver.embedded.sample import SampleTable, Value
 
-DIRECTORY = "files"
 SAMPLES = "shared/samples"
 _README = """Samples
 

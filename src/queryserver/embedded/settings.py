@@ -2,7 +2,7 @@
 
 from pydantic import SecretStr
 
-from queryserver.embedded.defaults import EmbeddedDefaults
+from queryserver.embedded.places import EmbeddedDefaults
 from queryserver.settings import Settings
 from queryserver.settings.connectors import InterpreterSettings
 

@@ -99,7 +99,8 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
 
     The ledger is told before and after.
     """
-    await ledger.made(table)
+    # Not broken off: nobody could tell then whether it is written down, and a janitor would look for the table later.
+    await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
         yield staging

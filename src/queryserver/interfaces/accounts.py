@@ -159,6 +159,46 @@ class TokenRecords(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CallerKey:
+    """Who calls without an own token: the key of the name, and by what a token of another issuer was ended."""
+
+    username_key: str
+    token_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCaller:
+    """A user as the database knows one now, found by name."""
+
+    user: User
+    is_active: bool
+    token_epoch: int
+    is_revoked: bool
+    """The token was ended."""
+    came_lately: bool
+    """The last login was within the hour."""
+
+
+class CallerRecords(Protocol):
+    """Users who prove by other means than an own token who they are. All calls raise DatabaseUnavailable."""
+
+    async def caller(self, key: CallerKey) -> KnownCaller | None:
+        """The user of that name; None: there is none."""
+        ...
+
+    async def note_call(self, user_id: int) -> None:
+        """Set the time of the last login to now, unless it is within the hour."""
+        ...
+
+    async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
+        """Put a user into these groups and the default group, and take others away; the groups after that.
+
+        Unknown names are left out. Groups that give the right `admin` are neither given nor taken.
+        """
+        ...
+
+
 class LoginFailures(Protocol):
     """Failed logins, counted for all servers together. Keys are digests. All calls raise DatabaseUnavailable."""
 

@@ -1,11 +1,12 @@
 """Who calls, and by which proof."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from queryserver.domain.user import AuthenticatedUser, User
+from queryserver.domain.usernames import Username
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,69 @@ class LoginBackend(Protocol):
         ...
 
 
+class CallHeaders(Protocol):
+    """Headers of a call by name, whatever the case."""
+
+    def get(self, name: str, /) -> str | None:
+        """The first value of that name."""
+        ...
+
+    def getlist(self, name: str, /) -> list[str]:
+        """All values of that name, in their order."""
+        ...
+
+
+class AuthRequest(Protocol):
+    """What an authenticator may know of a call; the body is not for it."""
+
+    @property
+    def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Names in lower case, and values, as they came."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """In capitals."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """The whole address, query included."""
+        ...
+
+    @property
+    def headers(self) -> CallHeaders:
+        """The headers by name."""
+        ...
+
+    @property
+    def client(self) -> str:
+        """Address of the client: of the peer, or what a trusted proxy says."""
+        ...
+
+    @property
+    def is_from_trusted_proxy(self) -> bool:
+        """Whether the peer is in `desktop.trusted_proxies`: else its headers are the caller's own word (T19)."""
+        ...
+
+
 class Authenticator(Protocol):
     """Tells who makes a call."""
 
-    async def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> User:
-        """The caller, from the raw headers with lower-case names. Raises NotAuthenticated, DatabaseUnavailable."""
+    async def authenticate(self, request: AuthRequest) -> User:
+        """The caller. Raises NotAuthenticated, KeyServerUnavailable, DatabaseUnavailable."""
+        ...
+
+
+class CallerSource(Protocol):
+    """One entry of `desktop.auth.api_auth`."""
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The caller; None: the next entry is asked. Raises NotAuthenticated: nobody else is asked."""
+        ...
+
+    async def challenge(self, request: AuthRequest) -> str | None:
+        """What the answer says in a further `WWW-Authenticate` when nobody knew the caller."""
         ...
 
 
@@ -82,6 +141,35 @@ class TokenCodec(Protocol):
         """The token."""
         ...
 
+    def recognises(self, token: str) -> bool:
+        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
+        ...
+
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
         """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalClaims:
+    """What is taken from a good token of another issuer (Contract platform 3.9)."""
+
+    username: Username
+    expires_at: int
+    """Its `exp`: seconds since 1970."""
+    refused_from: float
+    """`exp` and the difference of clocks that is accepted."""
+    id: str = field(repr=False)
+    """By what it can be ended: a digest of issuer and `jti`, without a `jti` of what was signed."""
+
+
+class ExternalTokenReader(Protocol):
+    """Tokens of another issuer."""
+
+    def recognises(self, token: str) -> bool:
+        """Whether a token is of this kind, be it good or not: its algorithm is RS256."""
+        ...
+
+    async def read(self, token: str) -> ExternalClaims:
+        """The content of a good token. Raises InvalidToken, KeyServerUnavailable."""
         ...

@@ -25,6 +25,8 @@ class EngineCapabilities:
 
     one_process: bool = False
     """The data belong to one process at a time: only the process that holds them may claim statements."""
+    data_name: str = ""
+    """With `one_process`: names those data among all connectors; empty: no other connector has them."""
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
     explain_column: str | None = None
@@ -32,8 +34,14 @@ class EngineCapabilities:
     explain_failure: re.Pattern[str] | None = None
     """What a plan begins with that is a refusal in truth; the rest are the engine's words."""
     reports_progress: bool = False
+    places: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports that sessions connect to, one of them for each; empty: none, or the driver alone knows."""
     wants_credentials: bool = False
     """Callers log in at the data source themselves, through create_session."""
+    wants_external_token: bool = False
+    """The engine takes the token of another issuer that the call came with, and no other login."""
+    acts_as_caller: bool = False
+    """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class SessionOptions:
     credentials: Credentials | None = None
     external_token: str | None = field(default=None, repr=False)
     """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
+    token_expires_at: int | None = None
+    """Seconds since 1970; from then on the session takes no further statement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class ForwardedLooks(Protocol):
     """Each method is one transaction. All raise DatabaseUnavailable."""
 
     async def holder(self, connector: str) -> str | None:
-        """The living process that holds the data of an engine that belongs to one process."""
+        """The living process that holds the data of this name (`EngineCapabilities.data_name`)."""
         ...
 
     async def ask(self, look_id: UUID, look: ForwardedLook, *, of: str) -> None:

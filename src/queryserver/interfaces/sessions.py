@@ -76,7 +76,10 @@ class SessionRecords(Protocol):
         ...
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Try to become, or to stay, the process that holds this engine. `everything` ignores another's lease."""
+        """Try to become, or to stay, the process that holds the data of this name (`EngineCapabilities.data_name`).
+
+        `everything` ignores another's lease.
+        """
         ...
 
     async def release_engines(self, *, owner: str) -> None:

@@ -180,6 +180,10 @@ class StatementRetention(Protocol):
         """`available` past `expires_at` becomes `expired`, its bytes doomed."""
         ...
 
+    async def forget_tokens(self) -> int:
+        """External tokens past their expiry are erased, whatever becomes of their statements."""
+        ...
+
     async def doomed(self, *, limit: int) -> Sequence[UUID]:
         """Results whose bytes are to be deleted."""
         ...
@@ -198,6 +202,10 @@ class StatementRetention(Protocol):
 
     async def delete_spent(self, *, dry_run: bool = False) -> Mapping[str, int]:
         """Idempotency keys past 24 h, revocations past their tokens, old login counters: kind to number."""
+        ...
+
+    async def has_more_entries_than(self, number: int) -> bool:
+        """Whether the histories of all users together are longer."""
         ...
 
     async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:

@@ -203,6 +203,17 @@ class TrashStorage(Protocol):
 
 
 @runtime_checkable
+class FlatStorage(Protocol):
+    """A store that lists whole trees as its keys lie, without going from folder to folder."""
+
+    def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
+        """All files below a directory that is no root, in order of keys, without reserved names; one batch for each
+        call of the store. Folders come only where the store keeps a marker for them. A directory without any is empty.
+        """
+        ...
+
+
+@runtime_checkable
 class ReplicatedStorage(Protocol):
     """A store that keeps as many copies of a file as it is told."""
 

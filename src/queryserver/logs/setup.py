@@ -15,6 +15,7 @@ from queryserver.logs.audit import AUDIT_LOGGER
 from queryserver.logs.cleaning import Redactor
 from queryserver.logs.files import SharedLogFile
 from queryserver.logs.lines import FIELDS, LineFormatter
+from queryserver.logs.recent import RECENT
 from queryserver.settings.desktop import LoggingSettings
 
 # A terminal or pipe that nobody reads must not hold up the server: beyond this many waiting lines they are dropped.
@@ -85,7 +86,7 @@ def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Pa
         sink = logging.StreamHandler(sys.stderr)
     else:
         sink = SharedLogFile(file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
-    writer = QueueListener(waiting, sink)
+    writer = QueueListener(waiting, sink, *([RECENT] if file is None else []))
     writer.start()
     _writers.append(writer)
     return entrance

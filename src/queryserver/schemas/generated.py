@@ -2067,6 +2067,13 @@ class SearchRecord(WireModel):
     uuid: str | None
     parentUuid: str | None
     last_modified: str | None
+    internalType: Annotated[Omittable[str], Field(description="Of an external catalogue only, as the keys below.")] = (
+        None
+    )
+    meanings: Omittable[list[dict[str, Any]]] = None
+    meaningNames: Omittable[list[str]] = None
+    classifications: Omittable[list[dict[str, Any]]] = None
+    original_name: Omittable[str] = None
 
 
 class SearchSource(WireModel):

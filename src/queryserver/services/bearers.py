@@ -11,13 +11,24 @@ _SCHEME = b"bearer"
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of the `Authorization` header. Raises NotAuthenticated, BadAuthorizationHeader."""
+    """The token of the `Authorization` header. Raises NotAuthenticated, BadAuthorizationHeader, InvalidToken."""
+    token = bearer_of(headers)
+    if token is None:
+        raise NotAuthenticated
+    return token
+
+
+def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The token of the `Authorization` header; None without one, or with another scheme.
+
+    Raises BadAuthorizationHeader, InvalidToken (not ASCII).
+    """
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) > 1:
         raise BadAuthorizationHeader
     parts = values[0].split() if values else []
     if not parts or parts[0].lower() != _SCHEME:
-        raise NotAuthenticated
+        return None
     if len(parts) != 2:
         raise BadAuthorizationHeader
     try:

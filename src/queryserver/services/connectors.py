@@ -1,17 +1,43 @@
 """Which data sources there are, who may use them, and the engine behind each."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import MappingProxyType
+
+import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import PermissionDenied, UnknownDialect
+from queryserver.domain.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    EngineUnavailable,
+    InvalidPath,
+    NotSupported,
+    PermissionDenied,
+    UnknownDialect,
+)
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
+from queryserver.services.engine_uses import EngineUses
+
+log = structlog.get_logger(__name__)
 
 _OTHER_NAMES = {"beeswax": "hive"}
+_TRY_AGAIN_S = 2.0
+
+
+async def _none_stored() -> tuple[int, Sequence[Connector]]:
+    return 0, ()
 
 
 class Connectors:
-    """The configured connectors in their order; engines are built when first used and closed at the end."""
+    """The configured connectors in their order, then the stored ones by id; engines are built when first used.
+
+    Stored ones are known as they were when they were last read. `read_stored` gives the number of their state, too.
+    One that this server cannot run is not offered. Use `watching()` to hear of changes between calls.
+    """
 
     def __init__(
         self,
@@ -19,16 +45,67 @@ class Connectors:
         *,
         build: Callable[[Connector], Engine],
         default: str = "",
+        read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] = _none_stored,
+        metrics: StatementMetrics = UNMEASURED,
     ) -> None:
-        self._connectors = {connector.key.casefold(): connector for connector in connectors}
-        self._build = build
+        self._configured = {connector.key.casefold(): connector for connector in connectors}
+        self._connectors = dict(self._configured)
+        self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
+        """Stored ones that cannot run here, and why."""
+        self._read_stored = read_stored
+        self._version = 0
+        self._reading = asyncio.Lock()
+        self._stale = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._changes = 0
         self._default = default.casefold()
-        self._engines: dict[str, Engine] = {}
+        self._engines = EngineUses(build, metrics)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        """Read the stored connectors again after each `may_have_changed`, while inside."""
+        watcher = asyncio.create_task(self._watch(), name="stored-connectors")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    def may_have_changed(self) -> None:
+        """Somebody said so, or could not have told us if they had."""
+        self._stale.set()
+
+    async def changes(self) -> AsyncGenerator[None]:
+        """One item after each change of the stored connectors, however many came since the last."""
+        seen = self._changes
+        while True:
+            async with self._changed:
+                while seen == self._changes:
+                    await self._changed.wait()
+                seen = self._changes
+            yield
+
+    async def at_least(self, version: int) -> None:
+        """Returns once this process knows the stored connectors in this state, or a later one.
+
+        Raises DatabaseUnavailable.
+        """
+        if version <= self._version:
+            return
+        async with self._reading:
+            if version > self._version:
+                await self._read()
+
+    async def refresh(self) -> None:
+        """Read the stored connectors. Raises DatabaseUnavailable."""
+        async with self._reading:
+            await self._read()
 
     def resolve(self, user: User, name: str | None) -> Connector:
         """The connector that a caller means (Contract editor 1.7).
 
-        Raises UnknownDialect, also when the caller may not use what was named: the two are not told apart.
+        Raises UnknownDialect, also when the caller may not use what was named: the two are not told apart. Raises
+        NotSupported for a stored one that the caller may use and no server of this build can run.
         """
         wanted = _usual((name or "").strip())
         visible = self.visible(user)
@@ -42,12 +119,13 @@ class Connectors:
         else:
             found = _first(visible, lambda one: one.key.casefold() == self._default) or _first(visible, lambda _: True)
         if found is None:
+            self._refuse_idle(user, wanted)
             raise UnknownDialect(name or "")
         return found
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use, in their configured order."""
-        return [one for one in self._connectors.values() if one.open_to(user.groups, is_admin=user.is_admin)]
+        return [one for one in self._connectors.values() if one.open_to(user)]
 
     def find(self, key: str) -> Connector | None:
         """The connector of that key, whoever asks."""
@@ -67,34 +145,98 @@ class Connectors:
     def require_permission(self, user: User, key: str) -> None:
         """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
         connector = self.find(key)
-        if connector is not None and not connector.open_to(user.groups, is_admin=user.is_admin):
+        if connector is None and key in self._idle:
+            connector, _ = self._idle[key]
+        if connector is not None and not connector.open_to(user):
             raise PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of a connector, built at its first use."""
-        engine = self._engines.get(connector.key)
-        if engine is None:
-            engine = self._engines[connector.key] = self._build(connector)
-        return engine
+        """The engine of a connector as it is now, to ask what it can do. Raises EngineUnavailable: it was deleted."""
+        return self._engines.engine(self._present(connector))
 
-    def runnable_anywhere(self) -> Sequence[str]:
-        """Keys of connectors whose statements any process may run."""
-        return [one.key for one in self._connectors.values() if not self.engine(one).capabilities.one_process]
+    def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
+        """The engine of a connector as it is now, for whatever is opened in it; it stays open while inside.
 
-    def runnable_by_holder(self) -> Sequence[str]:
-        """Keys of connectors whose statements only the process that holds their data may run."""
-        return [one.key for one in self._connectors.values() if self.engine(one).capabilities.one_process]
+        Raises EngineUnavailable: the connector was deleted.
+        """
+        return self._engines.using(self._present(connector))
 
-    async def discard_engine(self, key: str) -> None:
-        """Close an engine; the next use builds it anew."""
-        engine = self._engines.pop(key, None)
-        if engine is not None:
-            await engine.close()
+    def data_of(self, connector: Connector) -> str | None:
+        """The name of the data that only one process can have; None where any process may."""
+        return _data(connector, self.engine(connector))
+
+    def runnable_by(self, held: Collection[str]) -> Sequence[str]:
+        """Keys of connectors whose statements a process may run that holds these data."""
+        return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
+
+    def data_to_hold(self) -> frozenset[str]:
+        """Names of the data of connectors that only one process can have."""
+        return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
+
+    def data_in_use(self) -> frozenset[str]:
+        """Names of such data of all engines that may be open, those of former versions too."""
+        return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
+
+    async def discard_engines(self, data: str) -> None:
+        """Close the engines of such data; the next use builds them anew."""
+        await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:
         """Close all engines."""
-        for key in list(self._engines):
-            await self.discard_engine(key)
+        await self._engines.aclose()
+
+    def _present(self, connector: Connector) -> Connector:
+        present = self.find(connector.key)
+        if present is None:
+            raise EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
+        return present
+
+    def _refuse_idle(self, user: User, wanted: str) -> None:
+        for connector, error in self._idle.values():
+            is_meant = wanted in (connector.key, connector.dialect)
+            if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
+                raise type(error)(error.message)
+
+    async def _read(self) -> None:
+        """The caller has `_reading`."""
+        version, stored = await self._read_stored()
+        running, idle = dict[str, Connector](), dict[str, tuple[Connector, Exception]]()
+        for connector in stored:
+            try:
+                await self._engines.prepare(connector)
+            except (ConfigurationError, InvalidPath, NotSupported) as error:
+                log.info("stored connector does not run here", connector=connector.key, reason=str(error))
+                idle[connector.key] = connector, error
+            except Exception as error:  # one row must not keep all others from being read: every call waits for it
+                log.exception("stored connector cannot be prepared", connector=connector.key)
+                idle[connector.key] = connector, error
+            else:
+                running[connector.key] = connector
+        configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
+        # From here on without a wait: nobody sees one half of a change.
+        self._version, self._connectors, self._idle = version, {**configured, **running}, idle
+        self._engines.retire_all_but(self._connectors.values())
+        async with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self.refresh()
+            except DatabaseUnavailable:
+                log.warning("stored connectors not read: the database is out of reach")
+                self._stale.set()
+                await asyncio.sleep(_TRY_AGAIN_S)
+            except Exception:  # the outer wall of a task: the next change must be heard
+                log.exception("stored connectors not read")
+
+
+def _data(connector: Connector, engine: Engine) -> str | None:
+    capabilities = engine.capabilities
+    return (capabilities.data_name or connector.key) if capabilities.one_process else None
 
 
 def _first(connectors: Sequence[Connector], fits: Callable[[Connector], bool]) -> Connector | None:

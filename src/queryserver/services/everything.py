@@ -1,14 +1,23 @@
 """All services of one process, as the container puts them together."""
 
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from queryserver.interfaces.auth import Authenticator
+from queryserver.interfaces.metrics import Metrics, MetricsText
 from queryserver.interfaces.sealing import Sealer
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.accounts import Accounts
+from queryserver.services.client_configuration import ClientConfiguration
+from queryserver.services.configuration_check import ConfigurationCheck
+from queryserver.services.connection_tests import ConnectionTests
+from queryserver.services.connector_drafts import ConnectorDrafts
+from queryserver.services.connector_examples import ConnectorExamples
+from queryserver.services.connector_instances import ConnectorInstances
 from queryserver.services.connectors import Connectors
 from queryserver.services.importing.creating import TableCreations
 from queryserver.services.importing.detecting import Detection
@@ -23,8 +32,14 @@ from queryserver.services.metadata.lookups import LookUps
 from queryserver.services.metadata.samples import Samples
 from queryserver.services.metadata.statistics import Analyses
 from queryserver.services.readiness import Readiness
+from queryserver.services.request_limits import RequestLimits
 from queryserver.services.retention import RetentionSweep
 from queryserver.services.running.runner import Runner
+from queryserver.services.search.index_feeding import IndexFeed
+from queryserver.services.search.index_refresh import IndexRefresh
+from queryserver.services.search.index_views import IndexViews
+from queryserver.services.search.search import MetadataSearch
+from queryserver.services.server_logs import ServerLogs
 from queryserver.services.sessions import Sessions
 from queryserver.services.statements.access import Access
 from queryserver.services.statements.downloading import Downloads
@@ -51,6 +66,7 @@ from queryserver.services.storage.uploading import Uploads
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.services.tokens import Tokens
+from queryserver.services.users import Users
 from queryserver.settings import Settings
 
 
@@ -76,6 +92,28 @@ class MetadataServices:
     samples: Samples
     analyses: Analyses
     explanations: Explanations
+
+
+@dataclass(frozen=True, slots=True)
+class SearchServices:
+    """The search, and what keeps its index while it is `running`."""
+
+    search: MetadataSearch
+    views: IndexViews
+    exchanges: AbstractAsyncContextManager[object]
+    feed: IndexFeed | None
+    refresh: IndexRefresh | None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Keep the index while inside."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.exchanges)
+            if self.feed is not None:
+                await stack.enter_async_context(self.feed.running())
+            if self.refresh is not None:
+                await stack.enter_async_context(self.refresh.running())
+            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +158,35 @@ class ImportServices:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationServices:
+    """What tells clients and administrators about this server."""
+
+    clients: ClientConfiguration
+    banner: str
+    """Harmless HTML."""
+    check: ConfigurationCheck
+    logs: ServerLogs
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConnectorServices:
+    """What administers the connectors that are kept in the service database."""
+
+    instances: ConnectorInstances
+    drafts: ConnectorDrafts
+    examples: ConnectorExamples
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """Everything that routes and commands call."""
 
     settings: Settings
     accounts: AccountServices
+    users: Users
     connectors: Connectors
+    stored_connectors: StoredConnectorServices
+    connection_tests: ConnectionTests
     access: Access
     submissions: Submissions
     following: Following
@@ -135,11 +196,17 @@ class Services:
     history: History
     sessions: Sessions
     metadata: MetadataServices
+    searching: SearchServices
     storage: StorageServices
     importing: ImportServices
+    configuration: ConfigurationServices
     streams: Streams
+    request_limits: RequestLimits
     retention: RetentionSweep
     readiness: Readiness
     runner: Runner
     threads: Executor
     registry: CollectorRegistry
+    metrics: Metrics
+    metrics_text: MetricsText | None
+    """None: nothing is counted."""

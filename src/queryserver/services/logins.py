@@ -11,18 +11,35 @@ from queryserver.domain.errors import (
     InvalidPassword,
     InvalidUsername,
     LoginBackendUnavailable,
+    QueryServerError,
+    UserInactive,
+    UserNotFound,
 )
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import AccountRecords, StoredLogin
 from queryserver.interfaces.auth import LoginBackend, RequestInfo
+from queryserver.services.account_notes import AccountNotes
 from queryserver.services.accounts import Accounts
+from queryserver.services.arrivals import Arrivals
 from queryserver.services.throttling import LoginThrottle
 from queryserver.services.tokens import TokenPair, Tokens
 
 log = structlog.get_logger(__name__)
 
+LOCAL = "local"
+"""The name of the back end with the passwords of the service database."""
 _BACKEND_LIMIT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LoginSource:
+    """One entry of `desktop.auth.backend`."""
+
+    name: str
+    backend: LoginBackend
+    creates_users: bool = False
+    """Whether the first login of a user whom it accepts makes the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +49,11 @@ class LoginParts:
     accounts: Accounts
     records: AccountRecords
     tokens: Tokens
-    backends: Sequence[LoginBackend]
+    arrivals: Arrivals
+    backends: Sequence[LoginSource]
     throttle: LoginThrottle
     usernames: UsernameRule
+    notes: AccountNotes
     first_login_becomes_admin: bool = False
 
 
@@ -50,12 +69,22 @@ class Logins:
 
         Raises AuthenticationFailed, LoginThrottled, LoginBackendUnavailable, DatabaseUnavailable.
         """
+        try:
+            pair, back_end = await self._log_in(username, password, request)
+        except QueryServerError as error:
+            self._parts.notes.refused(username, request.client, error)
+            raise
+        self._parts.notes.accepted(username, request.client, back_end)
+        return pair
+
+    async def _log_in(self, username: str, password: str, request: RequestInfo) -> tuple[TokenPair, str]:
+        """The tokens, and the name of the back end that accepted the login."""
         throttle, key = self._parts.throttle, self._key(username)
         await throttle.require_free(key, request.client)
         try:
             # Read first: a password change during the check raises the epoch, and ends what we are about to issue.
             before = await self._parts.records.login_of(key)
-            login = await self._accepted(username, password, request, before)
+            login, back_end = await self._accepted(username, password, request, before)
         except AuthenticationFailed:
             log.info("login refused", client=request.client)
             await self._tell_about_first_user()
@@ -66,41 +95,65 @@ class Logins:
         await throttle.forget(key, request.client)
         await self._parts.records.record_login(login.user_id)
         log.info("login", user_id=login.user_id, client=request.client)
-        return self._parts.tokens.issue(login)
+        return self._parts.tokens.issue(login), back_end
 
     async def _accepted(
         self, username: str, password: str, request: RequestInfo, before: StoredLogin | None
-    ) -> StoredLogin:
+    ) -> tuple[StoredLogin, str]:
         if before is None and self._parts.first_login_becomes_admin:
             await self._create_first(username, password)
-        accepted = await self._ask_backends(username, password, request)
+        source, accepted = await self._ask_backends(username, password, request)
+        await self._settle(source, accepted)
         key = self._key(accepted.username)
         login = before if before and key == self._key(username) else await self._parts.records.login_of(key)
         if login is None or not login.is_active:
             raise AuthenticationFailed
         if self._parts.first_login_becomes_admin and await self._parts.records.promote_first(login.user_id):
             log.warning("the first login has become an administrator", user_id=login.user_id)
-        return login
+        return login, source.name
 
-    async def _ask_backends(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser:
+    async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> None:
+        """Users and groups as the back end tells them. Raises AuthenticationFailed: no such user, or disabled."""
+        if not source.creates_users and accepted.groups is None:
+            return
+        try:
+            await self._parts.arrivals.vouched(accepted, may_create=source.creates_users)
+        except (UserNotFound, UserInactive):
+            raise AuthenticationFailed from None
+
+    async def _ask_backends(
+        self, username: str, password: str, request: RequestInfo
+    ) -> tuple[LoginSource, AuthenticatedUser]:
         """The first that accepts wins. Raises AuthenticationFailed, LoginBackendUnavailable."""
-        is_out_of_reach = False
-        for backend in self._parts.backends:
+        is_out_of_reach = is_refused = False
+        for source in self._parts.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
-                    accepted = await backend.login(username, password, request)
+                    accepted = await source.backend.login(username, password, request)
+            except AuthenticationFailed:
+                # Whatever it says: every refused login looks the same (Rule T15).
+                raise AuthenticationFailed from None
             except (LoginBackendUnavailable, TimeoutError) as error:
-                log.warning("login back end out of reach", backend=type(backend).__name__, reason=str(error))
+                log.warning("login back end out of reach", backend=source.name, reason=str(error))
                 is_out_of_reach = True
             else:
                 if accepted:
-                    return accepted
+                    return source, accepted
+                is_refused = True
         if is_out_of_reach:
+            if is_refused:
+                # While one of them is away, passwords of the others must not be free to guess.
+                await self._parts.throttle.count(self._key(username), request.client)
             raise LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise AuthenticationFailed
 
     async def _create_first(self, username: str, password: str) -> None:
-        """Only into an empty database, and only what could log in afterwards."""
+        """Only into an empty database, and only what could log in afterwards.
+
+        Without local logins nothing would prove that whoever comes first is who the name says.
+        """
+        if not any(source.name == LOCAL for source in self._parts.backends):
+            return
         try:
             if not await self._users_known() and await self._parts.accounts.create_first(username, password):
                 log.warning("the first login has become an administrator")

@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from queryserver.domain.errors import DatabaseUnavailable, StorageError
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.statements import StatementRecords, StatementRetention
@@ -19,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 500
 _BURY_EVERY_S = 2.0
+MANY_DOCUMENTS = 100_000
+"""History entries beyond which a clean-up is advised (Contract platform 12.2)."""
 # No write of a segment takes that long: what is older was left by a process that died.
 _LEFTOVER_AGE = timedelta(hours=1)
 
@@ -53,7 +56,9 @@ class RetentionSweep:
         settings: RetentionSettings,
         *,
         sweep_leftovers: Callable[..., Awaitable[int]],
+        metrics: StatementMetrics = UNMEASURED,
     ) -> None:
+        self._metrics = metrics
         self._records = records
         self._statements = statements
         self._sessions = sessions
@@ -71,7 +76,7 @@ class RetentionSweep:
         """Expire and delete in the background while inside."""
         keepers = [
             asyncio.create_task(_every(_BURY_EVERY_S, self.expire), name="expiry-sweep"),
-            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.clean_up), name="clean-up"),
+            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.tidy), name="clean-up"),
         ]
         try:
             yield
@@ -81,9 +86,12 @@ class RetentionSweep:
             await asyncio.gather(*keepers, return_exceptions=True)
 
     async def expire(self) -> None:
-        """Set results past their time to `expired`, then delete the bytes of all doomed results."""
-        while await self._records.expire_results(limit=_BATCH) == _BATCH:
-            pass
+        """Erase tokens and expire results past their time, then delete the bytes of all doomed results."""
+        await self._records.forget_tokens()
+        expired = _BATCH
+        while expired == _BATCH:
+            expired = await self._records.expire_results(limit=_BATCH)
+            self._metrics.results_expired(expired)
         while doomed := await self._records.doomed(limit=_BATCH):
             buried = [statement_id for statement_id in doomed if await self._deleted(statement_id)]
             await self._records.buried(buried)
@@ -112,6 +120,12 @@ class RetentionSweep:
         if not dry_run:
             await self.expire()
         return counts
+
+    async def tidy(self) -> None:
+        """What runs by itself: clean up by the ages of the settings, and advise more when that leaves too much."""
+        await self.clean_up()
+        if await self._records.has_more_entries_than(MANY_DOCUMENTS):
+            log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta) -> Closed:
         """Turn available statements that nobody used for so long into closed ones."""

@@ -1,14 +1,14 @@
 """Sessions that callers open and close themselves (Contract editor 9)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import InvalidParameter, SessionNotFound, TooManySessions
 from queryserver.domain.user import User
-from queryserver.interfaces.engine import Credentials, SessionOptions
+from queryserver.interfaces.engine import Credentials
 from queryserver.interfaces.sessions import Notices, SessionRecord, SessionRecords
 from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.connectors import Connectors
@@ -63,17 +63,18 @@ class Sessions:
     async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
         """Open an engine session and keep it.
 
-        Raises InvalidParameter, UnknownDialect, TooManySessions, EngineError; then no session exists.
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, TooManySessions, EngineError; then no session
+        exists.
         """
         connector = self._connectors.resolve(user, asked.connector)
+        self._credentials.require_token(user, connector)
         for name in asked.settings:
             if name not in self._limits.allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         record = await self._record(user, connector, asked)
-        options = SessionOptions(
-            settings=asked.settings,
-            credentials=asked.credentials or await self._credentials.of(user, connector),
-        )
+        options = await self._credentials.options(user, connector, settings=asked.settings)
+        if asked.credentials:
+            options = replace(options, credentials=asked.credentials)
         await self._runner.may_run(connector)
         most = self._limits.max_per_user
         if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
@@ -121,7 +122,7 @@ class Sessions:
             named=True,
             properties=asked.properties,
             settings=asked.settings,
-            sealed_credentials=self._credentials.seal(credentials) if credentials else None,
+            sealed_credentials=self._credentials.seal(credentials, connector) if credentials else None,
             owner=self._runner.owner,
             is_live=True,
             idle=connector.limits.session_idle,

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from queryserver.domain.errors import LoginThrottled
 from queryserver.interfaces.accounts import LoginFailures
+from queryserver.services.client_networks import network_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,10 @@ class ThrottleLimits:
 
 
 class LoginThrottle:
-    """Counts failures by name, by address and by both. Unknown names count like known ones."""
+    """Counts failures by name, by address and by both. Unknown names count like known ones.
+
+    Of IPv6, networks of 64 bits count: nobody who has one runs out of addresses in it.
+    """
 
     def __init__(self, failures: LoginFailures, limits: ThrottleLimits) -> None:
         self._failures = failures
@@ -51,7 +55,7 @@ class LoginThrottle:
         every = {
             _both_key(username_key, address): limits.per_user_and_address,
             _user_key(username_key): limits.per_user,
-            f"address {_digest(address)}": limits.per_address,
+            f"address {_digest(network_of(address))}": limits.per_address,
         }
         return {key: most for key, most in every.items() if most}
 
@@ -61,7 +65,7 @@ def _user_key(username_key: str) -> str:
 
 
 def _both_key(username_key: str, address: str) -> str:
-    return f"{_user_key(username_key)} {_digest(address)}"
+    return f"{_user_key(username_key)} {_digest(network_of(address))}"
 
 
 def _refuse(wait: timedelta | None) -> None:

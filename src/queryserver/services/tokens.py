@@ -11,7 +11,9 @@ import structlog
 from queryserver.domain.errors import InvalidToken
 from queryserver.interfaces.accounts import StoredLogin, TokenOwner, TokenRecords
 from queryserver.interfaces.auth import TokenClaims, TokenCodec, TokenType
+from queryserver.services.account_notes import AccountNotes
 from queryserver.services.bearers import bearer, key_of
+from queryserver.services.external_bearers import ExternalBearers
 
 log = structlog.get_logger(__name__)
 
@@ -47,12 +49,23 @@ class TokenLives:
 
 
 class Tokens:
-    """Tokens of one login are a family: they end together."""
+    """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
 
     def __init__(
-        self, codec: TokenCodec, records: TokenRecords, lives: TokenLives, *, clock: Callable[[], float] = time.time
+        self,
+        codec: TokenCodec,
+        records: TokenRecords,
+        lives: TokenLives,
+        *,
+        notes: AccountNotes,
+        external: ExternalBearers | None = None,
+        are_bearers: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
+        self._external = external
+        self._are_bearers = are_bearers
+        self._notes = notes
         self._records = records
         self._lives = lives
         self._clock = clock
@@ -63,9 +76,15 @@ class Tokens:
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
 
     async def verify(self, token: str) -> None:
-        """Nothing, when the token would be accepted as bearer. Raises InvalidToken, UserNotFound, UserInactive."""
+        """Nothing, when the token would be accepted as bearer.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
+        """
         try:
-            await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
+            if self._external and self._external.recognises(token):
+                await self._external.verify(token)
+            else:
+                await self._require_own(token)
         except InvalidToken as error:
             raise _told(error, TokenType.ACCESS) from None
 
@@ -82,16 +101,29 @@ class Tokens:
     async def revoke(self, token: str, *, everything: bool) -> None:
         """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
 
-        An expired one still ends its family; only a live one ends everything.
+        An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
         """
+        if self._external and self._external.recognises(token):
+            username = await self._external.revoke(token, everything=everything)
+            if username is not None:
+                self._notes.revoked(username, everything=everything)
+            return
         try:
             claims = self._codec.read(token, expired_too=True)
         except InvalidToken:
             return
         owner = await self._records.owner(key_of(claims))
-        if everything and self._is_alive(claims, owner):
+        ends_all = everything and self._is_alive(claims, owner)
+        if ends_all:
             await self._records.end_all(claims.user_id, epoch=claims.epoch)
         await self._end_family(claims)
+        if owner is not None:
+            self._notes.revoked(owner.user.username, everything=ends_all)
+
+    async def _require_own(self, token: str) -> None:
+        if not self._are_bearers:
+            raise InvalidToken
+        await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
 
     async def _refreshed(self, claims: TokenClaims) -> RenewedTokens:
         user = await bearer(claims, TokenType.REFRESH, self._records)
@@ -133,6 +165,7 @@ class Tokens:
         )
 
     def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
+        self._notes.metrics.token_issued(kind.value)
         now = int(self._clock())
         life = self._lives.access if kind is TokenType.ACCESS else self._lives.refresh
         return self._codec.sign(

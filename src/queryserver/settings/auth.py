@@ -39,7 +39,7 @@ class AuthSettings(Section):
     """Logins and tokens."""
 
     backend: Names = ("local",)
-    """Login back ends in the order they are asked: `local`, or a class as `package.module.Class`."""
+    """Login back ends in the order they are asked: `local`, `ldap`, or a class as `package.module.Class`."""
     api_auth: Names = ()
     """Authenticators by priority. Empty: `jwt`, with a key server `custom_jwt,jwt`."""
     access_token_lifetime_s: Positive = 86400
@@ -121,7 +121,7 @@ class LdapSettings(Section):
     use_start_tls: Flag = True
     """Whether `ldap://` is encrypted by StartTLS; plain connections are refused."""
     timeout_s: Positive = 10
-    """Limit of one call."""
+    """Limit of one login, all its steps together; at most 10 count."""
     base_dn: Text = ""
     """Where searches begin."""
     search_bind_authentication: Flag = True
@@ -131,13 +131,13 @@ class LdapSettings(Section):
     bind_password: Secret = NO_SECRET
     """Password for searches."""
     ldap_username_pattern: Text = ""
-    """Entry of a user, with `<username>` in it."""
+    """Login of a user, with `<username>` in it: an entry, or any other form that the directory takes."""
     nt_domain: Text = ""
-    """Domain appended to user names."""
+    """Domain: users log in as `name@domain` instead of by the pattern."""
     create_users_on_login: Flag = True
     """Whether a login creates an unknown user."""
     sync_groups_on_login: Flag = True
-    """Whether a login takes over the groups of the directory."""
+    """Whether a login sets the groups of the user to those groups of the directory that also exist here."""
     login_groups: Names = ()
     """Groups whose members may log in; empty: everybody."""
     users: LdapUserSettings = LdapUserSettings()

@@ -1,8 +1,10 @@
 """Settings that are well formed, each by itself, and cannot stand together."""
 
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 
+from queryserver.settings.auth import LdapSettings
 from queryserver.settings.networks import LOOPBACK, contains
 from queryserver.settings.section import Secret
 from queryserver.settings.tree import Origin, Settings
@@ -44,12 +46,15 @@ def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
     """Key and text of what is allowed and looks like a mistake."""
-    known = set(settings.notebook.interpreters)
+    interpreters = settings.notebook.interpreters
+    known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
-        if name not in known:
+        # Numbers are ids of stored connectors: the database knows them.
+        if name.casefold() not in known and not name.isdecimal():
             yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
     default = settings.notebook.default_interpreter
-    if default and default not in known:
+    known |= {table.name.casefold() for table in interpreters.values() if table.name}
+    if default and default.casefold() not in known and not default.isdecimal():
         yield "notebook.default_interpreter", f"names {default}, which is no interpreter of the settings."
     jwt = settings.desktop.auth.jwt
     for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
@@ -126,8 +131,22 @@ def _directory(settings: Settings) -> Iterator[Complaint]:
     ldap = settings.desktop.ldap
     if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
         yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
-    if "ldap" in settings.desktop.auth.backend and not ldap.ldap_url:
+    if "ldap" in settings.desktop.auth.backend:
+        yield from _directory_of_logins(ldap)
+
+
+def _directory_of_logins(ldap: LdapSettings) -> Iterator[Complaint]:
+    if not ldap.ldap_url:
         yield "desktop.ldap.ldap_url", "must be given, for desktop.auth.backend names ldap."
+    elif not re.fullmatch(r"ldaps?://[^/?#@\s]+/?", ldap.ldap_url, re.IGNORECASE):
+        yield "desktop.ldap.ldap_url", "must be ldap://host or ldaps://host, with a port if need be."
+    if not ldap.base_dn:
+        yield "desktop.ldap.base_dn", "must be given, for desktop.auth.backend names ldap."
+    if ldap.search_bind_authentication:
+        if ldap.bind_dn and not ldap.bind_password.get_secret_value():
+            yield "desktop.ldap.bind_password", "must be given with bind_dn."
+    elif not ldap.nt_domain and "<username>" not in ldap.ldap_username_pattern:
+        yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
 
 
 def _mail(settings: Settings) -> Iterator[Complaint]:

@@ -17,11 +17,39 @@ MASK = "********"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_NAME = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
+_SECRETS_IN_ADDRESS = (
+    re.compile(r"((?<=://)[^\s/@:]{0,256}:)[^\s/]{1,1024}(?=@)"),
+    re.compile(r"([?&][^=&#\s]{0,64}(?:pass|secret|token|credential|key|sig)[^=&#\s]{0,64}=)[^&#\s]+", re.IGNORECASE),
+)
 
 
 def as_toml(settings: Settings) -> str:
     """Every key with its value and, as a comment, its origin."""
     return "\n".join(_section(settings, settings, "")) + "\n"
+
+
+def shown_value(settings: Settings, name: str) -> str:
+    """The effective value under a full name as text, secrets masked; empty for tables and for what is no key."""
+    section: Any = settings
+    names = iter(name.split("."))
+    for part in names:
+        key = keys(type(section)).get(part)
+        if key is None:
+            return ""
+        value: Any = value_of(section, key)
+        if key.entries:
+            value = value.get(next(names, ""))
+        if key.has_free_names:
+            option = next(names, "")
+            return _as_text(_shown_option(option, value.get(option, "")))
+        if not isinstance(value, Section) or key.is_secret:
+            return "" if key.entries else _as_text(_shown(key, value))
+        section = value
+    return ""
+
+
+def _as_text(value: Any) -> str:
+    return _text(value) if isinstance(value, str | Path) else toml_value(value)
 
 
 def _section(settings: Settings, section: Section, prefix: str) -> Iterator[str]:
@@ -82,4 +110,12 @@ def toml_value(value: Any) -> str:
         case Mapping():
             return "{" + ", ".join(f"{_name(name)} = {toml_value(item)}" for name, item in value.items()) + "}"
         case _:
-            return json.dumps(str(value), ensure_ascii=False)
+            return json.dumps(_text(value), ensure_ascii=False)
+
+
+def _text(value: object) -> str:
+    """As written, without passwords and tokens in addresses, which are no secrets by their names."""
+    text = str(value)
+    for secret in _SECRETS_IN_ADDRESS:
+        text = secret.sub(rf"\1{MASK}", text)
+    return text

@@ -21,7 +21,7 @@ from tests.api.importer.tables import (
     started,
     tables_like,
 )
-from tests.fixtures.database import _database
+from tests.fixtures.database import new_database
 
 from queryserver.embedded.postgres import EmbeddedPostgres
 
@@ -33,7 +33,7 @@ async def tables(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
     """One application for all tests of a process, alone on its database: its duckdb file has a holder per database."""
-    async for dsn in _database(postgres, template=migrated_template):
+    async for dsn in new_database(postgres, template=migrated_template):
         async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):
             yield opened
 

@@ -19,7 +19,7 @@ from tests.api.importer.tables import (
     tables_like,
 )
 from tests.fakes.loading import StoredTable
-from tests.fixtures.database import _database
+from tests.fixtures.database import new_database
 
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.interfaces.loading import TableName
@@ -32,7 +32,7 @@ async def opened(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
     """An application alone on its database, so that nobody else sweeps; users may have two statements at once."""
-    async for dsn in _database(postgres, template=migrated_template):
+    async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
         async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
             yield tables
@@ -61,6 +61,15 @@ async def eventually_loading(tables: Tables) -> None:
     pytest.fail("no load has begun")
 
 
+async def eventually_progressing(ana: Caller, operation: str) -> None:
+    """Returns once the progress of the load has been written down."""
+    for _ in range(500):
+        if (await ana.on(operation, "get_logs"))["progress"]:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("no progress is told")
+
+
 async def leftovers(tables: Tables) -> int:
     return await tables.api.database.value("select count(*) from import_leftovers")
 
@@ -82,7 +91,7 @@ class TestCancel:
         operation = await started(ana, "slow", "stopped", file_path=await uploaded(ana, LARGE))
         await eventually_loading(tables)
         assert await leftovers(tables) == 1
-        assert (await ana.on(operation, "get_logs"))["progress"] > 0
+        await eventually_progressing(ana, operation)
         await ana.on(operation, "cancel_statement")
         assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
         assert tables.slow.tables == {}

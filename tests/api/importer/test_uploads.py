@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 from starlette.types import Message, Scope
 from tests.api.driving import Api, Caller
 from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload, uploaded
 
+from queryserver.api.auth_request import CallToJudge
 from queryserver.domain.errors import ImportFileNotFound
 from queryserver.domain.user import User
 
@@ -32,7 +34,8 @@ def files_in(api: Api) -> list[Path]:
 
 async def user_of(api: Api, caller: Caller) -> User:
     headers = [(b"authorization", caller.headers["Authorization"].encode())]
-    return await api.services.accounts.authenticator.authenticate(headers)
+    request = Request({"type": "http", "headers": headers})
+    return await api.services.accounts.authenticator.authenticate(CallToJudge(request, ()))
 
 
 async def read_back(api: Api, caller: Caller, file_path: str) -> bytes:

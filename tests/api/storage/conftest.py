@@ -23,6 +23,7 @@ def storage_settings(
     root: Path | None = None,
     ozone: Mapping[str, Any] | None = None,
     tables: Mapping[str, Any] | None = None,
+    desktop: Mapping[str, Any] | None = None,
     **filebrowser: Any,
 ) -> Settings:
     """Settings with a local root, made when it is missing, and no interpreter. `tables` are of other stores."""
@@ -36,6 +37,7 @@ def storage_settings(
                 "shutdown_grace_s": 0,
                 "database": {"url": database_dsn, "pool_max": 5},
                 "ozone": ozone or {},
+                **(desktop or {}),
             },
             "filebrowser": {"local_root": root, **filebrowser},
             **(tables or {}),

@@ -1,7 +1,6 @@
 """doas on GET calls (Contract storage 2.1.7, S14)."""
 
-import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,9 @@ from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
 from queryserver.db.accounts import AccountRepository
 from queryserver.domain.files import Scheme
 from queryserver.interfaces.storage import StorageTraits
-from queryserver.logs.audit import AUDIT_LOGGER
-from queryserver.logs.lines import FIELDS
 
 READING = ("view=/user/carol", "stat=/user/carol", "content_summary=/user/carol", "list?path=/user/carol",
            "stat?path=/user/carol")  # fmt: skip
-
-
-@pytest.fixture
-def audited() -> Iterator[list[dict[str, object]]]:
-    """The audit events of a test."""
-    events: list[dict[str, object]] = []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            events.append({"operation": record.getMessage(), **getattr(record, FIELDS)})
-
-    logger, collector = logging.getLogger(AUDIT_LOGGER), Collector()
-    logger.addHandler(collector)
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    yield events
-    logger.removeHandler(collector)
-    logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")

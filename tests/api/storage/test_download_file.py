@@ -1,9 +1,8 @@
 """download (Contract storage 5.5)."""
 
 import asyncio
-import logging
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
@@ -18,8 +17,6 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import ChangedMeanwhile, StorageUnavailable
 from queryserver.domain.files import Scheme
-from queryserver.logs.audit import AUDIT_LOGGER
-from queryserver.logs.lines import FIELDS
 
 MIB = 1024 * 1024
 CONTENT = bytes(range(256)) * 5000
@@ -54,24 +51,6 @@ async def odd_api(tmp_path, database_dsn, **editor) -> AsyncIterator[tuple[OddFi
     settings = settings.model_copy(update={"editor": settings.editor.model_copy(update=editor)})
     async with open_api(settings, builders({Scheme.HDFS: store})) as api:
         yield store, api
-
-
-@pytest.fixture
-def audited() -> Iterator[list[dict]]:
-    """The audit events of a test."""
-    events: list[dict] = []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            events.append({"operation": record.getMessage(), **getattr(record, FIELDS)})
-
-    logger, collector = logging.getLogger(AUDIT_LOGGER), Collector()
-    logger.addHandler(collector)
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    yield events
-    logger.removeHandler(collector)
-    logger.setLevel(level)
 
 
 def put(files: Files, path: str, content: bytes) -> str:

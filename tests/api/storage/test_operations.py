@@ -173,6 +173,7 @@ async def test_a_bulk_call_may_go_on_alone(ana: Caller, world: World, gate: Gate
 
 
 @pytest.mark.security("S9")
+@pytest.mark.security("T20")
 async def test_other_users_and_other_ids_are_not_found(ana: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
@@ -389,7 +390,7 @@ def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, 
     found = [
         (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
         for record in caplog.records
-        if (fields := getattr(record, FIELDS, None)) and fields["user"] == caller.username
+        if record.name == AUDIT_LOGGER and (fields := getattr(record, FIELDS))["user"] == caller.username
     ]
     return list(dict.fromkeys(found))
 

@@ -120,9 +120,18 @@ async def test_the_first_login_obeys_the_rules_of_new_users(opener: Opener) -> N
         assert await accounts(api).all() == []
 
 
+@pytest.mark.platform(37)
+async def test_without_local_logins_the_first_call_proves_nothing(opener: Opener) -> None:
+    refusing = "tests.fakes.plug_ins.Door"
+    async with opener(backend=(refusing,), first_login_becomes_admin=True) as api:
+        answer = await api.stranger.post("token/auth", username="ana", password=PASSWORD)
+        assert answer.status_code == 401
+        assert await accounts(api).all() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({"backend": ("local", "ldap")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
+    [({"backend": ("local", "radius")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
 )
 async def test_a_name_that_cannot_be_loaded_stops_the_start(opener: Opener, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^desktop\.auth\.{key}: "):

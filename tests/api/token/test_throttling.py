@@ -65,3 +65,15 @@ async def test_a_forwarded_address_counts_from_a_trusted_proxy_only(opener: Open
         await direct.database.execute("delete from login_failures")
     async with opener({"trusted_proxies": (ip_network("127.0.0.1"),)}) as behind:
         assert [await fail(behind, f"10.0.0.{n}") for n in range(6)] == [401] * 6
+        await behind.database.execute("delete from login_failures")
+        assert [await fail(behind, f"2001:db8:0:1::{n}") for n in range(6)] == [401] * 5 + [429]
+        assert await fail(behind, "2001:db8:0:2::1") == 401
+
+
+@pytest.mark.platform(36)
+@pytest.mark.security("T15")
+async def test_no_spelling_of_a_name_has_failures_of_its_own(tokens: Api) -> None:
+    spellings = ["ana", "ANA", " ana ", "\uff41\uff4e\uff41", "\uff21na"]
+    for name in spellings:
+        assert (await tokens.stranger.post("token/auth", username=name, password="wrong")).status_code == 401
+    assert (await tokens.stranger.post("token/auth", username="ana", password=PASSWORD)).status_code == 429

@@ -71,12 +71,14 @@ class Operation:
 
     def _fetch(self, most: int) -> Sequence[tuple[object, ...]]:
         cursor = self.plan.cursor
+        if cursor is None:
+            raise Refused("Cancelled")
         try:
-            rows = cursor.fetchmany(most) if cursor is not None else []
+            rows = cursor.fetchmany(most)
         except duckdb.Error as error:
             words = "Cancelled" if self.state == ERROR else f"UDF ERROR: {str(error).splitlines()[0]}"
             raise Refused(words) from error
-        if len(rows) < most and cursor is not None:
+        if len(rows) < most:
             cursor.close()
             self.plan.cursor = None
         return rows

@@ -28,9 +28,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    """Who may come in. Without entries everybody may."""
+    """Who may come in. Without entries everybody may. `logins` are the `Authorization` headers of calls over http."""
 
     by_user: Mapping[str, str]
+    logins: list[str] = field(default_factory=list[str])
 
     def accept(self, user: str, password: str) -> bool:
         return not self.by_user or self.by_user.get(user) == password
@@ -71,7 +72,9 @@ async def serve_http(peer: Peer, answer: Answer, passwords: Passwords) -> None:
         headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
         lower = {name.lower(): value for name, value in headers.items()}
         body = await peer.reader.readexactly(int(lower.get("content-length", "0")))
-        user, _, password = _basic(lower.get("authorization", "")).partition(":")
+        login = lower.get("authorization", "")
+        passwords.logins.append(login)
+        user, _, password = _basic(login).partition(":")
         if not passwords.accept(user, password):
             _write_http(peer.writer, b"401 Unauthorized", b"", b"WWW-Authenticate: Basic\r\n")
             continue

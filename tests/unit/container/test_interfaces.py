@@ -112,7 +112,10 @@ async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) 
         ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
         ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
         ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
-        ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number of at least 1"),
+        ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number from 1 to 604800"),
+        (f"mysql://h/d?connect_timeout={'9' * 5000}", "the option connect_timeout must be a whole number from 1 to"),
+        ("postgresql://h/d?keepalives_count=128", "the option keepalives_count must be a whole number from 1 to 127"),
+        ("mysql://h:0/d", "is not a url"),
         ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
         ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
         ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
@@ -131,6 +134,15 @@ def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> N
         "init_command is not allowed.",
         "ssl_ca is not allowed.",
     ]
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize(
+    "option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"]
+)
+def test_no_operator_can_allow_an_option_that_leads_to_another_host_or_to_code(option: str) -> None:
+    policy = {"extra_url_options": {"druid": (option,)}}
+    assert f"the option {option} is not allowed" in problems("sqlalchemy", policy=policy, url=f"druid://h/?{option}=x")
 
 
 def test_tunnels_and_impersonation_are_refused() -> None:

@@ -48,6 +48,11 @@ def test_text_that_is_no_strict_json_is_refused(text: str | bytes):
         parse_json(text)
 
 
+def test_numbers_of_too_many_digits_are_told_in_our_words():
+    with pytest.raises(InvalidJson, match=r"^A JSON number is too large\.$"):
+        parse_json('{"a": ' + "9" * 5000 + "}")
+
+
 @pytest.mark.platform(10)
 def test_nesting_is_bounded():
     assert parse_json(nested(MAX_DEPTH)) is not None

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.storage_basis import content, entries, put
 
 from queryserver.domain.files import StorageUser
-from queryserver.embedded.defaults import EmbeddedDefaults
+from queryserver.embedded.places import EmbeddedDefaults
 from queryserver.embedded.sample import ORDERS, REQUESTS, sample_tables
 from queryserver.embedded.sample_storage import SAMPLES, ensure_sample_storage
 from queryserver.embedded.settings import with_defaults

@@ -33,6 +33,34 @@ async def test_a_staging_table_that_cannot_be_dropped_stays_in_the_ledger() -> N
     assert ledger.open == {STAGING}
 
 
+async def test_a_cancel_that_meets_the_ledger_leaves_nothing_in_it() -> None:
+    """A broken call may have written the table down all the same."""
+    telling, go_on, drops = asyncio.Event(), asyncio.Event(), 0
+
+    async def told(_table: TableName) -> None:
+        telling.set()
+        await go_on.wait()
+
+    async def drop() -> None:
+        nonlocal drops
+        drops += 1
+
+    async def load() -> None:
+        async with staged(STAGING, ledger, drop):
+            await asyncio.sleep(0)
+            pytest.fail("the load goes on")
+
+    ledger = MemoryLedger(on_made=told)
+    loading = asyncio.create_task(load())
+    await telling.wait()
+    loading.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert ledger.told == [("made", STAGING), ("settled", STAGING)]
+    assert drops == 1
+
+
 @pytest.mark.parametrize(("takes_it", "dropped"), [(True, 0), (False, 1)])
 async def test_a_published_table_is_dropped_only_where_it_stayed(takes_it: bool, dropped: int) -> None:
     drops = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from tests.unit.services.driving import ANA, until
 from queryserver.domain.errors import DatabaseUnavailable, EngineUnavailable, SessionLost
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import EngineSession, SessionOptions
-from queryserver.services.running.held_sessions import HeldSession, HeldSessions
+from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -33,9 +33,8 @@ class Setting:
     async def open(
         self, session_id: int = 1, *, user: User = ANA, named: bool = True, idle_s: float = 60
     ) -> HeldSession:
-        return await self.held.open(
-            session_id, self.engine, user, SessionOptions(), named=named, idle=timedelta(seconds=idle_s)
-        )
+        place = HeldPlace(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
+        return await self.held.open(place, nullcontext(self.engine), SessionOptions())
 
     @property
     def open_at_engine(self) -> int:

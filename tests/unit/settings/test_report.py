@@ -8,7 +8,7 @@ from scripts.document_settings import TARGET, document
 
 from queryserver.settings import load_settings
 from queryserver.settings.contradictions import warnings
-from queryserver.settings.report import as_toml
+from queryserver.settings.report import as_toml, shown_value
 from queryserver.settings.sample import sample_file
 
 SECRETS = """
@@ -45,6 +45,26 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
     assert values["desktop"]["smtp"]["password"] == ""
     assert "http_port = 8888  # default" in text
     assert 'interface = "sqlalchemy"  # file' in text
+
+
+@pytest.mark.platform(49)
+@pytest.mark.security("T9")
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
+        ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
+        ("http://rm:8088/a@b", "http://rm:8088/a@b"),
+    ],
+)
+def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
+    """These addresses are no secrets by their names, so that they are shown but for what is secret in them."""
+    file = tmp_path / "q.toml"
+    file.write_text(f'[hadoop.yarn_clusters.a]\nresourcemanager_api_url = "{address}"\n')
+    settings = load_settings(file, {})
+    key = "resourcemanager_api_url"
+    assert tomllib.loads(as_toml(settings))["hadoop"]["yarn_clusters"]["a"][key] == shown
+    assert shown_value(settings, f"hadoop.yarn_clusters.a.{key}") == shown
 
 
 def test_the_sample_file_changes_nothing_and_names_every_default(tmp_path: Path) -> None:

@@ -31,13 +31,15 @@ const fields = (title, rows) => {
   return make("section", {}, make("h4", { textContent: title }), table);
 };
 
-const operation = (method, path, spec, schemas) => {
+const operation = (method, path, spec, { schemas, responses }) => {
   const body = make("div", { className: "body" }, make("p", { textContent: spec.description || "" }));
   body.append(fields("Parameters", (spec.parameters || []).map(
     (one) => [one.name, `${one.in} ${shape(one.schema, schemas)}`, one.description || ""])));
-  const sent = Object.values(spec.requestBody?.content || {})[0]?.schema;
+  const content = spec.requestBody?.content || {};
+  const sent = (content["application/json"] || Object.values(content)[0])?.schema;
   if (sent) body.append(make("h4", { textContent: "Fields" }), make("pre", { textContent: shape(sent, schemas) }));
-  for (const [status, answer] of Object.entries(spec.responses || {})) {
+  for (const [status, told] of Object.entries(spec.responses || {})) {
+    const answer = told.$ref ? responses[told.$ref.split("/").pop()] : told;
     const schema = answer.content?.["application/json"]?.schema;
     body.append(make("h4", { textContent: `${status} ${answer.description || ""}` }));
     if (schema && status < 300) body.append(make("pre", { textContent: shape(schema, schemas) }));
@@ -55,7 +57,7 @@ const show = (documentation, wanted) => {
       if (!`${path} ${spec.summary}`.toLowerCase().includes(wanted)) continue;
       const group = (spec.tags || ["other"])[0];
       if (!groups.has(group)) groups.set(group, []);
-      groups.get(group).push(operation(method, path, spec, documentation.components.schemas));
+      groups.get(group).push(operation(method, path, spec, documentation.components));
     }
   }
   const main = document.getElementById("operations");

@@ -1,11 +1,13 @@
 """What builders need besides the connector."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from queryserver.engines.addresses import AddressRules
+from queryserver.engines.shared_files import SharedFiles
+from queryserver.network.addresses import AddressRules
 from queryserver.settings import Settings
 from queryserver.settings.connectors import ConnectorPolicySettings
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings, SparkSettings
@@ -28,6 +30,8 @@ class BuildContext:
     use_thrift_http_jwt: bool
     addresses: AddressRules
     """Every adapter that opens connections resolves through it."""
+    files: SharedFiles = field(default_factory=SharedFiles)
+    """What engines of one file agree by."""
 
     @property
     def databases_dir(self) -> Path | None:
@@ -55,5 +59,17 @@ def _own_addresses(settings: Settings) -> frozenset[tuple[str, int]]:
     urls = [(settings.desktop.database.dsn or "", _POSTGRESQL_PORT)]
     if settings.desktop.task_server.enabled:
         urls.append((settings.desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
-    parts = [(urlsplit(url), port) for url, port in urls]
-    return frozenset((url.hostname, url.port or port) for url, port in parts if url.hostname)
+    return frozenset(place for url, port in urls for place in _places(url, port))
+
+
+def _places(url: str, usual_port: int) -> Iterator[tuple[str, int]]:
+    """Hosts and ports of a url: one, several with commas between, or those among its options."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", "")).split(",")
+    ports = options.get("port", "").split(",")
+    for number, text in enumerate(hosts):
+        place = urlsplit(f"//{text}")
+        own = ports[number] if number < len(ports) else ports[-1]
+        if place.hostname and not unquote(place.hostname).startswith("/"):
+            yield place.hostname, place.port or (int(own) if own.isdecimal() else usual_port)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.options import Options, options_of
+from queryserver.container.interfaces.problems import Kind
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import ConfigurationError
 from queryserver.engines.hiveserver2.address import Hs2Address, Kerberos, Limits, Mechanism, Member, Tls
@@ -14,12 +15,14 @@ from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.kerberos import is_installed
 from queryserver.engines.hiveserver2.variants import VARIANTS
 from queryserver.interfaces.engine import Engine
+from queryserver.network.addresses import AddressRules
 from queryserver.settings.engines import EngineTlsSettings
 
 _MECHANISMS = ("", *(one.value for one in Mechanism))
 _HIVE_LIKE = frozenset({"hive", "hplsql"})
 _IMPALA_PORT = 21050
 _PORT = 10000
+_SHOWN = 60
 _LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
 Values = Mapping[str, str | int | bool]
@@ -52,7 +55,7 @@ def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Addres
     port = options.port("server_port", _IMPALA_PORT if is_impala else _PORT)
     query_s, session_s = (context.impala.query_timeout_s, context.impala.session_timeout_s) if is_impala else (0, 0)
     return Hs2Address(
-        members=_members(options, port),
+        members=_members(options, port, context.addresses),
         mechanism=mechanism,
         http_path=http_path if is_http else None,
         username=options.text("username"),
@@ -71,19 +74,26 @@ def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Addres
     )
 
 
-def _members(options: Options, port: int) -> tuple[Member, ...]:
+def _members(options: Options, port: int, rules: AddressRules) -> tuple[Member, ...]:
     """`host`, `host:port`, `[::1]:port`, joined by commas."""
     members: list[Member] = []
-    for part in options.required("server_host").split(","):
+    given = options.required("server_host")
+    if given and not given.replace(",", "").strip():
+        options.refuse("server_host", "must name a host")
+    for part in given.split(","):
         text = part.strip()
         if not text:
             continue
         host, colon, own_port = text.rpartition(":")
         if not colon or text.endswith("]") or (":" in host and not host.endswith("]")):
             host, own_port = text, str(port)
-        if not (own_port.isascii() and own_port.isdigit() and 0 < int(own_port) < 65536):
-            options.refuse("server_host", f"the port of {host} must be a number from 1 to 65535")
+        if "@" in text or "/" in text or not host.strip("[]"):
+            options.refuse("server_host", "must hold nothing but hosts and ports")
             continue
+        if not (own_port.isascii() and own_port.isdigit() and len(own_port) < 6 and 0 < int(own_port) < 65536):
+            options.refuse("server_host", f"the port of {host[:_SHOWN]} must be a number from 1 to 65535")
+            continue
+        options.goes_to("server_host", host, int(own_port), rules)
         members.append(Member(host.strip("[]"), int(own_port)))
     return tuple(members)
 
@@ -99,7 +109,8 @@ def _mechanism(options: Options, dialect: str, *, is_http: bool, forwards_tokens
     if mechanism is Mechanism.GSSAPI and is_http:
         options.refuse("auth_mechanism", "GSSAPI needs transport_mode binary")
     elif mechanism is Mechanism.GSSAPI and not is_installed():
-        options.refuse("auth_mechanism", "the driver of GSSAPI is not installed: pip install queryserver[kerberos]")
+        text = "the driver of GSSAPI is not installed: pip install queryserver[kerberos]"
+        options.refuse("auth_mechanism", text, Kind.LACK)
     return mechanism
 
 

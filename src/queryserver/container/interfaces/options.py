@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from queryserver.container.interfaces.problems import Kind, OptionsRefused, Problem
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors import DriverNotInstalled
+from queryserver.network.addresses import AddressRules, HttpServer
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off", ""})
+_SHOWN = 60  # characters of a name that a client gave
 _TOP_PORT = 65535
 
 
@@ -18,16 +21,10 @@ class Options:
     """Reads options by name. A bad value is remembered and its default returned; see `options_of`."""
 
     def __init__(self, connector: Connector) -> None:
-        self._key = connector.key
         self._given = connector.options
+        self._is_stored = connector.is_stored
         self._known = set[str]()
-        self.problems: list[str] = []
-        """Lines `<key>: <text>`."""
-
-    @property
-    def are_empty(self) -> bool:
-        """Whether the connector has no options at all: then a section of the settings may stand for them."""
-        return not self._given
+        self.problems: list[Problem] = []
 
     def text(self, name: str, default: str = "") -> str:
         """A text; blanks around it do not count."""
@@ -41,8 +38,8 @@ class Options:
             self.refuse(name, "must be given")
         return value
 
-    def http_url(self, name: str) -> str:
-        """An http or https url without a login, required."""
+    def http_url(self, name: str, rules: AddressRules) -> str:
+        """An http or https url without a login, required, to where `rules` allow."""
         text = self.required(name)
         try:
             parts = urlsplit(text)
@@ -51,9 +48,15 @@ class Options:
             is_good = False
         if not is_good:
             self.refuse(name, "must be an http or https url")
+        elif "?" in text or "#" in text:
+            self.refuse(name, "must end with the path: no query, no fragment")
         elif "@" in text:
             self.refuse(name, "must hold no login: use username and password")
-        return text if is_good else "http://localhost"
+        if not is_good:
+            return "http://localhost"
+        server = HttpServer(text)
+        self.goes_to(name, server.host, server.port, rules)
+        return text
 
     def authorities(self, name: str) -> str:
         """PEM text of the authorities to trust; empty: the system's."""
@@ -117,7 +120,7 @@ class Options:
             if not key or not equals:
                 self.refuse(name, "must look like name=value;name=value")
             elif allowed is not None and key not in allowed:
-                self.refuse(name, f"{key} is not in desktop.connector_policy.session_conf_allowed")
+                self.refuse(name, f"the name {key[:_SHOWN]} is not in desktop.connector_policy.session_conf_allowed")
             else:
                 found[key] = value
         return MappingProxyType(found)
@@ -132,9 +135,17 @@ class Options:
         """Names that may be given and have no effect."""
         self._known.update(names)
 
-    def refuse(self, name: str, text: str) -> None:
-        """Remember what is wrong with an option."""
-        self.problems.append(f"notebook.interpreters.{self._key}.options.{name}: {text}.")
+    def goes_to(self, name: str, host: str, port: int, rules: AddressRules) -> None:
+        """Remember it when the option names an address that may not be reached (Contract platform 5.11: Hosts).
+
+        Names are resolved when they are connected to, and so is everything that an operator writes into the settings.
+        """
+        if self._is_stored and rules.refuses(host, port):
+            self.refuse(name, "connections to this address are not allowed", Kind.HOST)
+
+    def refuse(self, name: str, text: str, kind: Kind = Kind.INVALID) -> None:
+        """Remember what is wrong with an option: `text` goes on after its name, without full stop."""
+        self.problems.append(Problem(name, text, kind))
 
     def refuse_unknown(self) -> None:
         """Remember the options that nobody asked for."""
@@ -146,10 +157,14 @@ class Options:
 def options_of(connector: Connector) -> Generator[Options]:
     """The connector's options; all of them are to be read in the block.
 
-    Raises ConfigurationError at its end, with every problem: bad values, and options that the block did not read.
+    Raises OptionsRefused at its end, with every problem: bad values, and options that the block did not read. When only
+    a driver is missing, for a stored connector DriverNotInstalled.
     """
     options = Options(connector)
     yield options
     options.refuse_unknown()
     if options.problems:
-        raise ConfigurationError(sorted(options.problems))
+        refused = OptionsRefused(connector.key, options.problems)
+        if connector.is_stored and refused.is_lack:
+            raise DriverNotInstalled(options.problems[0].sentence)
+        raise refused

@@ -2,6 +2,7 @@
 
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.options import Options, options_of
+from queryserver.container.interfaces.problems import Kind
 from queryserver.domain.connector import Connector
 from queryserver.engines.phoenix import Authentication, PhoenixAddress, PhoenixEngine
 from queryserver.engines.phoenix.spnego import is_installed
@@ -16,7 +17,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         username = options.text("username")
         address = PhoenixAddress(
-            url=options.http_url("url"),
+            url=options.http_url("url", context.addresses),
             username=None if username == _LATER else username,
             password=options.secret("password"),
             authentication=_authentication(options),
@@ -32,5 +33,5 @@ def build(connector: Connector, context: BuildContext) -> Engine:
 def _authentication(options: Options) -> Authentication:
     mechanism = Authentication(options.choice("auth_mechanism", _MECHANISMS, Authentication.NONE))
     if mechanism is Authentication.SPNEGO and not is_installed():
-        options.refuse("auth_mechanism", "SPNEGO needs the extra `kerberos` of this server")
+        options.refuse("auth_mechanism", "SPNEGO needs the extra `kerberos` of this server", Kind.LACK)
     return mechanism

@@ -10,9 +10,11 @@ from types import MappingProxyType
 
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.options import Options, options_of
+from queryserver.container.interfaces.problems import OptionsRefused, Problem
 from queryserver.container.interfaces.registry import builder_of
 from queryserver.container.interfaces.urls import DriverUrl, driver_url, whole_in_url, word_in_url
 from queryserver.domain.connector import Connector
+from queryserver.domain.connector_catalogue import type_of
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.engines.postgresql import KeepAlive, PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.tls import client_tls
@@ -20,6 +22,8 @@ from queryserver.interfaces.engine import Engine
 
 _POSTGRESQL_SSL = "disable allow prefer require verify-ca verify-full"
 _MYSQL_SSL = "DISABLED REQUIRED VERIFY_CA VERIFY_IDENTITY"
+_PORTS = {"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765}
+_MOST_IDLE_S, _MOST_PROBES = 32767, 127  # of the kernel
 _SERVER_STATES = "any primary standby read-write read-only prefer-standby"
 
 
@@ -28,11 +32,21 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         options.no_tunnel()
         url = driver_url(options, context.policy)
+        options.goes_to("url", url.host, url.port or _PORTS.get(url.dialect, 0), context.addresses)
+        _refuse_credentials(options, connector.dialect)
         acts_for_users = options.flag("has_impersonation")
         if acts_for_users and url.dialect != "trino":
             options.refuse("has_impersonation", "must be false: only trino acts for users")
         engine = _engine(connector, options, url, context)
     return engine or _by_native_client(connector, url, context, acts_for_users=acts_for_users)
+
+
+def _refuse_credentials(options: Options, dialect: str) -> None:
+    """A key that would be stored and never used is refused; the example of the catalogue is none."""
+    row = type_of(dialect, "sqlalchemy")
+    if options.secret("credentials_json") not in {"", row.defaults.get("credentials_json") if row else ""}:
+        text = "must be empty: drivers get no key; the environment of this server may name one to them"
+        options.refuse("credentials_json", text)
 
 
 def _engine(connector: Connector, options: Options, url: DriverUrl, context: BuildContext) -> Engine | None:
@@ -71,9 +85,9 @@ def _keep_alive(options: Options, url: DriverUrl) -> KeepAlive | None:
     if word_in_url(options, url, "keepalives", "0 1", "1") == "0":
         return None
     return KeepAlive(
-        idle_s=whole_in_url(options, url, "keepalives_idle", 60),
-        interval_s=whole_in_url(options, url, "keepalives_interval", 15),
-        count=whole_in_url(options, url, "keepalives_count", 4),
+        idle_s=whole_in_url(options, url, "keepalives_idle", 60, most=_MOST_IDLE_S),
+        interval_s=whole_in_url(options, url, "keepalives_interval", 15, most=_MOST_IDLE_S),
+        count=whole_in_url(options, url, "keepalives_count", 4, most=_MOST_PROBES),
     )
 
 
@@ -105,7 +119,11 @@ def _by_native_client(connector: Connector, url: DriverUrl, context: BuildContex
     if builder is None:
         return _by_any_driver(connector, url, context)
     options = _trino_options(url, acts_for_users=acts_for_users) if url.dialect == "trino" else _phoenix_options(url)
-    return builder.build(replace(connector, interface=url.dialect, options=MappingProxyType(options)), context)
+    try:
+        return builder.build(replace(connector, interface=url.dialect, options=MappingProxyType(options)), context)
+    except OptionsRefused as refused:
+        found = [Problem("url", f"its {one.setting} {one.text}", one.kind) for one in refused.found]
+        raise OptionsRefused(connector.key, found) from refused
 
 
 def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) -> Engine:
@@ -127,6 +145,9 @@ def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) 
         wants_credentials=url.wants_credentials,
         rules=context.addresses,
     )
+    if connector.is_stored:
+        # One of the settings shows it in each session: a server starts without the driver.
+        address.require_driver()
     return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
 

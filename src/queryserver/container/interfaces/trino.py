@@ -17,7 +17,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         username = options.text("username")
         address = TrinoAddress(
-            url=options.http_url("url"),
+            url=options.http_url("url", context.addresses),
             catalog=options.text("catalog"),
             schema=options.text("schema"),
             username=None if username == _LATER else username,

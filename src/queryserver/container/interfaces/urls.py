@@ -4,12 +4,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from queryserver.container.interfaces.options import Options
+from queryserver.container.interfaces.problems import Kind
 from queryserver.settings.connectors import ConnectorPolicySettings
 
 _ALIASES = {"postgres": "postgresql"}
+_NO_URL = "none"
+_LONGEST_S = 7 * 24 * 3600
+_SHOWN = 60  # characters of a text that a client gave
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 
 _USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
@@ -27,7 +31,13 @@ _NEVER = (
     " socketfactory creator connectionfactory"
 )
 """Without regard to case and to anything but letters and digits."""
-_NAMES_A_FILE = re.compile(r"(?:file|path|dir|directory|socket|class|factory|plugin|cert|key|ca|crl|keytab|store)$")
+_IS_NAME = re.compile(r"[\w.-]+")
+"""Anything else may be a piece of a password that was not percent-encoded."""
+_LEADS_ELSEWHERE = re.compile(
+    r"(?:file|path|dir|directory|socket|class|factory|plugin|cert|key|ca|crl|keytab|store|wallet|location|module|hook"
+    r"|hosts?|hostname|servers?|proxy|endpoint|url|uri|dsn)$"
+)
+"""To a file of this server, to code, or to another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +60,18 @@ class DriverUrl:
 def driver_url(options: Options, policy: ConnectorPolicySettings) -> DriverUrl:
     """The option `url`; what is wrong with it is remembered in `options`."""
     text = options.required("url")
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        options.refuse("url", "is not a url")
-        parts, port = urlsplit("none://none"), None
-    dialect, plus, rest = parts.scheme.lower().partition("+")
-    dialect = _ALIASES.get(dialect, dialect)
-    driver = f"{dialect}{plus}{rest}"
+    parts, port = _parts(options, text)
+    driver, dialect = driver_of(parts.scheme)
     if dialect in _OWN_INTERFACES:
-        options.refuse("url", f"{dialect} urls are not taken; use the interface {dialect}")
-    elif text and driver not in {name.lower() for name in policy.allowed_drivers}:
-        options.refuse("url", f"the driver {driver or '(none)'} is not in desktop.connector_policy.allowed_drivers")
+        options.refuse("url", f"{dialect} urls are not taken; use the interface {dialect}", Kind.DRIVER)
+    elif parts.scheme != _NO_URL and driver not in {name.lower() for name in policy.allowed_drivers}:
+        text = f"the driver {driver[:_SHOWN] or '(none)'} is not in desktop.connector_policy.allowed_drivers"
+        options.refuse("url", text, Kind.DRIVER)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
         if not _is_allowed(name, driver, dialect, policy):
-            options.refuse("url", f"the option {name} is not allowed")
+            shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
+            options.refuse("url", f"the option {shown} is not allowed", Kind.OPTION)
     user, password = _unquoted(parts.username), _unquoted(parts.password)
     return DriverUrl(
         driver=driver,
@@ -81,12 +86,36 @@ def driver_url(options: Options, policy: ConnectorPolicySettings) -> DriverUrl:
     )
 
 
-def whole_in_url(options: Options, url: DriverUrl, name: str, default: int, *, least: int = 1) -> int:
-    """An integer among the options of a url."""
+def driver_of(scheme: str) -> tuple[str, str]:
+    """The driver that the scheme of a url names, and its part before the `+`, both in their usual form."""
+    dialect, plus, rest = scheme.lower().partition("+")
+    dialect = _ALIASES.get(dialect, dialect)
+    return f"{dialect}{plus}{rest}", dialect
+
+
+def _parts(options: Options, text: str) -> tuple[SplitResult, int | None]:
+    """The parts of a url and its port; those of no url at all when it is none."""
+    try:
+        parts = urlsplit(text)
+        # A password with raw reserved characters tears a url, and errors about what follows would show parts of it.
+        behind = (
+            f"{parts.path}{parts.fragment}" if "@" in parts.netloc else f"{parts.path}{parts.query}{parts.fragment}"
+        )
+        if text and "@" not in behind and parts.scheme != _NO_URL and parts.port != 0:
+            return parts, parts.port
+    except ValueError:
+        pass
+    if text:
+        options.refuse("url", "is not a url; reserved characters in it must be percent-encoded")
+    return urlsplit(f"{_NO_URL}://"), None
+
+
+def whole_in_url(options: Options, url: DriverUrl, name: str, default: int, *, most: int = _LONGEST_S) -> int:
+    """A positive integer among the options of a url; by default seconds."""
     text = url.options.get(name, str(default))
-    if text.isascii() and text.isdigit() and int(text) >= least:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
         return int(text)
-    options.refuse("url", f"the option {name} must be a whole number of at least {least}")
+    options.refuse("url", f"the option {name} must be a whole number from 1 to {most}")
     return default
 
 
@@ -107,7 +136,7 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
     if name in _ALLOWED.get(dialect, "").split():
         return True
     extra = (*policy.extra_url_options.get(driver, ()), *policy.extra_url_options.get(dialect, ()))
-    return name in extra and _NAMES_A_FILE.search(plain) is None
+    return name in extra and _LEADS_ELSEWHERE.search(plain) is None
 
 
 def _unquoted(part: str | None) -> str | None:

@@ -17,6 +17,11 @@ from queryserver.interfaces.sealing import Sealer
 
 _MINE = "id = $1 and owner = $2 and fence = $3"
 
+# Sent while its connector was being deleted: nobody else would end it before its time is over.
+_HAS_NO_CONNECTOR = """exists (
+    select from connectors where id::text = orphan.connector and deleted_at is not null
+)"""
+
 _CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id = $1 and state = 'waiting' and (owner is null or lease_until < now()) and connector = any($4::text[])
@@ -33,7 +38,7 @@ update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
     select id from statements as orphan
     where state in ('waiting', 'running')
-        and (connector = any($3::text[]) or sent_at is not null or deadline_at < now())
+        and (connector = any($3::text[]) or sent_at is not null or deadline_at < now() or {_HAS_NO_CONNECTOR})
         and ($4 or lease_until is null or lease_until < now())
         and ($4 or not exists (
             select from sessions
@@ -87,6 +92,7 @@ with changed as (
     update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6, has_result_set = $7,
         columns = $8, rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
         inline_result = $13, engine_handle = null,
+        sealed_token = null, token_expires_at = null,
         progress = case when $4::text in ('available', 'success') then 100 else progress end,
         expires_at = case when $4::text = 'available' then now() + $14::interval end
     where {_MINE} and state in ('waiting', 'running') returning id

@@ -32,13 +32,13 @@ insert into statements (
     id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
     statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
     row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-    import_plan
+    import_plan, sealed_token, token_expires_at
 )
 select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
     $11, $12, $13, $14, $15, $16, $17, $18, $19,
     $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
     case when $25::text is null then 0 else 1 end, case when $25::text is null then null else now() + $26::interval end,
-    $29
+    $29, $30, to_timestamp($31)
 where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
     and (
         select coalesce(sum(size_bytes), 0) from statements
@@ -78,6 +78,8 @@ update statements set
     state = case when sent_at is null then 'canceled' else state end,
     message = case when sent_at is null then 'Canceled by ' || $2::text || '.' else message end,
     ended_at = case when sent_at is null then now() end,
+    sealed_token = case when sent_at is null then null else sealed_token end,
+    token_expires_at = case when sent_at is null then null else token_expires_at end,
     fence = fence + case when sent_at is null then 1 else 0 end
 where id = $1 and state in ('waiting', 'running')
 returning {status}
@@ -298,6 +300,8 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.max_active,
         new.max_spool_bytes,
         new.import_plan,
+        new.token.content if new.token else None,
+        new.token.expires_at if new.token else None,
     )
 
 

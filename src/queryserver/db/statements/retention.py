@@ -19,6 +19,12 @@ with over as (
 select count(*) from expired
 """
 
+# Only statements that wait or run have one.
+_FORGET_TOKENS = """
+update statements set sealed_token = null, token_expires_at = null
+where state in ('waiting', 'running') and token_expires_at <= now()
+"""
+
 _OLD = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
@@ -56,6 +62,10 @@ class Retention:
     async def expire_results(self, *, limit: int) -> int:
         """See the Protocol."""
         return await self._database.value(_EXPIRE, limit)
+
+    async def forget_tokens(self) -> int:
+        """See the Protocol."""
+        return await self._database.execute(_FORGET_TOKENS)
 
     async def doomed(self, *, limit: int) -> Sequence[UUID]:
         """See the Protocol."""
@@ -102,6 +112,12 @@ class Retention:
             else:
                 counts[kind] = await self._database.execute(f"delete {chosen}")
         return counts
+
+    async def has_more_entries_than(self, number: int) -> bool:
+        """See the Protocol. Reads no more than that many."""
+        return await self._database.value(
+            "select exists (select from statements where in_history offset $1 limit 1)", number
+        )
 
     async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:
         """See the Protocol."""

@@ -17,6 +17,7 @@ from queryserver.domain.statement import (
     StatementState,
     StatementStatus,
 )
+from queryserver.domain.user import SealedToken
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,8 @@ RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, s
 
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
     in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at, import_plan,
-    rows, size_bytes, (select count(*) from result_segments where statement_id = id) as segments,
+    sealed_token, token_expires_at, rows, size_bytes,
+    (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """
 
@@ -121,7 +123,14 @@ def assignment_of(row: Row, marks: SealedMarks) -> Assignment:
         history_id=row["history_id"],
         resumption=_resumption_of(row, marks),
         import_plan=row["import_plan"],
+        token=_token_of(row),
     )
+
+
+def _token_of(row: Row) -> SealedToken | None:
+    if row["sealed_token"] is None:
+        return None
+    return SealedToken(row["sealed_token"], int(row["token_expires_at"].timestamp()))
 
 
 def _resumption_of(row: Row, marks: SealedMarks) -> Resumption | None:

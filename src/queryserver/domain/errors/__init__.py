@@ -4,7 +4,8 @@ QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
 ├─ PermissionDenied ── AdminRequired, DownloadDisabled, StorageAccessDenied, SymlinkNotFollowed, …
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters,
-│                      InvalidUsername, InvalidPassword, InvalidPath, InvalidName, NotADirectory, NotAFile, …,
+│                      InvalidUsername, InvalidPassword, InvalidRight, InvalidGroupName,
+│                      InvalidPath, InvalidName, NotADirectory, NotAFile, …,
 │                      those of imports (ImportFileNotFound, UnsupportedFormat, TableExists, …)
 ├─ PayloadTooLarge ─── FileTooLarge, TooManyEntries, TooManyParts, DecompressionLimit
 ├─ UnsupportedMediaType, RangeNotSatisfiable, BodyTooSlow
@@ -13,9 +14,10 @@ QueryServerError
 │                      MetadataNotFound (DatabaseNotFound, TableNotFound, ColumnNotFound, NestedPathNotFound,
 │                      FunctionNotFound)
 ├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
-│                      UsernameTaken, LastAdministrator
+│                      UsernameTaken, GroupExists, DefaultGroupKept, LastAdministrator
 ├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
 ├─ NotSupported ────── TrashNotSupported, CodecNotAvailable
+│  (those of connectors, search and identity are in `platform.py`, each below one of these)
 ├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
@@ -36,11 +38,13 @@ from queryserver.domain.errors.base import QueryServerError as QueryServerError
 from queryserver.domain.errors.calls import ConflictingParameters as ConflictingParameters
 from queryserver.domain.errors.calls import InvalidBody as InvalidBody
 from queryserver.domain.errors.calls import InvalidFields as InvalidFields
+from queryserver.domain.errors.calls import InvalidGroupName as InvalidGroupName
 from queryserver.domain.errors.calls import InvalidHost as InvalidHost
 from queryserver.domain.errors.calls import InvalidJson as InvalidJson
 from queryserver.domain.errors.calls import InvalidParameter as InvalidParameter
 from queryserver.domain.errors.calls import InvalidPassword as InvalidPassword
 from queryserver.domain.errors.calls import InvalidRequest as InvalidRequest
+from queryserver.domain.errors.calls import InvalidRight as InvalidRight
 from queryserver.domain.errors.calls import InvalidUsername as InvalidUsername
 from queryserver.domain.errors.calls import LateBody as LateBody
 from queryserver.domain.errors.calls import MissingParameter as MissingParameter
@@ -138,8 +142,10 @@ from queryserver.domain.errors.limits import TooManyStreams as TooManyStreams
 from queryserver.domain.errors.objects import ColumnNotFound as ColumnNotFound
 from queryserver.domain.errors.objects import Conflict as Conflict
 from queryserver.domain.errors.objects import DatabaseNotFound as DatabaseNotFound
+from queryserver.domain.errors.objects import DefaultGroupKept as DefaultGroupKept
 from queryserver.domain.errors.objects import DownloadRefused as DownloadRefused
 from queryserver.domain.errors.objects import FunctionNotFound as FunctionNotFound
+from queryserver.domain.errors.objects import GroupExists as GroupExists
 from queryserver.domain.errors.objects import IdempotencyConflict as IdempotencyConflict
 from queryserver.domain.errors.objects import LastAdministrator as LastAdministrator
 from queryserver.domain.errors.objects import MetadataNotFound as MetadataNotFound
@@ -160,3 +166,26 @@ from queryserver.domain.errors.parts import LoginBackendUnavailable as LoginBack
 from queryserver.domain.errors.parts import SchemaMismatch as SchemaMismatch
 from queryserver.domain.errors.parts import ServiceUnavailable as ServiceUnavailable
 from queryserver.domain.errors.parts import StorageError as StorageError
+from queryserver.domain.errors.platform import CatalogDenied as CatalogDenied
+from queryserver.domain.errors.platform import CatalogNotConfigured as CatalogNotConfigured
+from queryserver.domain.errors.platform import CatalogNotSupported as CatalogNotSupported
+from queryserver.domain.errors.platform import CatalogOutOfReach as CatalogOutOfReach
+from queryserver.domain.errors.platform import CatalogUnavailable as CatalogUnavailable
+from queryserver.domain.errors.platform import ConnectorInUse as ConnectorInUse
+from queryserver.domain.errors.platform import ConnectorNameTaken as ConnectorNameTaken
+from queryserver.domain.errors.platform import ConnectorNotFound as ConnectorNotFound
+from queryserver.domain.errors.platform import ConnectorRefused as ConnectorRefused
+from queryserver.domain.errors.platform import ConnectorTypeNotFound as ConnectorTypeNotFound
+from queryserver.domain.errors.platform import DriverNotAllowed as DriverNotAllowed
+from queryserver.domain.errors.platform import DriverNotInstalled as DriverNotInstalled
+from queryserver.domain.errors.platform import EngineJwtRequired as EngineJwtRequired
+from queryserver.domain.errors.platform import HostNotAllowed as HostNotAllowed
+from queryserver.domain.errors.platform import ImmutableField as ImmutableField
+from queryserver.domain.errors.platform import InterfaceNotSupported as InterfaceNotSupported
+from queryserver.domain.errors.platform import KeyServerUnavailable as KeyServerUnavailable
+from queryserver.domain.errors.platform import OptionNotAllowed as OptionNotAllowed
+from queryserver.domain.errors.platform import SecretRequired as SecretRequired
+from queryserver.domain.errors.platform import SourceNotConfigured as SourceNotConfigured
+from queryserver.domain.errors.platform import TooManyIds as TooManyIds
+from queryserver.domain.errors.platform import UnknownSetting as UnknownSetting
+from queryserver.domain.errors.platform import VersionConflict as VersionConflict

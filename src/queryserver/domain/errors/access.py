@@ -7,6 +7,8 @@ class NotAuthenticated(QueryServerError):
     """No credentials came with the call."""
 
     code = "not_authenticated"
+    challenges: tuple[str, ...] = ()
+    """What plug-ins add to the answer: one `WWW-Authenticate` each."""
 
     def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
         super().__init__(message)
@@ -57,12 +59,18 @@ class UserInactive(NotAuthenticated):
 
 
 class AuthenticationFailed(NotAuthenticated):
-    """A login back end or an authenticator refuses the caller; nobody else is asked."""
+    """A login back end or an authenticator refuses the caller; nobody else is asked.
+
+    `detail` and `code` are told to the client of an API call; a refused login has the same answer for every reason.
+    """
 
     code = "authentication_failed"
 
-    def __init__(self, message: str = "No active account found with the given credentials") -> None:
-        super().__init__(message)
+    def __init__(
+        self, detail: str = "No active account found with the given credentials", code: str | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.told_code = code
 
 
 class PermissionDenied(QueryServerError):

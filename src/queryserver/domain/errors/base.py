@@ -14,3 +14,8 @@ class QueryServerError(Exception):
         self.message = message
         self.details = details
         """Facts about the failure that a client may use; None: there are none to tell."""
+
+    @property
+    def beside(self) -> Mapping[str, Any]:
+        """Keys that the body of the answer has beside the usual ones (Contract platform 1.4)."""
+        return {}

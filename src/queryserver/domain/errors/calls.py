@@ -85,6 +85,24 @@ class InvalidPassword(InvalidRequest):
     code = "invalid_password"
 
 
+class InvalidRight(InvalidRequest):
+    """No right of that name exists (Contract platform 4.3)."""
+
+    code = "invalid_right"
+
+    def __init__(self, right: str) -> None:
+        super().__init__(f"There is no right {right[:100]}.")
+
+
+class InvalidGroupName(InvalidRequest):
+    """A new group needs a name that can be listed."""
+
+    code = "invalid_group_name"
+
+    def __init__(self) -> None:
+        super().__init__("A group name has 1 to 150 printable characters without comma, and no blank at its ends.")
+
+
 class PayloadTooLarge(QueryServerError):
     """The body, or the statement in it, is above its limit."""
 

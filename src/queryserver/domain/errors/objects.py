@@ -159,10 +159,28 @@ class UsernameTaken(Conflict):
         super().__init__(f"User {username} exists already.")
 
 
+class GroupExists(Conflict):
+    """A group of that name exists."""
+
+    code = "name_taken"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Group {name} exists already.")
+
+
+class DefaultGroupKept(Conflict):
+    """The group that new users join cannot be deleted."""
+
+    code = "default_group"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Group {name} is the one that new users join, and cannot be deleted.")
+
+
 class LastAdministrator(Conflict):
     """The last active administrator stays one."""
 
     code = "last_administrator"
 
     def __init__(self) -> None:
-        super().__init__("The last active administrator cannot be disabled or lose the administrator flag.")
+        super().__init__("The last active administrator cannot be disabled or stop being one.")

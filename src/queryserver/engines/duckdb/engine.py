@@ -1,7 +1,7 @@
 """The engine `duckdb`: a file below the configured directory, or a private database per session."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from queryserver.engines.duckdb.errors import opening_errors, statement_errors
 from queryserver.engines.duckdb.loading import DuckdbWriter
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.quoting import identifier, literal
+from queryserver.engines.shared_files import FilePlace, SharedFiles
 from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.engines.threaded_session import ThreadedSessions
 from queryserver.engines.threads import STATEMENT_THREADS
@@ -52,11 +53,17 @@ _PREPARE_SESSION = (
 )
 
 
+# How long an engine with other settings may go on with the same file until the wait for it is given up.
+_OTHERS_S = 30.0
+_LOOK_EVERY_S = 0.05
+
+
 class DuckdbEngine:
     """One database file, opened at first use and held by this process until `close` (Contract platform 5.11).
 
     `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
     Statements reach no other file, no network, no extension, and no setting but schema and time zone.
+    Engines that name one file with other settings take turns: an idle one makes way, one at work is waited for.
     Raises InvalidPath, ConfigurationError.
     """
 
@@ -69,6 +76,7 @@ class DuckdbEngine:
         threads: int = 2,
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
+        files: SharedFiles | None = None,
     ) -> None:
         if path == MEMORY and read_only:
             raise ConfigurationError(["read_only: a database in memory would stay empty"])
@@ -90,7 +98,9 @@ class DuckdbEngine:
         if self._file is None:
             self._config["temp_directory"] = ""
         self._sessions = ThreadedSessions("duckdb", max_statements=max_statements)
-        self._opening = asyncio.Lock()
+        self._place = (files or SharedFiles()).place(self._file) if self._file is not None else None
+        self._data_name = f"duckdb:{path}" if self._file is not None else ""
+        self._uses = 0
         self._database: duckdb.DuckDBPyConnection | None = None
 
     @property
@@ -102,8 +112,21 @@ class DuckdbEngine:
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol. DuckDB locks its file against other processes."""
         return EngineCapabilities(
-            one_process=self._file is not None, reports_progress=True, explain_column="explain_value"
+            one_process=self._file is not None,
+            data_name=self._data_name,
+            reports_progress=True,
+            explain_column="explain_value",
         )
+
+    @property
+    def configuration(self) -> Hashable:
+        """See FileHolder."""
+        return self._read_only, self._config["memory_limit"], self._config["threads"]
+
+    @property
+    def is_idle(self) -> bool:
+        """See FileHolder."""
+        return not self._uses
 
     @property
     def busy(self) -> int:
@@ -113,8 +136,10 @@ class DuckdbEngine:
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 DuckDB knows no users
         """See the Protocol."""
-        database = await self._shared()
-        async with self._sessions.session(partial(self._connect, database, options)) as session:
+        async with (
+            self._opened() as database,
+            self._sessions.session(partial(self._connect, database, options)) as session,
+        ):
             yield session
 
     @property
@@ -131,31 +156,53 @@ class DuckdbEngine:
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
         """See LoadingEngine."""
-        database = await self._shared()
-        connect = partial(self._connect, database, options)
-        async with self._sessions.opened(connect, self._loader) as loader:
+        async with (
+            self._opened() as database,
+            self._sessions.opened(partial(self._connect, database, options), self._loader) as loader,
+        ):
             yield loader
 
     async def ping(self) -> None:
         """See the Protocol."""
-        database = await self._shared()
-        await self._sessions.threads.control(partial(self._look, database))
+        async with self._opened() as database:
+            await self._sessions.threads.control(partial(self._look, database))
 
     async def close(self) -> None:
         """See the Protocol. Statements that still run are stopped."""
         await self._sessions.close()
+        if self._place is not None:
+            async with self._place.lock:
+                await self.let_go()
+                self._place.left(self)
+
+    async def let_go(self) -> None:
+        """See FileHolder."""
         database, self._database = self._database, None
         if database is not None:
             await asyncio.to_thread(database.close)
 
-    async def _shared(self) -> duckdb.DuckDBPyConnection | None:
-        """The open file; None for databases in memory."""
-        if self._file is None:
-            return None
-        async with self._opening:
-            if self._database is None:
-                self._database = await self._sessions.threads.control(self._open, undo=_close)
-            return self._database
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[duckdb.DuckDBPyConnection | None]:
+        """The open file, in use while inside; None for databases in memory."""
+        self._uses += 1
+        try:
+            yield None if self._place is None else await self._shared(self._place)
+        finally:
+            self._uses -= 1
+
+    async def _shared(self, place: FilePlace) -> duckdb.DuckDBPyConnection:
+        give_up = asyncio.get_running_loop().time() + _OTHERS_S
+        while asyncio.get_running_loop().time() < give_up:
+            async with place.lock:
+                if self._database is None and await place.make_way(self):
+                    self._database = await self._sessions.threads.control(self._open, undo=_close)
+                    place.entered(self)
+                if self._database is not None:
+                    return self._database
+            await asyncio.sleep(_LOOK_EVERY_S)
+        raise EngineUnavailable(
+            "The database file is in use with other settings; try again when those statements have ended."
+        )
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         if self._file is not None and self._root is not None:
@@ -163,8 +210,10 @@ class DuckdbEngine:
         with opening_errors():
             database = duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
             try:
-                for setting in _LOCK_DOWN:
-                    database.execute(setting)
+                # Another engine with the same settings may have it open, and locked down, already.
+                if not _is_locked(database):
+                    for setting in _LOCK_DOWN:
+                        database.execute(setting)
             except BaseException:
                 database.close()
                 raise
@@ -199,6 +248,10 @@ def _wished(options: SessionOptions) -> list[str]:
     if options.database:
         wishes.append(f"USE {identifier(options.database)}")
     return wishes
+
+
+def _is_locked(database: duckdb.DuckDBPyConnection) -> bool:
+    return database.execute("SELECT current_setting('lock_configuration')").fetchone() == (True,)
 
 
 def _close(database: duckdb.DuckDBPyConnection) -> None:

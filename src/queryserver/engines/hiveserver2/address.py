@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.domain.user import User
-from queryserver.engines.addresses import AddressRules
 from queryserver.interfaces.engine import SessionOptions
+from queryserver.network.addresses import AddressRules
 
 
 class Mechanism(StrEnum):

@@ -5,12 +5,13 @@ import itertools
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
-from queryserver.engines.hiveserver2.address import Hs2Address, Login
+from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism
 from queryserver.engines.hiveserver2.background import BackgroundTasks
 from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
@@ -35,6 +36,13 @@ class Hs2Engine:
         self._address = address
         self._read_only = read_only
         self._variant = variant
+        self._capabilities = replace(
+            variant.capabilities,
+            wants_credentials=address.wants_credentials,
+            wants_external_token=address.mechanism is Mechanism.JWT,
+            acts_as_caller=address.impersonation or not address.username,
+            places=tuple((member.host, member.port) for member in address.members),
+        )
         self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
         self._turns = itertools.count()
         self._background = BackgroundTasks()
@@ -46,7 +54,7 @@ class Hs2Engine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return self._variant.capabilities
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import httpx
 
+from queryserver.engines.echoes import without_token
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism
 from queryserver.engines.hiveserver2.errors import LoginRefused
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
@@ -25,6 +26,7 @@ class HttpTransport:
         host = f"[{resolved}]" if ":" in resolved else resolved
         self._url = f"{'https' if tls else 'http'}://{host}:{login.member.port}/{(address.http_path or '').lstrip('/')}"
         self._closed = False
+        self._token = login.password if address.mechanism is Mechanism.JWT else None
         self._client = httpx.AsyncClient(
             headers={
                 "Host": str(login.member),
@@ -57,7 +59,7 @@ class HttpTransport:
                 body += piece
                 if len(body) > MAX_REPLY_BYTES:
                     raise MalformedMessage("the answer is too long")
-        return decode(bytes(body))
+        return decode(without_token(bytes(body), self._token))
 
     async def close(self) -> None:
         self._closed = True

@@ -120,6 +120,9 @@ class Operation:
             if self._cancel_asked:
                 raise StatementRejected(CANCELED) from error
             raise
+        if self._status.state is OperationState.CANCELED:
+            # The end that the server told may be of what was cut off.
+            raise StatementRejected(CANCELED)
 
     async def cancel(self) -> None:
         """Stop it at the server; nothing happens once it has ended there and its rows are read."""

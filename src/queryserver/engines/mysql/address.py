@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
-from queryserver.engines.addresses import AddressRules
 from queryserver.engines.mysql.errors import connect_errors
 from queryserver.engines.mysql.wire import Connection
 from queryserver.interfaces.engine import SessionOptions
+from queryserver.network.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,11 @@ class MysqlEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(explain_prefix="EXPLAIN ", wants_credentials=self._address.user is None)
+        return EngineCapabilities(
+            explain_prefix="EXPLAIN ",
+            wants_credentials=self._address.user is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 MySQL knows the login only

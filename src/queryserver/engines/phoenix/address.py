@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queryserver.domain.errors import CredentialsRequired
-from queryserver.engines.addresses import AddressRules, HttpServer
 from queryserver.interfaces.engine import SessionOptions
+from queryserver.network.addresses import AddressRules, HttpServer
 
 
 class Authentication(StrEnum):

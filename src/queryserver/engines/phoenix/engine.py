@@ -42,7 +42,11 @@ class PhoenixEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(explain_column="PLAN", wants_credentials=self._address.username is None)
+        return EngineCapabilities(
+            explain_column="PLAN",
+            wants_credentials=self._address.username is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from queryserver.domain.errors import CredentialsRequired
-from queryserver.engines.addresses import AddressRules
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.interfaces.engine import Credentials
+from queryserver.network.addresses import AddressRules
 
 _SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 

@@ -5,18 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
-from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
-from queryserver.engines.addresses import AddressRules
+from queryserver.domain.errors import CredentialsRequired, DriverNotInstalled, EngineUnavailable
+from queryserver.engines.sqlalchemy.drivers import driver_of
 from queryserver.interfaces.engine import Credentials, SessionOptions
+from queryserver.network.addresses import AddressRules
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
 """Their urls name an account of a cloud, and the driver makes host names of it."""
 
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 """Names of the argument that limits the making of a connection, in seconds."""
+
+_LIBPQ = frozenset({"psycopg2", "psycopg2cffi", "psycopg"})
+_LIBPQ_PORT = 5432
 
 _LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
@@ -41,12 +44,11 @@ class SqlalchemyAddress:
 
         Raises EngineUnavailable: the driver is not installed, or the host may not be connected to.
         """
-        url = self._url(self.login(options), options.database)
+        url = self.checked_url(self.login(options), options.database)
         try:
-            dialect = url.get_dialect()
-            module = dialect.import_dbapi()
-        except (NoSuchModuleError, ImportError) as error:
-            raise EngineUnavailable(f"The driver {url.drivername} is not installed on this server.") from error
+            dialect, module = driver_of(url)
+        except DriverNotInstalled as error:
+            raise EngineUnavailable(error.message) from error
         if dialect.is_async:
             raise EngineUnavailable(f"The driver {url.drivername} is not a blocking one; name another after the +.")
         return sa.create_engine(
@@ -57,17 +59,34 @@ class SqlalchemyAddress:
             hide_parameters=True,
         )
 
-    def _url(self, login: Credentials | None, database: str | None) -> sa.URL:
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Host and port, where the url names both."""
+        if not self.url.host or self.url.port is None:
+            return ()
+        return ((self.url.host, self.url.port),)
+
+    def require_driver(self) -> None:
+        """Raises DriverNotInstalled."""
+        driver_of(self.url)
+
+    def checked_url(self, login: Credentials | None, database: str | None) -> sa.URL:
+        """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused."""
         url = self.url
+        if url.drivername.partition("+")[2] in _LIBPQ:
+            # Without them it would look into the environment of this server, and take its sockets.
+            url = url.set(host=url.host or "localhost", port=url.port or _LIBPQ_PORT)
         if login is not None:
             url = url.set(username=login.username, password=login.password)
         if database is not None:
             url = url.set(database=database)
-        if url.host is None or url.get_backend_name() in _BY_NAME:
+        if url.host is None or (url.get_backend_name() in _BY_NAME and url.port is None):
             return url
-        addresses = self.rules.resolve_blocking(url.host, url.port or 0)
-        # A certificate is made out to a name: then the driver must know it, and resolves it once more.
-        return url if url.drivername.endswith("https") else url.set(host=addresses[0])
+        if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
+            # A certificate is made out to a name: then the driver must know it, and resolves it once more.
+            self.rules.require_every(url.host, url.port or 0)
+            return url
+        return url.set(host=self.rules.resolve_blocking(url.host, url.port or 0)[0])
 
     def _limits(self, driver: str, module: Any) -> dict[str, int]:
         name = _LIMITS_BEHIND_KWARGS.get(driver)

@@ -60,7 +60,7 @@ class SqlalchemyEngine:
     @property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol."""
-        return EngineCapabilities(wants_credentials=self._address.wants_credentials)
+        return EngineCapabilities(wants_credentials=self._address.wants_credentials, places=self._address.places)
 
     @property
     def busy(self) -> int:

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.domain.user import User
-from queryserver.engines.addresses import AddressRules, HttpServer
 from queryserver.interfaces.engine import SessionOptions
+from queryserver.network.addresses import AddressRules, HttpServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
 from queryserver.domain.user import User
 from queryserver.engines.quoting import qualified
-from queryserver.engines.trino.address import TRINO, Login, TrinoAddress, Variant
+from queryserver.engines.trino.address import TRINO, Authentication, Login, TrinoAddress, Variant
 from queryserver.engines.trino.catalog import TrinoCatalog
 from queryserver.engines.trino.client_state import ClientState
 from queryserver.engines.trino.coordinator import Coordinator
@@ -43,8 +43,15 @@ class TrinoEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        wants = self._address.username is None
-        return EngineCapabilities(explain_prefix="EXPLAIN ", reports_progress=True, wants_credentials=wants)
+        takes_token = self._address.authentication is Authentication.JWT
+        return EngineCapabilities(
+            explain_prefix="EXPLAIN ",
+            reports_progress=True,
+            wants_credentials=self._address.username is None and not takes_token,
+            wants_external_token=takes_token,
+            acts_as_caller=self._address.has_impersonation or not self._address.username,
+            places=((self._address.host, self._address.port),),
+        )
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:

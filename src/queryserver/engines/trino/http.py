@@ -9,6 +9,7 @@ from typing import TypeVar
 import httpx
 
 from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
+from queryserver.engines.echoes import without_token
 from queryserver.engines.trino.address import TrinoAddress
 from queryserver.engines.trino.errors import Transient, transport_errors
 
@@ -136,7 +137,9 @@ async def _whole(response: httpx.Response, request: httpx.Request) -> Answer:
                 raise OutcomeUnknown("Trino's answer is too large.")
     finally:
         await response.aclose()
-    return Answer(response.status_code, response.headers, b"".join(pieces))
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    body = without_token(b"".join(pieces), token if scheme == "Bearer" else None)
+    return Answer(response.status_code, response.headers, body)
 
 
 def _tls_context(address: TrinoAddress) -> ssl.SSLContext:

@@ -1,5 +1,11 @@
 """Request bodies and query parameters of all calls; the operations table names them as they stand here."""
 
+from queryserver.schemas.requests.administration import InstallExamplesRequest as InstallExamplesRequest
+from queryserver.schemas.requests.administration import ServerLogsParameters as ServerLogsParameters
+from queryserver.schemas.requests.connectors import ConnectorFields as ConnectorFields
+from queryserver.schemas.requests.connectors import ConnectorIdRequest as ConnectorIdRequest
+from queryserver.schemas.requests.connectors import ConnectorRequest as ConnectorRequest
+from queryserver.schemas.requests.connectors import NewConnectorRequest as NewConnectorRequest
 from queryserver.schemas.requests.import_tables import CreateTableRequest as CreateTableRequest
 from queryserver.schemas.requests.import_tables import ImportColumn as ImportColumn
 from queryserver.schemas.requests.import_tables import idempotency_key as idempotency_key
@@ -12,6 +18,7 @@ from queryserver.schemas.requests.metadata import DescribeRequest as DescribeReq
 from queryserver.schemas.requests.metadata import ExplainRequest as ExplainRequest
 from queryserver.schemas.requests.metadata import FormatRequest as FormatRequest
 from queryserver.schemas.requests.metadata import SampleRequest as SampleRequest
+from queryserver.schemas.requests.searching import SearchRequest as SearchRequest
 from queryserver.schemas.requests.statements import HISTORY_LIMIT_MAX as HISTORY_LIMIT_MAX
 from queryserver.schemas.requests.statements import KEY_MAX as KEY_MAX
 from queryserver.schemas.requests.statements import KEY_RULE as KEY_RULE
@@ -48,3 +55,6 @@ from queryserver.schemas.requests.storage_uploading import UploadCompleteRequest
 from queryserver.schemas.requests.storage_uploading import UploadPartRequest as UploadPartRequest
 from queryserver.schemas.requests.storage_uploading import UploadRequest as UploadRequest
 from queryserver.schemas.requests.storage_uploading import UploadStateRequest as UploadStateRequest
+from queryserver.schemas.requests.users import UserAutocompleteParameters as UserAutocompleteParameters
+from queryserver.schemas.requests.users import UserListParameters as UserListParameters
+from queryserver.schemas.requests.users import UsersParameters as UsersParameters

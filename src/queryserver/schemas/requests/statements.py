@@ -4,6 +4,7 @@ Models are read with `parse` only. A name that a client may give in two ways (sh
 the model's properties, never by the single fields.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -271,14 +272,23 @@ class CloseSessionRequest(Fields):
 
 def query_parameters(model: type[Fields]) -> list[dict[str, Any]]:
     """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
-    properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    properties: dict[str, dict[str, Any]] = schema["properties"]
     return [
-        {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
-        for name, schema in properties.items()
+        {"name": name, "in": "query", "required": name in required, "schema": _parameter(field)}
+        for name, field in properties.items()
     ]
 
 
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
+    """Objects and lists of them come as JSON text in a query string."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     kept = {key: value for key, value in schema.items() if key not in {"anyOf", "title"} and value is not None}
-    return kept | choices[0] if len(choices) == 1 else kept
+    found = kept | choices[0] if len(choices) == 1 else kept
+    if "$ref" in found or found.get("type") == "object":
+        told = {"type": "string", "contentMediaType": "application/json"}
+        return told | ({"description": found["description"]} if "description" in found else {})
+    if "contentMediaType" in found and not isinstance(found.get("default", ""), str):
+        return found | {"default": json.dumps(found["default"])}
+    return found

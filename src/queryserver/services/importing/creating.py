@@ -113,6 +113,7 @@ class TableCreations:
             connector = self._parts.connectors.resolve(user, name)
         except UnknownDialect:
             raise ImportConnectorNotFound(name) from None
+        self._parts.credentials.require_token(user, connector)
         engine = self._parts.connectors.engine(connector)
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise InvalidDialect(

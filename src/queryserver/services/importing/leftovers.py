@@ -11,7 +11,6 @@ import structlog
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable, EngineError, EngineUnavailable
 from queryserver.domain.user import User
-from queryserver.interfaces.engine import SessionOptions
 from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
 from queryserver.interfaces.loading import LoadingEngine
 from queryserver.interfaces.users import UserDirectory
@@ -30,15 +29,15 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 class JanitorParts:
     """What the janitor works with.
 
-    `may_run` tells whether this process can reach the data of a connector; `wanted` is set by whoever finds that an
-    import has lost its server.
+    `may_hold` tells whether this process has, or can get hold of, the data of that name; `wanted` is set by whoever
+    finds that an import has lost its server.
     """
 
     leftovers: ImportLeftovers
     users: UserDirectory
     connectors: Connectors
     credentials: CredentialBook
-    may_run: Callable[[Connector], Awaitable[bool]]
+    may_hold: Callable[[str], Awaitable[bool]]
     wanted: asyncio.Event
 
 
@@ -81,13 +80,8 @@ class ImportJanitor:
                 log.exception("look for left over tables failed")
 
     async def _reachable(self) -> list[str]:
-        connectors = self._parts.connectors
-        held = [
-            key
-            for key in connectors.runnable_by_holder()
-            if (connector := connectors.find(key)) is not None and await self._parts.may_run(connector)
-        ]
-        return [*connectors.runnable_anywhere(), *held]
+        held = [data for data in self._parts.connectors.data_to_hold() if await self._parts.may_hold(data)]
+        return list(self._parts.connectors.runnable_by(held))
 
     async def _dropped(self, leftover: ImportLeftover) -> bool:
         """Whether the table is gone."""
@@ -108,9 +102,9 @@ class ImportJanitor:
         return True
 
     async def _drop(self, leftover: ImportLeftover, connector: Connector, user: User) -> None:
-        engine = self._parts.connectors.engine(connector)
-        if not isinstance(engine, LoadingEngine):
-            raise EngineUnavailable("The engine of this connector drops no tables.")
-        options = SessionOptions(credentials=await self._parts.credentials.of(user, connector))
-        async with engine.loader(user, options) as loader:
-            await loader.drop(leftover.table)
+        options = await self._parts.credentials.options(user, connector)
+        async with self._parts.connectors.using(connector) as engine:
+            if not isinstance(engine, LoadingEngine):
+                raise EngineUnavailable("The engine of this connector drops no tables.")
+            async with engine.loader(user, options) as loader:
+                await loader.drop(leftover.table)

@@ -56,7 +56,8 @@ class MetadataCache:
 
     async def look(self, user: User, connector: Connector, login: str, question: Question[Any]) -> Found:
         """What is kept; `login` is the name by which the data source knows the caller, if it wants one."""
-        asked = orjson.dumps([question.kind, question.names, login])
+        # The former version of a connector may have meant another place.
+        asked = orjson.dumps([question.kind, question.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(asked).digest())
         look = await self._records.look(key, max_age=self._max_age)
         return Found(look.value, look.looked_at, look.changed_at, key)

@@ -98,9 +98,9 @@ class Elsewhere:
         """Take the look in this process."""
         return await self._handlers[kind](user, connector, arguments)
 
-    async def holder(self, connector: Connector) -> str:
-        """The other process that holds the data of a connector. Raises EngineUnavailable when none does."""
-        holder = await self._parts.looks.holder(connector.key)
+    async def holder(self, data: str) -> str:
+        """The other process that holds data of that name. Raises EngineUnavailable when none does."""
+        holder = await self._parts.looks.holder(data)
         if holder in (None, self._parts.owner):
             raise EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
         return holder or ""
@@ -162,6 +162,10 @@ class Elsewhere:
         asked = orjson.loads(look.request)
         user = await self._parts.users.user(look.user_id)
         connector = self._parts.connectors.find(asked["connector"])
+        if connector is None:
+            # Who asks may have heard of it first.
+            await self._parts.connectors.refresh()
+            connector = self._parts.connectors.find(asked["connector"])
         if user is None or connector is None:
             raise EngineUnavailable("The server that holds the data does not know this user or connector.")
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
     CredentialsRequired,
+    EngineError,
     EngineUnavailable,
     NotSupported,
     OutcomeUnknown,
@@ -18,6 +19,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 from queryserver.interfaces.loading import LoadingEngine, TableLoader
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.metadata.cache import MetadataCache
@@ -34,6 +36,9 @@ _PER_USER = 4
 _QUESTION = "question"
 
 
+Heard = Callable[[User, Connector, Question[Any], object], None]
+
+
 @dataclass(frozen=True, slots=True)
 class LookUpParts:
     """What looks work with. `may_run` tells whether this process can reach the data of a connector."""
@@ -43,6 +48,9 @@ class LookUpParts:
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     elsewhere: Elsewhere
+    metrics: StatementMetrics = UNMEASURED
+    heard: Heard | None = None
+    """Told of each answer of an engine; must neither wait nor fail."""
 
 
 class LookUps:
@@ -77,6 +85,8 @@ class LookUps:
 
         async def work() -> T:
             answer = await self._answer(user, connector, question)
+            if self._parts.heard is not None:
+                self._parts.heard(user, connector, question, answer)
             await self._parts.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
@@ -87,10 +97,10 @@ class LookUps:
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
         """A catalogue opened as the user, within the limits. Raises as `ask`."""
-        engine = self._catalog_engine(connector)
-        async with self._place(user, connector) as options:
+        self._catalog_engine(connector)
+        async with self._place(user, connector) as (engine, options):
             with engine_errors():
-                async with engine.catalog(user, options) as catalog:
+                async with _as_catalog(engine, connector).catalog(user, options) as catalog:
                     yield catalog
 
     @asynccontextmanager
@@ -98,18 +108,17 @@ class LookUps:
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[EngineSession]:
         """An engine session of this look's own, within the limits. Raises as `ask`."""
-        async with self._place(user, connector, database) as options:
+        async with self._place(user, connector, database) as (engine, options):
             with engine_errors():
-                async with self._parts.connectors.engine(connector).session(user, options) as session:
+                async with engine.session(user, options) as session:
                     yield session
 
     @asynccontextmanager
     async def loader(self, user: User, connector: Connector) -> AsyncGenerator[TableLoader]:
         """A loader of this look's own, within the limits. Raises as `ask`."""
-        engine = self._parts.connectors.engine(connector)
-        if not isinstance(engine, LoadingEngine):
-            raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
-        async with self._place(user, connector) as options:
+        async with self._place(user, connector) as (engine, options):
+            if not isinstance(engine, LoadingEngine):
+                raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
             with engine_errors():
                 async with engine.loader(user, options) as loader:
                     yield loader
@@ -129,6 +138,8 @@ class LookUps:
         Raises EngineTimeout after `budget`, and what the look raises.
         """
         elsewhere = self._parts.elsewhere
+        # The process that looks in a session that it holds needs no token, so none is sent to it.
+        self._parts.credentials.require_token(user, connector)
 
         async def looking() -> bytes:
             target = owner or await self._holder(connector)
@@ -138,6 +149,10 @@ class LookUps:
                 return await elsewhere.ask(target, user, connector, kind, arguments, budget=budget)
 
         return await self._flights.join(object(), looking, budget=budget)
+
+    async def runs_here(self, connector: Connector) -> bool:
+        """Whether this process can reach the data of a connector. Raises EngineUnavailable when none does just now."""
+        return await self._holder(connector) == self._parts.elsewhere.owner
 
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
@@ -168,24 +183,33 @@ class LookUps:
 
     async def _holder(self, connector: Connector) -> str:
         """The process that can reach the data: this one, unless another holds them."""
-        one_process = self._parts.connectors.engine(connector).capabilities.one_process
-        if one_process and not await self._parts.may_run(connector):
-            return await self._parts.elsewhere.holder(connector)
+        data = self._parts.connectors.data_of(connector)
+        if data is not None and not await self._parts.may_run(connector):
+            return await self._parts.elsewhere.holder(data)
         return self._parts.elsewhere.owner
 
     @asynccontextmanager
     async def _place(
         self, user: User, connector: Connector, database: str | None = None
-    ) -> AsyncGenerator[SessionOptions]:
+    ) -> AsyncGenerator[tuple[Engine, SessionOptions]]:
         await self._login(user, connector)
         if await self._holder(connector) != self._parts.elsewhere.owner:
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
-            credentials = await self._parts.credentials.of(user, connector)
-            yield SessionOptions(database=database, credentials=credentials)
+            options = await self._parts.credentials.options(user, connector, database=database)
+            try:
+                async with self._parts.connectors.using(connector) as engine:
+                    yield engine, options
+            except EngineError as error:
+                self._parts.metrics.engine_failed(connector.dialect, error.code)
+                raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """The name by which the data source knows the caller; empty when the connector has a login of its own."""
+        """The name by which the data source knows the caller; empty when the connector has a login of its own.
+
+        Raises CredentialsRequired, EngineJwtRequired.
+        """
+        self._parts.credentials.require_token(user, connector)
         if not self._parts.connectors.engine(connector).capabilities.wants_credentials:
             return ""
         credentials = await self._parts.credentials.of(user, connector)
@@ -194,10 +218,13 @@ class LookUps:
         return credentials.username
 
     def _catalog_engine(self, connector: Connector) -> CatalogEngine:
-        engine: Engine = self._parts.connectors.engine(connector)
-        if not isinstance(engine, CatalogEngine):
-            raise NotSupported(f"The connector {connector.nice_name} tells no metadata.")
-        return engine
+        return _as_catalog(self._parts.connectors.engine(connector), connector)
+
+
+def _as_catalog(engine: Engine, connector: Connector) -> CatalogEngine:
+    if not isinstance(engine, CatalogEngine):
+        raise NotSupported(f"The connector {connector.nice_name} tells no metadata.")
+    return engine
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class Execution:
             RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
             tools.notify,
             tools.before_end,
+            tools.metrics,
         )
         self._log = self._record.log
         self._begun = time.monotonic()
@@ -111,8 +112,10 @@ class Execution:
         """Returns when the terminal state is recorded, or the lease is lost."""
         try:
             await self._finish_somehow(await self._supervised())
-        except (LeaseLost, DatabaseUnavailable):
+        except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has it, it was canceled before it was sent, or the sweep will find it.
+            if isinstance(error, LeaseLost) and self._stopping is None:
+                self._tools.metrics.lease_lost()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:
@@ -147,8 +150,7 @@ class Execution:
             if self._session is not None and self._handle is not None:
                 with suppress(EngineError):
                     await self._session.cancel(self._handle)
-            done, _pending = await asyncio.wait({work}, timeout=wait_s)
-            if done:
+            if (await asyncio.wait({work}, timeout=wait_s))[0]:
                 return
             if self._stopping is StatementState.TIMED_OUT:
                 # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
@@ -374,6 +376,7 @@ class Execution:
     def _failed(self, error: EngineError) -> Outcome:
         if self._stopping is not None:
             return self._stopped()
+        self._tools.metrics.engine_failed(self.assignment.dialect, error.code)
         message = storable(error.message)
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
@@ -394,5 +397,4 @@ def _token(session: EngineSession, handle: OperationHandle) -> str | None:
 
 
 def _canceled_elsewhere() -> Outcome:
-    message = "The statement was canceled at the engine."
-    return Outcome(StatementState.FAILED, error_code="engine_error", message=message)
+    return Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")

@@ -7,7 +7,8 @@ statements that use it come and go.
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
@@ -19,24 +20,39 @@ from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """Which session, whose, and how long it is kept without use."""
+
+    id: int
+    connector: str
+    user: User
+    named: bool
+    idle: timedelta
+
+
 class HeldSession:
     """One open engine session with its keeper. Statements take turns in the order in which they come."""
 
-    def __init__(self, session_id: int, user_id: int, *, named: bool, idle: timedelta) -> None:
-        self.id = session_id
-        self.user_id = user_id
-        self.named = named
+    def __init__(self, place: HeldPlace) -> None:
+        self.id = place.id
+        self.connector = place.connector
+        self.user_id = place.user.id
+        self.named = place.named
+        self._user = place.user
+        self._token_expires_at: int | None = None
         self.is_recorded = False
         self.turn = asyncio.Lock()
-        self._idle_s = idle.total_seconds()
+        self._idle_s = place.idle.total_seconds()
         self._last_used = time.monotonic()
         self._opened: asyncio.Future[EngineSession] = asyncio.get_running_loop().create_future()
         self._released = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
-    async def open(self, engine: Engine, user: User, options: SessionOptions) -> None:
-        """Open the engine session. Raises what the engine raises."""
-        self._keeper = asyncio.create_task(self._keep(engine, user, options), name=f"session-{self.id}")
+    async def open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
+        """Open the engine session; `use` keeps its engine open. Raises what the engine raises."""
+        self._token_expires_at = options.token_expires_at
+        self._keeper = asyncio.create_task(self._keep(use, options), name=f"session-{self.id}")
         try:
             await asyncio.shield(self._opened)
         except asyncio.CancelledError:
@@ -66,12 +82,17 @@ class HeldSession:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs in it and its time without use is over."""
-        return not self.turn.locked() and self.unused_s >= self._idle_s
+        """Nothing runs in it, and its time without use is over or its login has expired."""
+        return not self.turn.locked() and (self.unused_s >= self._idle_s or self.is_expired)
 
-    async def _keep(self, engine: Engine, user: User, options: SessionOptions) -> None:
+    @property
+    def is_expired(self) -> bool:
+        """Whether the token that it was opened with is past its time."""
+        return self._token_expires_at is not None and self._token_expires_at <= time.time()
+
+    async def _keep(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
         try:
-            async with engine.session(user, options) as session:
+            async with use as engine, engine.session(self._user, options) as session:
                 self._opened.set_result(session)
                 await self._released.wait()
         except EngineError as error:
@@ -97,26 +118,19 @@ class HeldSessions:
         return self._sessions.get(session_id)
 
     async def open(
-        self,
-        session_id: int,
-        engine: Engine,
-        user: User,
-        options: SessionOptions,
-        *,
-        named: bool,
-        idle: timedelta,
+        self, place: HeldPlace, use: AbstractAsyncContextManager[Engine], options: SessionOptions
     ) -> HeldSession:
         """Open and hold one. Raises what the engine raises; then nothing is held."""
-        held = HeldSession(session_id, user.id, named=named, idle=idle)
-        await held.open(engine, user, options)
-        self._sessions[session_id] = held
+        held = HeldSession(place)
+        await held.open(use, options)
+        self._sessions[place.id] = held
         return held
 
     @asynccontextmanager
     async def turn(self, held: HeldSession) -> AsyncGenerator[EngineSession]:
         """Wait for this session's turn. Raises SessionLost when it died; a dead one is dropped."""
         async with held.turn:
-            if self._sessions.get(held.id) is not held or not await held.engine_session.is_alive():
+            if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
                 if self._sessions.get(held.id) is held:
                     await self.drop(held.id)
                 raise SessionLost(f"Invalid session Id {held.id}: the session is gone.")
@@ -137,6 +151,12 @@ class HeldSessions:
         except DatabaseUnavailable:
             log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
+
+    async def drop_of(self, gone: Callable[[str], bool]) -> None:
+        """Close those whose connectors are gone; a statement that runs in one ends."""
+        for held in list(self._sessions.values()):
+            if gone(held.connector) and self._sessions.get(held.id) is held:
+                await self.drop(held.id)
 
     async def drop_idle(self) -> None:
         """Close what nobody used for its idle time."""

@@ -1,6 +1,7 @@
 """What a run writes about its statement: under its lease, again while the database is away, with its log lines."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,6 +9,7 @@ from datetime import timedelta
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Outcome
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.statements import StatementLeases
 from queryserver.services.running.errors import LeaseLost
 from queryserver.services.running.logbook import Logbook
@@ -32,6 +34,7 @@ class RunRecord:
         settings: RecordSettings,
         notify: Callable[[], None],
         before_end: Callable[[], Awaitable[None]] | None = None,
+        metrics: StatementMetrics = UNMEASURED,
     ) -> None:
         resumption = assignment.resumption
         self._assignment = assignment
@@ -39,6 +42,8 @@ class RunRecord:
         self._settings = settings
         self._notify = notify
         self._before_end = before_end
+        self._metrics = metrics
+        self._begun = time.monotonic()
         self._engine_goes_on = False
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
@@ -117,6 +122,8 @@ class RunRecord:
                     lambda: self._leases.finish(lease, outcome, retention=retention, lines=lines, start_line=start)
                 )
             self.is_settled = True
+        seconds = time.monotonic() - self._begun
+        self._metrics.statement_ended(self._assignment.dialect, outcome.state.value, seconds)
         self._notify()
 
     async def engine_is_done(self) -> None:

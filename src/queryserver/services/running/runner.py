@@ -17,6 +17,7 @@ from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_data, changes_objects
 from queryserver.domain.user import User
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.statements import StatementLeases
@@ -65,6 +66,7 @@ class RunnerParts:
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Told of a user and a connector before the end of a statement shows that may have changed objects there."""
     imports: ImportOpener | None = None
+    metrics: StatementMetrics = UNMEASURED
     import_lost: Callable[[], None] | None = None
     """Told when an import has ended with its server: it may have left tables."""
 
@@ -89,7 +91,7 @@ class Runner:
         self._parts = parts
         self._runs: dict[UUID, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._engines_held: set[str] = set()
+        self._data_held: set[str] = set()
         self._draining = False
         self._others_may_be_late_until = 0.0
 
@@ -99,11 +101,12 @@ class Runner:
 
         `take_over_all`: no other process can be alive, so nothing waits for a lease to run out.
         """
-        await self._hold_engines(self._parts.connectors.runnable_by_holder(), everything=take_over_all)
+        await self._hold(self._parts.connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
         keepers = [
             asyncio.create_task(self._every(self._heartbeat, self._renew), name="lease-heartbeat"),
             asyncio.create_task(self._every(self._parts.limits.sweep_every, self._sweep), name="orphan-sweep"),
+            asyncio.create_task(self._follow_connectors(), name="connector-changes"),
         ]
         try:
             yield
@@ -115,13 +118,16 @@ class Runner:
 
     async def may_run(self, connector: Connector) -> bool:
         """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""
+        data = self._parts.connectors.data_of(connector)
+        return not self._draining and (data is None or await self.may_hold(data))
+
+    async def may_hold(self, data: str) -> bool:
+        """Whether this process has the data of that name; tries to get hold of them if need be."""
         if self._draining:
             return False
-        if not self._parts.connectors.engine(connector).capabilities.one_process:
-            return True
-        if connector.key not in self._engines_held:
-            await self._hold_engines([connector.key])
-        return connector.key in self._engines_held
+        if data not in self._data_held:
+            await self._hold([data])
+        return data in self._data_held
 
     def start(self, assignment: Assignment, user: User) -> None:
         """Run a claimed statement."""
@@ -134,6 +140,7 @@ class Runner:
             reattach=lambda claimed: self.opener.reattached(claimed, user),
             notify=partial(self._parts.signals.notify, statement_id),
             before_end=self._before_end(assignment),
+            metrics=self._parts.metrics,
         )
         execution = Execution(assignment, tools)
         self._runs[statement_id] = execution
@@ -203,6 +210,7 @@ class Runner:
             lines=[outcome.message],
             start_line=None,
         )
+        self._parts.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
         self._parts.signals.notify(assignment.lease.statement_id)
         if assignment.import_plan is not None and self._parts.import_lost is not None:
             self._parts.import_lost()
@@ -239,11 +247,16 @@ class Runner:
         for statement_id in ours:
             if kept.get(statement_id, True):
                 # Asked for by another instance, or no longer ours: either way the work here ends.
+                if statement_id not in kept:
+                    self._parts.metrics.lease_lost()
                 self.cancel(statement_id)
         recorded = self.held.recorded()
         renewed = await self._parts.sessions.renew(owner=self.owner, lease=lease)
         await self.held.reconcile(recorded, renewed)
-        await self._hold_engines(list(self._engines_held))
+        # What no connector means any more is left to run out, once nothing has it open.
+        connectors = self._parts.connectors
+        self._data_held &= connectors.data_to_hold() | connectors.data_in_use()
+        await self._hold(list(self._data_held))
 
     async def _sweep(self) -> None:
         await self.held.drop_idle()
@@ -252,9 +265,18 @@ class Runner:
         # What is here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
         await self._parts.sessions.close_lost()
-        missing = set(self._parts.connectors.runnable_by_holder()) - self._engines_held
-        await self._hold_engines(missing)
+        await self._hold(self._parts.connectors.data_to_hold() - self._data_held)
         await self._claim_orphans()
+
+    async def _follow_connectors(self) -> None:
+        async for _ in self._parts.connectors.changes():
+            try:
+                await self.held.drop_of(lambda key: self._parts.connectors.find(key) is None)
+                if not self._draining and time.monotonic() >= self._others_may_be_late_until:
+                    # A statement for a new connector may have been announced before the connector was known here.
+                    await self._claim_orphans()
+            except Exception:  # the outer wall of a task: the next change must be heard
+                log.exception("change of connectors not followed")
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
         orphans = await self._parts.leases.claim_orphans(
@@ -264,18 +286,18 @@ class Runner:
             await self._start_claimed(assignment)
 
     def _runnable(self) -> list[str]:
-        return [*self._parts.connectors.runnable_anywhere(), *self._engines_held]
+        return list(self._parts.connectors.runnable_by(self._data_held))
 
-    async def _hold_engines(self, keys: Iterable[str], *, everything: bool = False) -> None:
-        for key in keys:
+    async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
+        for name in names:
             held = await self._parts.sessions.hold_engine(
-                key, owner=self.owner, lease=self._parts.execution.lease, everything=everything
+                name, owner=self.owner, lease=self._parts.execution.lease, everything=everything
             )
             if held:
-                self._engines_held.add(key)
-            elif key in self._engines_held:
-                self._engines_held.discard(key)
-                await self._parts.connectors.discard_engine(key)
+                self._data_held.add(name)
+            elif name in self._data_held:
+                self._data_held.discard(name)
+                await self._parts.connectors.discard_engines(name)
 
     async def drain(self) -> None:
         """Let statements finish for the grace time, then stop them.
@@ -300,7 +322,7 @@ class Runner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.held.aclose()
         # The next heartbeat must not take back what others may have from now on.
-        self._engines_held.clear()
+        self._data_held.clear()
         await _tolerantly(self._parts.sessions.release_engines(owner=self.owner))
 
     async def _hand_over(self, execution: Execution) -> bool:

@@ -8,14 +8,14 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import OutcomeUnknown, RejectedByRule, SessionLost
+from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, RejectedByRule, SessionLost
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.held_sessions import HeldSession, HeldSessions
+from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions
 from queryserver.services.running.slots import Slots
 from queryserver.services.running.tools import Attached
 
@@ -23,6 +23,8 @@ ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
 """Opens what makes a table of a file, in place of a session with the engine."""
+
+_NOBODY = "Results have expired: no server can go on with this statement."
 
 
 class SessionOpener:
@@ -75,7 +77,8 @@ class SessionOpener:
             options = await self._options(assignment, connector, user)
             async with (
                 self._slots.slot(connector.key, user.id),
-                self._connectors.engine(connector).session(user, options) as own,
+                self._connectors.using(connector) as engine,
+                engine.session(user, options) as own,
             ):
                 yield own
         else:
@@ -90,10 +93,11 @@ class SessionOpener:
     async def _import(self, assignment: Assignment, connector: Connector, user: User) -> AsyncGenerator[EngineSession]:
         if self._imports is None:
             raise RejectedByRule("This server imports no files.")
-        options = SessionOptions(credentials=await self._credentials.of(user, connector))
+        options = await self._credentials.options(user, connector, token=assignment.token)
         async with (
             self._slots.slot(connector.key, user.id),
-            self._imports(assignment, user, self._connectors.engine(connector), options) as importing,
+            self._connectors.using(connector) as engine,
+            self._imports(assignment, user, engine, options) as importing,
         ):
             yield importing
 
@@ -104,16 +108,19 @@ class SessionOpener:
         Raises OutcomeUnknown when it cannot be followed, EngineUnavailable.
         """
         connector = self._connectors.find(assignment.connector)
-        engine = self._connectors.engine(connector) if connector else None
         left = assignment.resumption
-        if connector is None or left is None or not isinstance(engine, ResumableEngine):
-            raise OutcomeUnknown("Results have expired: no server can go on with this statement.")
-        options = await self._options(assignment, connector, user)
-        async with (
-            self._slots.slot(connector.key, user.id),
-            engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached,
-        ):
-            yield attached
+        if connector is None or left is None:
+            raise OutcomeUnknown(_NOBODY)
+        try:
+            options = await self._options(assignment, connector, user)
+        except CredentialsRequired as error:
+            # The engine may have done it all: nothing here may sound like "send it again".
+            raise OutcomeUnknown(f"Results have expired: {error.message}") from error
+        async with self._slots.slot(connector.key, user.id), self._connectors.using(connector) as engine:
+            if not isinstance(engine, ResumableEngine):
+                raise OutcomeUnknown(_NOBODY)
+            async with engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached:
+                yield attached
 
     async def open_named(
         self,
@@ -161,8 +168,8 @@ class SessionOpener:
     async def _open(
         self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
-        engine = self._connectors.engine(connector)
-        held = await self._held.open(record.id, engine, user, options, named=record.named, idle=record.idle)
+        place = HeldPlace(record.id, connector.key, user, named=record.named, idle=record.idle)
+        held = await self._held.open(place, self._connectors.using(connector), options)
         try:
             held.is_recorded = await self._records.open(record, lease=self._lease, max_open=max_open)
         finally:
@@ -171,8 +178,6 @@ class SessionOpener:
         return held.is_recorded
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
-        return SessionOptions(
-            database=assignment.database,
-            settings=assignment.settings,
-            credentials=await self._credentials.of(user, connector),
+        return await self._credentials.options(
+            user, connector, database=assignment.database, settings=assignment.settings, token=assignment.token
         )

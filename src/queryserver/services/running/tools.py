@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from queryserver.domain.statement import Assignment
 from queryserver.interfaces.engine import EngineSession, OperationHandle
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.statements import StatementLeases
 
@@ -41,6 +42,7 @@ class ExecutionTools:
     reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
+    metrics: StatementMetrics = UNMEASURED
 
 
 @asynccontextmanager

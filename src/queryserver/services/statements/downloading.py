@@ -10,6 +10,7 @@ from queryserver.domain.errors import DownloadDisabled, DownloadRefused
 from queryserver.domain.result import Column
 from queryserver.domain.statement import StatementState, StatementStatus
 from queryserver.domain.user import DOWNLOAD, User
+from queryserver.services.auditing import AuditTrail
 from queryserver.services.statements.access import Access
 from queryserver.services.statements.reading import Reading
 
@@ -39,7 +40,8 @@ class StoredRows:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: Access, reading: Reading, *, enabled: bool) -> None:
+    def __init__(self, access: Access, reading: Reading, *, enabled: bool, audit: AuditTrail) -> None:
+        self._audit = audit
         self._access = access
         self._reading = reading
         self._enabled = enabled
@@ -49,6 +51,10 @@ class Downloads:
 
         Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result.
         """
+        with self._audit.event(user.username, "result.download", facts={"operation_id": str(operation_id)}):
+            return await self._opened(user, operation_id)
+
+    async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
         if not self._enabled or not user.may(DOWNLOAD):
             raise DownloadDisabled("Downloads are switched off for you.")
         record = await self._access.own(user, operation_id)

@@ -67,4 +67,5 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         cancel_requested=False,
         history_id=record.status.history_id,
         import_plan=new.import_plan,
+        token=new.token,
     )

@@ -44,6 +44,8 @@ class ImportSubmissions:
         recorded = await self._parts.records.record(statement)
         if recorded.replayed:
             return recorded
+        facts = {"operation_id": str(statement.id)}
+        self._parts.audit.record(user.username, "import.start", connector.key, facts=facts)
         parts = HandingOver(self._parts.records, self._parts.leases, self._parts.queue)
         return await hand_over(parts, user, connector, statement, recorded)
 
@@ -72,6 +74,7 @@ class ImportSubmissions:
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
+            token=self._parts.credentials.sealed_token(user, connector),
         )
 
 

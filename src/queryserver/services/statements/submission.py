@@ -31,6 +31,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
 from queryserver.interfaces.tasks import StatementQueue
+from queryserver.services.auditing import AuditTrail
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.statements.access import Access
@@ -106,6 +107,7 @@ class SubmissionParts:
     queue: StatementQueue
     access: Access
     limits: SubmissionLimits
+    audit: AuditTrail
 
 
 class Submissions:
@@ -123,11 +125,12 @@ class Submissions:
         `before_recording` is called when the request is in order and new; what it raises is raised.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
-        CredentialsRequired, TooManyRequests; then nothing is recorded.
+        CredentialsRequired, EngineJwtRequired, TooManyRequests; then nothing is recorded.
         """
         self._require_good_parameters(asked)
         before = await self._previous(user, asked)
         connector = self._connector(user, asked, before)
+        self._parts.credentials.require_token(user, connector)
         script = await self._script(asked, before)
         statements = await _split(script, connector.dialect)
         if not statements:
@@ -146,6 +149,8 @@ class Submissions:
         recorded = await self._parts.records.record(new)
         if recorded.replayed:
             return recorded
+        facts = {"operation_id": str(new.id)}
+        self._parts.audit.record(user.username, "statement.start", connector.key, facts=facts)
         return await hand_over(self._handing, user, connector, new, recorded)
 
     def _require_good_parameters(self, asked: Submission) -> None:
@@ -260,6 +265,7 @@ class Submissions:
             idempotency=_idempotency(asked, connector, prepared.script),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
+            token=self._parts.credentials.sealed_token(prepared.user, connector),
         )
 
     def _settings(self, asked: Submission, inherited: StatementRecord | None) -> Mapping[str, str]:

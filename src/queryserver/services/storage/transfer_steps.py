@@ -40,8 +40,6 @@ _OWNER_BITS = 0o700
 _ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
-_Make = Callable[[TransferKey], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True)
 class Moved:

@@ -1,6 +1,6 @@
 """Directories of an S3 store, page by page in order of keys."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from queryserver.domain.errors import BucketListingDenied, NotADirectory, PathNotFound, PermissionDenied, StorageError
@@ -41,13 +41,26 @@ class Listing:
             cursor = following
             page = await self._page(place, cursor, batch_size)
 
-    async def _page(self, place: Place, cursor: str | None, batch_size: int) -> Mapping[str, Any]:
+    async def below(self, place: Place) -> AsyncGenerator[Sequence[FileStatus]]:
+        """All keys below a bucket or a folder, one batch for each call of the store."""
+        cursor: str | None = None
+        while True:
+            page = await self._page(place, cursor, MAX_KEYS, delimiter="")
+            yield tuple(_keys(place, page))
+            cursor = _following(page, cursor)
+            if cursor is None:
+                return
+
+    async def _page(
+        self, place: Place, cursor: str | None, batch_size: int, *, delimiter: str = "/"
+    ) -> Mapping[str, Any]:
         arguments: dict[str, object] = {
             "Bucket": place.bucket,
             "Prefix": place.prefix,
-            "Delimiter": "/",
             "MaxKeys": max(1, min(batch_size, MAX_KEYS)),
         }
+        if delimiter:
+            arguments["Delimiter"] = delimiter
         if cursor is not None:
             arguments["ContinuationToken"] = cursor
         return await self._connection.ask("list_objects_v2", arguments, about=place.label)
@@ -103,3 +116,13 @@ def _entries(place: Place, page: Mapping[str, Any]) -> Iterator[FileStatus]:
         told = found[key]
         path = place.path_of(key)
         yield directory(path) if told is None else file_status(path, told, told["Size"])
+
+
+def _keys(place: Place, page: Mapping[str, Any]) -> Iterator[FileStatus]:
+    """Files and markers of folders whose every name a path can have; the place's own marker is none."""
+    for told in page.get("Contents", ()):
+        key = told["Key"]
+        names = key[len(place.prefix) :].removesuffix("/").split("/")
+        if all(map(is_name, names)):
+            path = place.path_of(key)
+            yield directory(path) if key.endswith("/") else file_status(path, told, told["Size"])

@@ -46,6 +46,11 @@ class S3Storage:
         async for batch in listing.batches(place_of(path), cursor, batch_size):
             yield batch
 
+    async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
+        """See FlatStorage."""
+        async for entries in Listing(self._connection, self._objects).below(place_of(path)):
+            yield entries
+
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:

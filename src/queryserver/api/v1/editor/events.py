@@ -26,7 +26,9 @@ _COMMENT_EVERY_S = 15.0
 _IDS_PER_LINE = 1_000_000
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
-_DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Events."}}
+# No type: generators and checkers differ on whether it is that of the stream or of an event.
+_EVENTS = {"description": "`status`, `progress`, `log` and `end`, each with JSON."}
+_DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": _EVENTS}}, "description": "Events."}}
 
 
 @router.get(

@@ -39,7 +39,7 @@ async def upload_file(call: ImporterCall) -> Response:
     length = announced_bytes(call.request)
     if length == 0:
         raise MissingParameter(_MISSING)
-    with call.services.streams.place(call.user):
+    with call.services.streams.place(call.user), call.services.metrics.upload():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         name = await _file_name(stream)

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
 from queryserver.api.errors import respond
+from queryserver.api.v1.storage.counting import count
 from queryserver.domain.errors import (
     ImpersonationNotAllowed,
     InvalidParameter,
@@ -70,14 +71,21 @@ class StorageRoute(APIRoute):
         await (await self._answer(request))(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        given, outcome = None, "internal_error"
         try:
-            return await self.endpoint(await self._call(request), **request.path_params)
+            call = await self._call(request)
+            given = call.given
+            answer = await self.endpoint(call, **request.path_params)
+            outcome = "ok"
         except UnreadableParameter as error:
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2).
             shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
-            return respond(request, shown, plain=True)
+            outcome, answer = shown.code, respond(request, shown, plain=True)
         except QueryServerError as error:
-            return respond(request, error, plain=True)
+            outcome, answer = error.code, respond(request, error, plain=True)
+        finally:
+            count(request, given, outcome)
+        return answer
 
     async def _call(self, request: Request) -> _StorageCall:
         """Who calls is asked first, then the body is read (Contract storage 2.5)."""
@@ -106,6 +114,10 @@ class StorageRoute(APIRoute):
 
 class StreamedRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
+
+    async def _answer(self, request: Request) -> Response:
+        with services_of(request).metrics.upload():
+            return await super()._answer(request)
 
     async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
         del request, services

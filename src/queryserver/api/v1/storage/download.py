@@ -20,13 +20,13 @@ from queryserver.services.storage.ranges import Conditions, Part, entity_tag
 router = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=StorageRoute)
 
 _INLINE = "inline"
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+# The name says what a file is, so any type may come.
+_BYTES = {"application/octet-stream": _BINARY, "*/*": _BINARY}
 _RESPONSES = {
     **failures(400, 403, 404, 416, 429, 502),
-    200: {
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "description": "The file.",
-    },
-    206: {"description": "The part that `Range` asks for."},
+    200: {"content": _BYTES, "description": "The file."},
+    206: {"content": _BYTES, "description": "The part that `Range` asks for."},
     304: {"description": "The caller has this version."},
 }
 

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 
 from queryserver.domain.errors import EngineUnavailable
-from queryserver.engines.addresses import AddressRules
+from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.settings.connectors import ConnectorPolicySettings
 
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
@@ -27,6 +27,9 @@ DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
         "2852039166",
         "169.254.43518",
         "0251.0376.0251.0376",
+        "64:ff9b::169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "::169.254.169.254",
     ],
 )
 async def test_blocked_addresses_are_refused_in_every_spelling(host: str) -> None:
@@ -55,4 +58,16 @@ async def test_own_services_are_refused_by_address_and_port() -> None:
     rules = AddressRules(own=frozenset({("localhost", 5432)}))
     with pytest.raises(EngineUnavailable, match="are not allowed here"):
         await rules.resolve("127.0.0.1", 5432)
+    with pytest.raises(HostRefused):
+        await rules.resolve("127.8.8.8", 5432)
     assert await rules.resolve("127.0.0.1", 5433) == ["127.0.0.1"]
+
+
+async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolver(_host: str, port: int, **_: object) -> list[object]:
+        return [(2, 1, 6, "", (one, port)) for one in ("10.0.0.1", "169.254.169.254")]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolver)
+    assert DEFAULTS.resolve_blocking("mixed.example", 443) == ["10.0.0.1"]
+    with pytest.raises(HostRefused):
+        DEFAULTS.require_every("mixed.example", 443)

@@ -1,0 +1,188 @@
+"""Answers of an operation: those of its route, those that every one of its kind can give, headers, examples."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastapi.routing import APIRoute
+
+from queryserver.api.document.schemas import JSON, REF, choices_of
+from queryserver.api.document.texts import Texts
+from queryserver.api.errors import STATUS
+from queryserver.api.platform_calls import AdminRoute
+from queryserver.domain.errors import NotAuthenticated, QueryServerError
+
+# Of a call that may go on, or that may bring the last part, the model says the status.
+_OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
+_FAILURES = {"ErrorBody", "ImporterError", "FieldErrors", "Unauthorized"}
+_VALIDATION = "HTTPValidationError"
+_HEALTH = "/desktop/debug/"
+_IMPORTER = "/api/v1/importer/"
+_TOKEN = "/api/v1/token/"  # noqa: S105 a path
+# Headers that the answers of a status have beside those of all.
+_HEADERS = {"401": ("WWW-Authenticate",), "405": ("Allow",), "429": ("Retry-After",), "503": ("Retry-After",)}
+
+
+class Answers:
+    """Completes the answers of operations; `responses` are the failures that many share, by name."""
+
+    def __init__(self, texts: Texts, schemas: Mapping[str, Any]) -> None:
+        self._texts = texts
+        self._schemas = schemas
+        self.responses: dict[str, Any] = {}
+
+    def complete(self, operation: dict[str, Any], route: APIRoute, told: Mapping[str, Any]) -> None:
+        """Give `operation` every status that it can answer with, in order."""
+        declared: dict[str, Any] = operation["responses"]
+        successes = {} if told.get("fails") else self._successes(declared, told)
+        bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
+        failing: dict[str, Any] = {
+            status: answer for status, answer in declared.items() if status >= "400" and not _is_made_up(answer)
+        }
+        for status in always(route):
+            failing.setdefault(status, {})
+        styled = {
+            status: answer if _is_special(answer) else self._shared(status, _style(route.path, status, bulk=bulk))
+            for status, answer in failing.items()
+        }
+        for status, answer in styled.items():
+            if "$ref" not in answer:
+                self._dress(status, answer, ())
+        operation["responses"] = dict(sorted({**successes, **styled}.items()))
+
+    def _successes(self, declared: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for status, answer in declared.items():
+            if status >= "400":
+                continue
+            for split, one in _split(status, answer):
+                self._dress(split, one, told.get("headers", ()))
+                found[split] = one
+        return found
+
+    def _dress(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
+        """Headers, a description, and an example of each model."""
+        names = ("X-Request-Id", *_HEADERS.get(status, ()), *headers)
+        answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+        models = _models(answer)
+        if models and answer.get("description", "Successful Response") == "Successful Response":
+            answer["description"] = str(self._schemas[models[0]].get("description", "")).partition("\n")[0]
+        if models:
+            answer["content"][JSON] |= self._examples(models)
+        for kind, media in answer.get("content", {}).items():
+            sample = self._texts.words["files"].get(kind.partition(";")[0])
+            if sample is not None:
+                media["example"] = sample
+
+    def _examples(self, models: list[str]) -> dict[str, Any]:
+        known = [name for name in models if name in self._texts.samples]
+        if len(known) == 1:
+            return {"example": self._texts.samples[known[0]]}
+        return {"examples": {name: {"value": self._texts.samples[name]} for name in known}} if known else {}
+
+    def _shared(self, status: str, style: tuple[str, ...]) -> dict[str, Any]:
+        """A reference to the failure of that status and shape."""
+        name = f"{''.join(style)}{status}"
+        if name not in self.responses:
+            refs = [{"$ref": REF.format(model=model)} for model in style]
+            schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+            words = self._texts.words["failures"][int(status)]
+            told = {"description": words["description"], "content": {JSON: {"schema": schema}}}
+            self._dress(status, told, ())
+            told["content"][JSON].pop("examples", None)
+            told["content"][JSON]["example"] = _example(words, style[0])
+            self.responses[name] = told
+        return {"$ref": f"#/components/responses/{name}"}
+
+
+def always(route: APIRoute) -> Iterator[str]:
+    """Statuses that every operation of that kind can answer with, whatever it does."""
+    yield "405"
+    if route.path.startswith(_HEALTH):
+        return
+    yield from ("400", "429", "500", "503") if not route.path.startswith(_IMPORTER) else ("400", "429", "500")
+    if "{" in route.path:
+        yield "404"
+    if is_secured(route):
+        yield "401"
+    if isinstance(route, AdminRoute):
+        yield "403"
+    if "POST" in (route.methods or ()) and not route.path.startswith(_IMPORTER):
+        yield from ("413", "415")
+
+
+def is_secured(route: APIRoute) -> bool:
+    """Whether it asks who calls: routes of our own do, plain ones are public."""
+    return type(route) is not APIRoute
+
+
+def codes() -> dict[int, list[str]]:
+    """The codes of failures by HTTP status, out of the error tree."""
+    found: dict[int, set[str]] = {}
+    for error in _descendants(QueryServerError):
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
+        if status >= 400 and not issubclass(error, NotAuthenticated):
+            found.setdefault(status, set()).add(error.code)
+    # Whatever it was, the answer does not tell.
+    return {status: sorted(words) for status, words in sorted({**found, 500: {"internal_error"}}.items())}
+
+
+def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One answer for each status that the models of a union stand for."""
+    models = _models(answer)
+    others = [name for name in models if name in _OTHER_STATUS and len(models) > 1 and _OTHER_STATUS[name] != status]
+    usual = [name for name in models if name not in others]
+    if not others:
+        yield status, answer
+        return
+    yield status, _answering(usual, answer["description"])
+    for name in others:
+        yield _OTHER_STATUS[name], _answering([name], answer["description"])
+
+
+def _answering(models: list[str], description: str) -> dict[str, Any]:
+    refs = [{"$ref": REF.format(model=name)} for name in models]
+    schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def _models(answer: Mapping[str, Any]) -> list[str]:
+    return choices_of(answer.get("content", {}).get(JSON, {}).get("schema", {}))
+
+
+def _is_made_up(answer: Mapping[str, Any]) -> bool:
+    """Whether FastAPI added it: no call of ours is answered by its validation."""
+    return _models(answer) == [_VALIDATION]
+
+
+def _is_special(answer: Mapping[str, Any]) -> bool:
+    return bool(models := _models(answer)) and not _FAILURES.issuperset(models)
+
+
+def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:
+    """Models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8)."""
+    if status == "401":
+        return ("Unauthorized",)
+    if path.startswith(_TOKEN) and status == "400":
+        return ("FieldErrors", "ErrorBody")
+    if path.startswith(_IMPORTER) and status != "404":
+        return ("ImporterError",)
+    return ("ErrorBody", "BulkResponse") if bulk and status not in {"405", "413", "415", "429"} else ("ErrorBody",)
+
+
+def _example(words: Mapping[str, Any], model: str) -> dict[str, Any]:
+    code, message = words["code"], words["message"]
+    match model:
+        case "Unauthorized":
+            return {"detail": message}
+        case "ImporterError":
+            return {"error": message, "code": code}
+        case "FieldErrors":
+            return {"username": ["This field is required."]}
+        case _:
+            return {"status": -1, "code": code, "message": message, **words.get("beside", {})}

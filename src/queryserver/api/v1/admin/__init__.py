@@ -1,0 +1,5 @@
+"""What only administrators ask (Contract platform 7.5 to 7.7)."""
+
+from queryserver.api.v1.admin import app_examples, check_config, logs
+
+routes = [*check_config.router.routes, *logs.router.routes, *app_examples.router.routes]

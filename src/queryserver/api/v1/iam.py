@@ -1,0 +1,132 @@
+"""Users and groups, for administrators (Contract platform 6)."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from fastapi import APIRouter, Response
+
+from queryserver.api.answers import answer, failures
+from queryserver.api.dependencies import Body, Call
+from queryserver.api.platform_calls import AdminCall, AdminRoute
+from queryserver.formats.bodies import form_fields
+from queryserver.interfaces.user_lists import GroupName, UserDetails, UserFilter, UserSummary
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import (
+    UserAutocompleteParameters,
+    UserListParameters,
+    UsersParameters,
+    query_parameters,
+)
+from queryserver.services.users import Completion
+
+router = APIRouter(prefix="/api/v1/iam", tags=["iam"], route_class=AdminRoute)
+
+# Above this the answer is written in a thread: 50,000 users take a third of a second.
+_FEW = 2000
+
+
+@router.get(
+    "/get_users",
+    response_model=wire.UserListResponse,
+    responses=failures(400, 403),
+    openapi_extra={"parameters": query_parameters(UserListParameters)},
+    summary="List users",
+)
+async def get_users(call: AdminCall) -> Response:
+    """Users by name, groups and state, all or by pages. Contract platform 6.1."""
+    asked = await _with_every_group(call).read(UserListParameters)
+    count, users = await call.services.users.matching(
+        UserFilter(username=asked.username or None, groups=asked.groups, is_active=asked.is_active),
+        page=asked.page,
+        limit=asked.limit,
+    )
+    if len(users) <= _FEW:
+        return _listed(count, users)
+    return await asyncio.get_running_loop().run_in_executor(call.services.threads, _listed, count, users)
+
+
+@router.get(
+    "/users",
+    response_model=wire.UsersResponse,
+    responses=failures(400, 403),
+    openapi_extra={"parameters": query_parameters(UsersParameters)},
+    summary="Show users by their ids",
+)
+async def users(call: AdminCall) -> Response:
+    """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
+    asked = await call.read(UsersParameters)
+    found = await call.services.users.with_ids(asked.userids)
+    return answer(wire.UsersResponse(users=[_user(user) for user in found], status=0))
+
+
+@router.get(
+    "/users/autocomplete",
+    response_model=wire.UserAutocompleteResponse,
+    responses=failures(400, 403),
+    openapi_extra={"parameters": query_parameters(UserAutocompleteParameters)},
+    summary="Complete names of users and groups",
+)
+async def autocomplete(call: AdminCall) -> Response:
+    """Active users and groups whose names hold a text. Contract platform 6.3."""
+    asked = await call.read(UserAutocompleteParameters)
+    found, groups = await call.services.users.completions(
+        call.user,
+        Completion(
+            text=asked.filter,
+            count=asked.count,
+            with_groups=asked.extend_user,
+            with_caller=asked.include_myself,
+            only_groups_of_caller=asked.only_mygroups,
+        ),
+    )
+    shown = [_user(user, with_groups=asked.extend_user) for user in found]
+    return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
+
+
+def _with_every_group(call: Call) -> Call:
+    """Of a repeated `groups` every value counts."""
+    values = [value for name, value in form_fields(call.request.scope["query_string"]) if name == "groups"]
+    fields = {**call.body.fields, "groups": values or None}
+    return Call(call.request, call.services, call.user, Body(fields))
+
+
+def _listed(count: int, users: Sequence[UserSummary]) -> Response:
+    shown = [
+        wire.UserSummary(
+            id=user.id,
+            username=user.username,
+            groups=list(user.groups),
+            is_active=user.is_active,
+            superuser=user.is_admin,
+        )
+        for user in users
+    ]
+    return answer(wire.UserListResponse(users=shown, count=count, status=0))
+
+
+def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
+    return wire.User(
+        id=user.id,
+        username=user.username,
+        first_name=user.first_name,
+        last_name=user.last_name,
+        email=user.email,
+        last_login=_without_zone(user.last_login),
+        editURL=f"/useradmin/users/edit/{quote(user.username, safe='')}",
+        groups=_groups(user.groups) if with_groups else None,
+    )
+
+
+def _groups(groups: Sequence[GroupName]) -> list[wire.Group]:
+    return [wire.Group(id=group.id, name=group.name) for group in groups]
+
+
+def _without_zone(time: datetime | None) -> str | None:
+    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
+    if time is None:
+        return None
+    utc = time.astimezone(UTC)
+    milliseconds = utc.microsecond // 1000
+    return utc.strftime("%Y-%m-%dT%H:%M:%S") + (f".{milliseconds:03}" if milliseconds else "")

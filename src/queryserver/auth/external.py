@@ -1,0 +1,214 @@
+"""Tokens of another issuer: JWT with RS256 (Contract platform 3.9, Rule T12).
+
+The algorithm is ours, never the token's; the keys come from the key server of the settings, and what a token says about
+keys (`jku`, `x5u`, `jwk`, `x5c`) is not looked at. `cryptography` checks the signature: with the numbers of an RSA key
+there is nothing that could take it for the secret of an HMAC.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+
+from queryserver.auth.compact import algorithm_of, claims_of, decoded, header_of
+from queryserver.auth.key_cache import KeyCache
+from queryserver.auth.key_sets import VerifyingKey
+from queryserver.domain.errors import InvalidToken, InvalidUsername
+from queryserver.domain.usernames import Username, UsernameRule
+from queryserver.interfaces.auth import ExternalClaims
+
+log = structlog.get_logger(__name__)
+
+ALGORITHM = "RS256"
+ANY = "*"
+CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
+"""What is looked at, in this order."""
+
+_MOST_CHARACTERS = 16 * 1024
+_REMEMBERED = 4096
+_LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
+_SHOWN = 100
+
+
+class TokenRefused(InvalidToken):
+    """A token that failed a check; the client is told no more than of any bad token."""
+
+    def __init__(self, check: str, reason: str) -> None:
+        super().__init__()
+        self.check = check
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalRules:
+    """What a token must say; `*`: is not compared."""
+
+    issuer: str
+    audience: str
+    username_claim: str = "sub"
+    leeway_s: float = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Good:
+    claims: ExternalClaims
+    key: VerifyingKey
+
+
+class ExternalTokens:
+    """See `interfaces.auth.ExternalTokenReader`."""
+
+    def __init__(
+        self,
+        keys: KeyCache,
+        rules: ExternalRules,
+        usernames: UsernameRule,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._usernames = usernames
+        self._clock = clock
+        # By digest: tokens are long, and need not lie about in memory.
+        self._good: OrderedDict[bytes, _Good] = OrderedDict()
+
+    def recognises(self, token: str) -> bool:
+        """Whether its algorithm is RS256."""
+        return algorithm_of(token) == ALGORITHM
+
+    async def read(self, token: str) -> ExternalClaims:
+        """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        good = self._good.get(digest)
+        if good is None or not self._keys.still_good(good.key):
+            self._good.pop(digest, None)
+            good = await self._logged(token)
+            self._remember(digest, good)
+        elif good.claims.refused_from <= self._clock():
+            raise TokenRefused("times", "it has expired")
+        return good.claims
+
+    async def _logged(self, token: str) -> _Good:
+        try:
+            return await self._verified(token)
+        except TokenRefused as refused:
+            log.info("external bearer refused", check=refused.check, reason=refused.reason)
+            raise
+
+    async def _verified(self, token: str) -> _Good:
+        signed, signature = _form(token)
+        header = header_of(token.partition(".")[0])
+        if header.get("alg") != ALGORITHM:
+            raise TokenRefused("alg", f"it is not {ALGORITHM}")
+        key = await self._signer(header, signed.encode("ascii"), signature)
+        content = claims_of(signed.partition(".")[2])
+        if content is None:
+            raise TokenRefused("form", "the claims are no JSON object")
+        expires_at = self._timely(content)
+        _require_issuer(content, self._rules.issuer)
+        _require_audience(content, self._rules.audience)
+        return _Good(self._claims(content, signed, expires_at), key)
+
+    async def _signer(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
+        kid: object = header.get("kid")
+        if not isinstance(kid, str | None):
+            raise TokenRefused("kid", "it is no text")
+        keys = await self._keys.find(kid)
+        if not keys:
+            reason = "there is none, and not exactly one key" if kid is None else "the key server has no such key"
+            raise TokenRefused("kid", reason)
+        for key in keys:
+            if key.has_signed(signed, signature):
+                return key
+        raise TokenRefused("signature", "it was not made with this key")
+
+    def _timely(self, content: Mapping[str, Any]) -> int:
+        """The moment of `exp`. Raises TokenRefused."""
+        now, leeway_s = self._clock(), self._rules.leeway_s
+        expires_at = _moment(content, "exp")
+        if expires_at is None:
+            raise TokenRefused("times", "exp is missing")
+        if expires_at + leeway_s <= now:
+            raise TokenRefused("times", "it has expired")
+        for name in ("nbf", "iat"):
+            moment = _moment(content, name)
+            if moment is not None and moment > now + leeway_s:
+                raise TokenRefused("times", f"{name} lies in the future")
+        return int(expires_at)
+
+    def _claims(self, content: Mapping[str, Any], signed: str, expires_at: int) -> ExternalClaims:
+        return ExternalClaims(
+            username=self._username(content),
+            expires_at=expires_at,
+            refused_from=expires_at + self._rules.leeway_s,
+            id=_id(content, signed),
+        )
+
+    def _username(self, content: Mapping[str, Any]) -> Username:
+        name = self._rules.username_claim
+        text: object = content.get(name)
+        if not isinstance(text, str) or not text.strip():
+            raise TokenRefused("user", f"the claim {name} holds no name")
+        try:
+            return self._usernames.read(text)
+        except InvalidUsername:
+            raise TokenRefused("user", f"the claim {name} holds no legal user name") from None
+
+    def _remember(self, digest: bytes, good: _Good) -> None:
+        self._good[digest] = good
+        if len(self._good) > _REMEMBERED:
+            self._good.popitem(last=False)
+
+
+def _form(token: str) -> tuple[str, bytes]:
+    """What was signed, and the signature. Raises TokenRefused."""
+    if len(token) > _MOST_CHARACTERS or not token.isascii() or token.count(".") != 2:
+        raise TokenRefused("form", f"it is no signed token of at most {_MOST_CHARACTERS} characters")
+    signed, _, signature = token.rpartition(".")
+    header = header_of(signed.partition(".")[0])
+    if not header:
+        raise TokenRefused("form", "the header cannot be read")
+    if "crit" in header:
+        raise TokenRefused("form", "it asks for extensions that are unknown here")
+    try:
+        return signed, decoded(signature)
+    except ValueError:
+        raise TokenRefused("form", "the signature cannot be read") from None
+
+
+def _moment(content: Mapping[str, Any], name: str) -> float | None:
+    value: object = content.get(name)
+    if value is None and name not in content:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LATEST:
+        raise TokenRefused("times", f"{name} is no moment")
+    return value
+
+
+def _require_issuer(content: Mapping[str, Any], issuer: str) -> None:
+    found: object = content.get("iss")
+    if issuer != ANY and found != issuer:
+        raise TokenRefused("iss", f"it is {_shown(found)}, not {issuer}")
+
+
+def _require_audience(content: Mapping[str, Any], audience: str) -> None:
+    found: object = content.get("aud")
+    listed = cast("list[object]", found) if isinstance(found, list) else [found]
+    if audience != ANY and audience not in listed:
+        raise TokenRefused("aud", f"it is {_shown(found)}, not {audience}")
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)[:_SHOWN]
+
+
+def _id(content: Mapping[str, Any], signed: str) -> str:
+    """By what the token is ended: never the signature, which may be written in more than one way."""
+    jti: object = content.get("jti")
+    named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
+    return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -1,0 +1,1 @@
+"""The login back end `ldap`: names and passwords are judged by a directory."""

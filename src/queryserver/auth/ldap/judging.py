@@ -1,0 +1,131 @@
+"""How a directory judges a name and a password (Contract platform 4.1)."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from queryserver.auth.ldap.directory import DirectorySession, Entry, Search
+from queryserver.auth.ldap.escaping import both, filter_value, name_value
+from queryserver.domain.errors import InvalidUsername, LoginBackendUnavailable
+from queryserver.domain.user import AuthenticatedUser
+from queryserver.domain.usernames import Username, UsernameRule
+from queryserver.settings.auth import LdapSettings
+
+log = structlog.get_logger(__name__)
+
+MOST_GROUPS = 5000
+_PLACE = "<username>"
+_PERSON = ("givenName", "sn", "mail")
+_LONGEST = 254
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The rules of one installation."""
+
+    settings: LdapSettings
+    usernames: UsernameRule
+
+    def judge(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
+        """The person, or None: unknown, wrong password, or in none of `login_groups`.
+
+        The person is called what the directory calls the entry: it may take several spellings for one.
+        Raises LoginBackendUnavailable.
+        """
+        find = self._searched if self.settings.search_bind_authentication else self._bound
+        entry = find(session, username, password)
+        name = entry and self._name(entry, username)
+        if entry is None or name is None:
+            return None
+        groups = self._groups(session, entry) if self._asks_for_groups else ()
+        allowed = {group.casefold() for group in self.settings.login_groups}
+        if allowed and allowed.isdisjoint(group.casefold() for group in groups):
+            log.info("in none of the login groups", username=name)
+            return None
+        first_name, last_name, email = (_first(entry, attribute) for attribute in _PERSON)
+        kept = tuple(groups) if self.settings.sync_groups_on_login else None
+        return AuthenticatedUser(name, first_name, last_name, email, kept)
+
+    @property
+    def _asks_for_groups(self) -> bool:
+        return self.settings.sync_groups_on_login or bool(self.settings.login_groups)
+
+    def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+        """By search and bind: the service looks for the entry, which then has to log in."""
+        self._log_in_service(session)
+        entry = self._only(session, self.settings.base_dn, username)
+        # For nobody the same is done, so that an unknown name takes as long as a wrong password (Rule T15).
+        dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self.settings.base_dn}"
+        if not session.bind(dn, password) or entry is None:
+            return None
+        if self._asks_for_groups:
+            self._log_in_service(session)
+        return entry
+
+    def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+        """By direct bind: the user logs in by the pattern, and looks for the own entry."""
+        pattern, domain = self.settings.ldap_username_pattern, self.settings.nt_domain
+        if domain:
+            login, base, is_entry = f"{username.shown}@{domain}", self.settings.base_dn, False
+        else:
+            is_entry = "=" in pattern
+            login = pattern.replace(_PLACE, name_value(username.shown) if is_entry else username.shown)
+            base = login if is_entry else self.settings.base_dn
+        if not session.bind(login, password):
+            return None
+        if not is_entry:
+            return self._only(session, base, username)
+        search = Search(base, both(self.settings.users.user_filter), self._attributes, most=1, only_base=True)
+        return next(iter(session.entries(search)), None)
+
+    def _log_in_service(self, session: DirectorySession) -> None:
+        if not session.bind(self.settings.bind_dn, self.settings.bind_password.get_secret_value()):
+            raise LoginBackendUnavailable("The directory refuses desktop.ldap.bind_dn.")
+
+    def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
+        users = self.settings.users
+        wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
+        found = session.entries(Search(base, wanted, self._attributes, most=2))
+        if len(found) > 1:
+            log.warning("more than one entry of the directory has this name", username=username.shown)
+            return None
+        return found[0] if found else None
+
+    def _name(self, entry: Entry, asked: Username) -> str | None:
+        """Of several names of an entry the one that was typed, else the first that can be."""
+        legal: list[Username] = []
+        for value in entry.values(self.settings.users.user_name_attr):
+            try:
+                legal.append(self.usernames.read(value))
+            except InvalidUsername:
+                continue
+        if not legal:
+            log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
+            return None
+        return next((name for name in legal if name.key == asked.key), legal[0]).shown
+
+    def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
+        """Names of the groups that hold the entry itself; groups within groups are not opened."""
+        groups = self.settings.groups
+        # Groups of RFC 2307 hold names instead of entries.
+        holds_names = groups.group_member_attr.lower() == "memberuid"
+        member = next(iter(entry.values(self.settings.users.user_name_attr)), "") if holds_names else entry.dn
+        search = Search(
+            self.settings.base_dn,
+            both(groups.group_filter, f"{groups.group_member_attr}={filter_value(member)}"),
+            (groups.group_name_attr,),
+            MOST_GROUPS,
+        )
+        found = session.entries(search)
+        return sorted({name for group in found for name in group.values(groups.group_name_attr)})
+
+    @property
+    def _attributes(self) -> tuple[str, ...]:
+        return (self.settings.users.user_name_attr, *_PERSON)
+
+
+def _first(entry: Entry, attribute: str) -> str:
+    value = next(iter(entry.values(attribute)), "")
+    return value[:_LONGEST] if value.isprintable() else ""

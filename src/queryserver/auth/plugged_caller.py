@@ -1,0 +1,65 @@
+"""Authenticators of others (Contract platform 4.2)."""
+
+from typing import cast
+
+import structlog
+
+from queryserver.auth.plug_ins import PlugInThreads, is_well_formed
+from queryserver.domain.errors import AuthenticationFailed
+from queryserver.domain.user import AuthenticatedUser, User
+from queryserver.interfaces.auth import AuthRequest
+from queryserver.services.arrivals import Arrivals
+
+log = structlog.get_logger(__name__)
+
+
+class BrokenAuthenticator(Exception):
+    """The class of others failed, or took too long: the call fails as for any fault of ours, nobody else is asked."""
+
+
+class PluggedCaller:
+    """See `interfaces.auth.CallerSource`: calls `authenticate` of a class of others, sync or async."""
+
+    def __init__(self, name: str, instance: object, threads: PlugInThreads, arrivals: Arrivals) -> None:
+        self._name = name
+        self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
+        self._challenge = getattr(instance, "authenticate_header", None)
+        self._threads = threads
+        self._arrivals = arrivals
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The user whom the class names, made at first sight; None when it names none.
+
+        Raises AuthenticationFailed, UserNotFound (a name that cannot be), UserInactive, DatabaseUnavailable,
+        BrokenAuthenticator.
+        """
+        try:
+            given = await self._threads.call(self._authenticate, request)
+        except AuthenticationFailed:
+            raise
+        except Exception as error:
+            raise BrokenAuthenticator(f"{self._name}: {type(error).__name__}") from error
+        if given is None:
+            return None
+        return await self._arrivals.vouched(self._person(given))
+
+    async def challenge(self, request: AuthRequest) -> str | None:
+        """What `authenticate_header` says; a text that cannot be a header is left out."""
+        if not callable(self._challenge):
+            return None
+        try:
+            text = await self._threads.call(self._challenge, request)
+        except Exception as error:
+            raise BrokenAuthenticator(f"{self._name}: {type(error).__name__}") from error
+        if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
+            return text
+        log.error("challenge is no header", authenticator=self._name)
+        return None
+
+    def _person(self, given: object) -> AuthenticatedUser:
+        """The user of the result, of which a tuple holds something of the plug-in's own beside the user."""
+        pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
+        person = pair[0] if len(pair) == 2 else None
+        if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
+            raise BrokenAuthenticator(f"{self._name}: gave no AuthenticatedUser of texts")
+        return person

@@ -1,0 +1,1 @@
+"""Catalogue services that the metadata search asks instead of its own index."""

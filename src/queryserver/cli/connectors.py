@@ -1,0 +1,161 @@
+"""Stored connectors and the keys that seal their secrets (Contract platform 12)."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.domain.errors import ConnectorRefused, InvalidParameter, QueryServerError
+from queryserver.domain.json_text import parse_json
+from queryserver.domain.user import User
+
+if TYPE_CHECKING:
+    from queryserver.services.connector_instances import ShownInstance
+    from queryserver.services.everything import StoredConnectorServices
+
+app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
+
+_OPERATOR = User(id=0, username="(command line)", is_admin=True)
+
+
+@app.command("list")
+def list_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List all connectors."""
+
+    async def work(services: "StoredConnectorServices") -> None:
+        every = [_exported(one) for one in await services.instances.visible(_OPERATOR)]
+        if as_json:
+            print_json(every)
+            return
+        for one in every:
+            state = "runs" if one["is_runnable"] else "does not run here"
+            typer.echo(
+                "\t".join([one["id"], one["nice_name"], one["dialect"], one["interface"], state, *one["groups"]])
+            )
+
+    _administrate(config, work)
+
+
+@app.command("export")
+def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Print all connectors as JSON, for `connector import`; secrets are masked."""
+    del as_json  # there is no other form
+
+    async def work(services: "StoredConnectorServices") -> None:
+        print_json([_exported(one) for one in await services.instances.visible(_OPERATOR)])
+
+    _administrate(config, work)
+
+
+@app.command("import")
+def import_connectors(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON as `connector export` prints it.")],
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the connectors that have an id, and create the others; a masked secret stays as it is."""
+    connectors = _read(file)
+
+    async def work(services: "StoredConnectorServices") -> None:
+        done = [await _import(services, one) for one in connectors]
+        if as_json:
+            print_json(done)
+        else:
+            for one in done:
+                typer.echo(_told(one), err="error" in one)
+        if any("error" in one for one in done):
+            raise typer.Exit(1)
+
+    _administrate(config, work)
+
+
+def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
+    from queryserver.container.connector_instances import rotate_keys as rotate  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+    rotation = run(lambda: rotate(settings))
+    if as_json:
+        print_json({"connectors": rotation.connectors, "others": rotation.others, "lost": rotation.lost})
+    else:
+        typer.echo(f"Secrets of {rotation.connectors} connectors and {rotation.others} others encrypted anew.")
+    if rotation.lost:
+        typer.echo(f"{rotation.lost} secrets cannot be opened: their key is in no setting.", err=True)
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    """The connectors in a file. Raises InvalidParameter."""
+    try:
+        content: Any = parse_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidParameter(f"{file} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, QueryServerError) as error:
+        raise InvalidParameter(f"{file} is no JSON text.") from error
+    every = content.get("connectors", [content]) if isinstance(content, dict) else content
+    if not isinstance(every, list) or not all(isinstance(one, dict) for one in every):
+        raise InvalidParameter(f"{file} holds no connectors.")
+    return every
+
+
+async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of one connector."""
+    from queryserver.schemas.requests import ConnectorRequest, parse  # noqa: PLC0415 slow to import
+    from queryserver.services.connector_drafts import GivenConnector  # noqa: PLC0415 as above
+
+    name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
+    try:
+        fields = parse(ConnectorRequest, {"connector": connector}).connector
+        given = GivenConnector(
+            id=fields.id,
+            nice_name=fields.nice_name,
+            dialect=fields.dialect,
+            interface=fields.interface,
+            description=fields.description,
+            settings=fields.setting_values,
+            groups=fields.groups,
+            version=fields.version,
+        )
+        shown, is_new = await services.instances.save(_OPERATOR, given)
+    except QueryServerError as error:
+        problems = error.errors if isinstance(error, ConnectorRefused) else {}
+        return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}
+    return {"id": str(shown.instance.id), "nice_name": shown.instance.nice_name, "created": is_new}
+
+
+def _told(done: Mapping[str, Any]) -> str:
+    if "error" not in done:
+        return f"{'Created' if done['created'] else 'Changed'} {done['id']} {done['nice_name']}"
+    problems: Mapping[str, Iterable[str]] = done["errors"]
+    texts = [f"{setting}: {text}" for setting, texts in problems.items() for text in texts]
+    return f"{done['nice_name']}: {' '.join(texts) or done['message']}"
+
+
+def _exported(shown: "ShownInstance") -> dict[str, Any]:
+    """As update takes it."""
+    instance = shown.instance
+    return {
+        "id": str(instance.id),
+        "nice_name": instance.nice_name,
+        "dialect": instance.dialect,
+        "interface": instance.interface,
+        "description": instance.description,
+        "settings": [{"name": name, "value": value} for name, value in shown.settings.items()],
+        "groups": list(instance.groups),
+        "version": instance.version,
+        "is_runnable": shown.is_runnable,
+    }
+
+
+def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
+    from queryserver.container.connector_instances import open_connectors  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with open_connectors(settings) as services:
+            await work(services)
+
+    run(opened)

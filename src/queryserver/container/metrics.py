@@ -1,0 +1,31 @@
+"""Settings to what is counted."""
+
+from concurrent.futures import Executor
+
+from prometheus_client import CollectorRegistry
+
+from queryserver.db.database import Database
+from queryserver.db.service_facts import DatabaseFacts
+from queryserver.domain.connector_catalogue import all_types
+from queryserver.domain.files import Scheme
+from queryserver.interfaces.metrics import UNMEASURED, Metrics
+from queryserver.metrics.instruments import PrometheusMetrics
+from queryserver.metrics.page import MetricsPage, PageParts
+from queryserver.settings.desktop import MetricsSettings
+
+
+def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metrics:
+    """What services count with."""
+    if not settings.enable_prometheus:
+        return UNMEASURED
+    return PrometheusMetrics(registry, dialects=[one.dialect for one in all_types()], schemes=list(Scheme))
+
+
+def metrics_page(
+    registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
+) -> MetricsPage | None:
+    """What answers `GET /metrics`; None where nothing is counted."""
+    if not isinstance(metrics, PrometheusMetrics):
+        return None
+    parts = PageParts(registry, metrics, DatabaseFacts(database), lambda: database.connections, threads)
+    return MetricsPage(parts)

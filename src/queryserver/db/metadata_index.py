@@ -1,0 +1,273 @@
+"""The index of databases, tables and columns (`interfaces.metadata_index.MetadataIndexRecords`).
+
+A table is one row that holds its columns as text: a refresh writes 30,000 rows instead of a million, and unchanged
+tables write none. Writers of a scope take turns by locking its row, so versions become visible in their order.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from queryserver.db.database import Connection, Database
+from queryserver.interfaces.metadata_index import (
+    DATABASE,
+    RECORD,
+    TABLE,
+    UNIT,
+    VIEW,
+    IndexedObject,
+    ObjectRow,
+    Scope,
+    ScopeKey,
+)
+
+_PORTION = 2000
+
+_ENSURE = """
+insert into metadata_scopes as kept (connector, user_id, stored, address) values ($1, $2, $3, $4)
+on conflict (connector, coalesce(user_id, 0)) do update
+    set address = excluded.address, version = kept.version + 1, epoch = kept.epoch + 1, refreshed_at = null,
+        failed_at = null, truncated = false, lease_owner = null, lease_until = null
+    where kept.address <> excluded.address
+returning id, version, epoch, truncated, epoch > 0 as moved
+"""
+
+_FIND = """
+select id, version, epoch, truncated from metadata_scopes
+where connector = $1 and coalesce(user_id, 0) = coalesce($2, 0) and address = $3
+"""
+
+_USED = """
+update metadata_scopes set used_at = now()
+where id = any($1::bigint[]) and used_at < now() - interval '1 minute'
+"""
+
+_SCOPES = """
+select scope.id, scope.version, scope.epoch, scope.truncated, asked.place
+from unnest($1::text[], $2::bigint[], $3::bytea[]) with ordinality as asked(connector, user_id, address, place)
+join metadata_scopes as scope on scope.connector = asked.connector
+    and coalesce(scope.user_id, 0) = coalesce(asked.user_id, 0) and scope.address = asked.address
+"""
+
+_PUT = """
+insert into metadata_objects as kept
+    (scope_id, kind, database, name, comment, owner, modified_at, columns, columns_cut, version)
+select $1::bigint, kind, database, name, coalesce(comment, ''), coalesce(owner, ''), modified_at, columns, columns_cut,
+    $2::bigint
+from unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::text[], $10::boolean[])
+    as given(kind, database, name, comment, owner, modified_at, columns, columns_cut)
+on conflict (scope_id, database, name) do update set
+    kind = excluded.kind,
+    comment = case when $11 then excluded.comment else coalesce(nullif(excluded.comment, ''), kept.comment) end,
+    owner = coalesce(nullif(excluded.owner, ''), kept.owner),
+    modified_at = coalesce(excluded.modified_at, kept.modified_at),
+    columns = coalesce(excluded.columns, kept.columns),
+    columns_cut = case when excluded.columns is null then kept.columns_cut else excluded.columns_cut end,
+    version = excluded.version,
+    changed_at = now()
+where (kept.kind, kept.comment, kept.owner, kept.modified_at, kept.columns) is distinct from (
+    excluded.kind,
+    case when $11 then excluded.comment else coalesce(nullif(excluded.comment, ''), kept.comment) end,
+    coalesce(nullif(excluded.owner, ''), kept.owner),
+    coalesce(excluded.modified_at, kept.modified_at),
+    coalesce(excluded.columns, kept.columns)
+)
+"""
+
+_NEW_TABLES = """
+select given.place - 1 as place, (select count(*) from metadata_objects where scope_id = $1 and name <> '') as had
+from unnest($2::text[], $3::text[]) with ordinality as given(database, name, place)
+where given.name <> '' and not exists (
+    select from metadata_objects where scope_id = $1 and database = given.database and name = given.name
+)
+order by given.place
+"""
+
+_READ = """
+select id, kind, database, name, comment, owner, modified_at, columns from metadata_objects
+where scope_id = $1 and version > $2 and id > $3 order by id limit $4
+"""
+
+_CLAIM = """
+update metadata_scopes set lease_owner = $2, lease_until = now() + $3::interval
+where id = $1 and (lease_until is null or lease_until < now())
+    and coalesce(refreshed_at < now() - $4::interval, true) and coalesce(failed_at < now() - $5::interval, true)
+returning id, version, epoch, truncated
+"""
+
+_REMOVE = """
+with seen as (select * from unnest($3::text[], $4::text[]) as seen(database, name)),
+gone as (
+    delete from metadata_objects as kept where scope_id = $1 and changed_at < $2
+        and not exists (select from seen where seen.database = kept.database and seen.name = kept.name)
+    returning 1
+)
+select count(*) from gone
+"""
+
+_COMPLETE = """
+update metadata_scopes set refreshed_at = now(), failed_at = null, lease_owner = null, lease_until = null,
+    truncated = $3 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
+    version = version + $4, epoch = epoch + $4
+where id = $1 and lease_owner = $2
+"""
+
+_SWEEP = """
+delete from metadata_scopes as scope
+where (stored and not exists (select from connectors where id::text = scope.connector and deleted_at is null))
+    or greatest(used_at, refreshed_at) < now() - $1::interval
+"""
+
+_FAILED_PAUSE = timedelta(minutes=5)
+
+
+class MetadataIndexTables:
+    """See the Protocol."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def scope(self, key: ScopeKey) -> Scope:
+        """See the Protocol."""
+        found = await self._database.row(_FIND, key.connector, key.user_id, key.address)
+        if found is not None:
+            return _scope(key, found)
+        async with self._database.transaction() as connection:
+            made = await connection.fetchrow(_ENSURE, key.connector, key.user_id, key.is_stored, key.address)
+            if made is None:  # another process was quicker
+                made = await connection.fetchrow(_FIND, key.connector, key.user_id, key.address)
+            elif made["moved"]:
+                await connection.execute("delete from metadata_objects where scope_id = $1", made["id"])
+            if made is None:
+                raise AssertionError("a scope that was just made")
+            return _scope(key, made)
+
+    async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
+        """See the Protocol."""
+        found = await self._database.fetch(
+            _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
+        )
+        scopes = [_scope(keys[row["place"] - 1], row) for row in found]
+        await self._database.execute(_USED, [scope.id for scope in scopes])
+        return scopes
+
+    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> None:
+        """See the Protocol."""
+        last = {(one.database, one.name): one for one in objects}
+        async with self._database.transaction() as connection:
+            version = await connection.fetchval(
+                "update metadata_scopes set version = version + 1, used_at = now() where id = $1 returning version",
+                scope_id,
+            )
+            if version is None:
+                return
+            kept = await _within(connection, scope_id, list(last.values()), max_tables)
+            changed = 0
+            for full in (True, False):
+                some = [one for one in kept if (one.comment is not None) is full]
+                if some:
+                    tag = await connection.execute(_PUT, scope_id, version, *_columns_of(some), full)
+                    changed += int(tag.rpartition(" ")[2])
+            if not changed:
+                await connection.execute("update metadata_scopes set version = version - 1 where id = $1", scope_id)
+
+    async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
+        """See the Protocol."""
+        last = 0
+        while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
+            yield [ObjectRow(*row) for row in rows]
+            last = rows[-1]["id"]
+
+    async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
+        """See the Protocol."""
+        scope = await self.scope(key)
+        row = await self._database.row(_CLAIM, scope.id, owner, lease, interval, min(interval, _FAILED_PAUSE))
+        return None if row is None else _scope(key, row)
+
+    async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
+        """See the Protocol."""
+        renewed = await self._database.execute(
+            "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
+            scope_id,
+            owner,
+            lease,
+        )
+        return renewed == 1
+
+    async def complete(
+        self, scope_id: int, *, owner: str, seen: Mapping[str, Sequence[str]], began: datetime, truncated: bool
+    ) -> None:
+        """See the Protocol."""
+        pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
+        async with self._database.transaction() as connection:
+            held = await connection.fetchval(
+                "select true from metadata_scopes where id = $1 and lease_owner = $2 for update", scope_id, owner
+            )
+            if held:
+                gone = await connection.fetchval(
+                    _REMOVE, scope_id, began, [one for one, _ in pairs], [one for _, one in pairs]
+                )
+                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0))
+
+    async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
+        """See the Protocol."""
+        await self._database.execute(
+            "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
+            " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
+            scope_id,
+            owner,
+            soon,
+        )
+
+    async def now(self) -> datetime:
+        """See the Protocol."""
+        return await self._database.value("select clock_timestamp()")
+
+    async def sweep(self, *, unused_for: timedelta) -> int:
+        """See the Protocol."""
+        return await self._database.execute(_SWEEP, unused_for)
+
+    async def counts(self) -> Mapping[str, int]:
+        """See the Protocol."""
+        rows = await self._database.fetch("select kind, count(*) as objects from metadata_objects group by kind")
+        return {kind.lower(): 0 for kind in (DATABASE, TABLE, VIEW)} | {
+            row["kind"].lower(): row["objects"] for row in rows
+        }
+
+
+async def _within(
+    connection: Connection, scope_id: int, objects: list[IndexedObject], max_tables: int
+) -> Sequence[IndexedObject]:
+    """Without the new tables that are too many."""
+    new = await connection.fetch(
+        _NEW_TABLES, scope_id, [one.database for one in objects], [one.name for one in objects]
+    )
+    if not new:
+        return objects
+    left_out = {row["place"] for row in new[max(max_tables - new[0]["had"], 0) :]}
+    return [one for place, one in enumerate(objects) if place not in left_out]
+
+
+def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
+    """The arguments of `_PUT`, one list per column."""
+    rows = [
+        (one.kind, one.database, one.name, one.comment, one.owner, one.modified_at, _joined(one), one.columns_cut)
+        for one in objects
+    ]
+    return (list(column) for column in zip(*rows, strict=True))
+
+
+def _joined(one: IndexedObject) -> str | None:
+    """Columns in one text, by name. A separator within a name, which no engine is known to allow, becomes a blank."""
+    if one.columns is None:
+        return None
+    return RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns))
+
+
+def _plain(text: str) -> str:
+    return text.replace(UNIT, " ").replace(RECORD, " ").replace("\0", " ")
+
+
+def _scope(key: ScopeKey, row: asyncpg.Record) -> Scope:
+    return Scope(row["id"], key, row["version"], row["epoch"], row["truncated"])

@@ -1,0 +1,163 @@
+"""What a metadata search asks for and finds (Contract platform 8)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from queryserver.domain.search_terms import Position, Query, Term, folded
+
+MAX_REACH = 10_000
+"""`offset + limit` is at most so much."""
+
+
+class SourceName(StrEnum):
+    """Where a search looks; in the order in which equally good results come."""
+
+    DOCUMENTS = "documents"
+    SQL = "sql"
+    HDFS = "hdfs"
+    S3 = "s3"
+
+
+class FacetName(StrEnum):
+    """What can be counted over all matches."""
+
+    TYPE = "type"
+    OWNER = "owner"
+    TAGS = "tags"
+    LAST_MODIFIED = "lastModified"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One result as 8.2 lists it, without the two HTML texts, which are made of it. Names on the wire are in camel
+    case where Hue clients know them so.
+    """
+
+    original_name: str
+    name: str
+    type: str
+    source_type: str
+    identity: str
+    parent_path: str = ""
+    description: str = ""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    created: datetime | None = None
+    last_modified: datetime | None = None
+    connector: str | None = None
+    dialect: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    custom_properties: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    link: str = ""
+    doc_type: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    text: str = ""
+    """What was searched beside name, description and tags: the statement of a document. Its place that matched is
+    shown, the text itself is not answered."""
+    further: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """More keys of the answer, from an external catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A record, and how well its name fits: a `Position`, the worst one of all terms; EXACT without terms."""
+
+    position: int
+    record: Record
+
+
+Facets = Mapping[FacetName, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswer:
+    """What one source found.
+
+    `matches` are the first ones, as many as were asked for, in the order of 8.3: by position, then `last_modified`
+    newest first and null last, then `original_name`, and always in the same order while nothing changes. `total` and
+    `facets` count all matches. `truncated`: a bound kept the source from looking at everything; `message` may say more.
+    """
+
+    matches: Sequence[Match] = ()
+    total: int = 0
+    facets: Facets = field(default_factory=lambda: MappingProxyType({}))
+    truncated: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search, as a source is asked. It answers its first `offset + limit` matches; the pages are cut later.
+
+    `facets` are those to count. `dialects`: only those (source sql); empty: all. `now` is the moment of the search,
+    by which ages are told.
+    """
+
+    query: Query
+    now: datetime
+    offset: int = 0
+    limit: int = 25
+    facets: frozenset[FacetName] = frozenset()
+    dialects: frozenset[str] = frozenset()
+
+    @property
+    def reach(self) -> int:
+        """How many matches are wanted at most."""
+        return self.offset + self.limit
+
+    @property
+    def lists_tags(self) -> bool:
+        """Whether a catalogue is asked for all classifications that there are (Contract platform 8.5)."""
+        return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
+
+
+AGES = ("today", "week", "month", "year", "older")
+"""Values of the facet lastModified."""
+
+
+def age_limits(now: datetime) -> tuple[datetime, ...]:
+    """What is not older than these is of `today` (since midnight UTC), `week`, `month`, `year`."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight, *(now - timedelta(days=days) for days in (7, 30, 365))
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    """The facet value of `last_modified`; each match counts once, null is `older`."""
+    if moment is None:
+        return AGES[-1]
+    return next((word for word, limit in zip(AGES, age_limits(now), strict=False) if moment >= limit), AGES[-1])
+
+
+def position_of(terms: Sequence[Term], name: str) -> int:
+    """How well a name fits all terms: as well as the worst."""
+    plain = folded(name)
+    return max((term.position(plain) for term in terms), default=Position.EXACT)
+
+
+def best_first(match: Match) -> tuple[int, bool, float, str, str]:
+    """Sorts matches of one source in the order of 8.3; the identity makes it total."""
+    moment = match.record.last_modified
+    newest = -moment.timestamp() if moment else 0.0
+    return match.position, moment is None, newest, match.record.original_name, match.record.identity
+
+
+def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
+    """The wanted facets of records that are all at hand; empty owners and missing tags are no values."""
+    counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
+    for record in records:
+        values = {
+            FacetName.TYPE: (record.type,),
+            FacetName.OWNER: (record.owner,),
+            FacetName.TAGS: record.tags,
+            FacetName.LAST_MODIFIED: (age(record.last_modified, search.now),),
+        }
+        for facet, counts in counted.items():
+            for value in values[facet]:
+                if value:
+                    counts[value] = counts.get(value, 0) + 1
+    return counted

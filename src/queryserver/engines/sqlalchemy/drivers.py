@@ -1,0 +1,27 @@
+"""The packages behind SQLAlchemy's dialects."""
+
+import inspect
+from typing import Any
+
+import sqlalchemy as sa
+
+from queryserver.domain.errors import DriverNotInstalled
+
+
+def driver_of(url: sa.URL) -> tuple[type[sa.Dialect], Any]:
+    """The dialect of a url and the module that it talks with. Raises DriverNotInstalled.
+
+    They are packages of others: whatever goes wrong while one is imported, it is not there to be used.
+    """
+    try:
+        dialect = url.get_dialect()
+        return dialect, _module(dialect)
+    except Exception as error:
+        raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
+
+
+def _module(dialect: type[sa.Dialect]) -> Any:
+    older = getattr(dialect, "dbapi", None)
+    if "import_dbapi" not in vars(dialect) and inspect.ismethod(older):
+        return older()
+    return dialect.import_dbapi()

@@ -1,0 +1,1 @@
+"""Connections to other servers: only to addresses that the operator allows."""

@@ -1,0 +1,40 @@
+"""What became of logins and tokens, for the audit and for metrics."""
+
+from queryserver.domain.errors import (
+    AuthenticationFailed,
+    LoginBackendUnavailable,
+    LoginThrottled,
+    QueryServerError,
+)
+from queryserver.interfaces.metrics import AccountMetrics
+from queryserver.services.auditing import AuditTrail
+
+
+class AccountNotes:
+    """Notes both at once; `metrics` is for what only counts."""
+
+    def __init__(self, audit: AuditTrail, metrics: AccountMetrics) -> None:
+        self._audit = audit
+        self.metrics = metrics
+
+    def accepted(self, username: str, client: str, back_end: str) -> None:
+        """Somebody is logged in."""
+        self.metrics.login("accepted", back_end)
+        self._audit.record(username, "login", client=client, facts={"back_end": back_end})
+
+    def refused(self, username: str, client: str, error: QueryServerError) -> None:
+        """Somebody is not logged in. The name is noted as it was given: it need not be anybody's."""
+        match error:
+            case LoginThrottled():
+                self.metrics.login_throttled()
+            case AuthenticationFailed():
+                self.metrics.login("refused", "")
+            case LoginBackendUnavailable():
+                self.metrics.login("unavailable", "")
+            case _:
+                pass
+        self._audit.record(username, "login", outcome=error.code, client=client)
+
+    def revoked(self, username: str, *, everything: bool) -> None:
+        """Tokens of a user have ended by a call."""
+        self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})

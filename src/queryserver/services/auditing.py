@@ -1,0 +1,60 @@
+"""Who did what, beside files and connectors (Contract platform 11, `desktop.logging.audit_file`)."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from queryserver.domain.audit import AuditEvent
+from queryserver.domain.errors import QueryServerError
+from queryserver.interfaces.audit import Audit
+
+OK = "ok"
+_LONGEST = 150
+_NO_FACTS: Mapping[str, str] = MappingProxyType({})
+
+
+class AuditTrail:
+    """Writes one event for each thing that was done, or refused."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    def record(
+        self,
+        user: str,
+        operation: str,
+        subject: str = "",
+        *,
+        outcome: str = OK,
+        client: str = "",
+        facts: Mapping[str, str] = _NO_FACTS,
+    ) -> None:
+        """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long."""
+        name = user[:_LONGEST]
+        self._audit.record(
+            AuditEvent(
+                user=name,
+                effective_user=name,
+                operation=operation,
+                path="",
+                outcome=outcome,
+                client=client,
+                subject=subject[:_LONGEST],
+                facts=facts,
+            )
+        )
+
+    @contextmanager
+    def event(
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str] = _NO_FACTS
+    ) -> Generator[None]:
+        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
+        outcome = "interrupted"
+        try:
+            yield
+            outcome = OK
+        except QueryServerError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.record(user, operation, subject, outcome=outcome, facts=facts)

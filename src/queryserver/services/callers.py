@@ -1,0 +1,38 @@
+"""Who makes a call: the entries of `desktop.auth.api_auth` in their order (Contract platform 4.2)."""
+
+from collections.abc import Sequence
+
+from queryserver.domain.errors import InvalidToken, NotAuthenticated
+from queryserver.domain.user import User
+from queryserver.interfaces.auth import AuthRequest, CallerSource
+from queryserver.services.bearers import bearer_token
+
+
+class Callers:
+    """See `interfaces.auth.Authenticator`: the first entry that knows the caller wins."""
+
+    def __init__(self, sources: Sequence[CallerSource]) -> None:
+        self._sources = sources
+
+    async def authenticate(self, request: AuthRequest) -> User:
+        """The caller. Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable."""
+        for source in self._sources:
+            user = await source.caller(request)
+            if user is not None:
+                return user
+        refusal = _refusal(request)
+        refusal.challenges = await self._challenges(request)
+        raise refusal
+
+    async def _challenges(self, request: AuthRequest) -> tuple[str, ...]:
+        every = [await source.challenge(request) for source in self._sources]
+        return tuple(challenge for challenge in every if challenge)
+
+
+def _refusal(request: AuthRequest) -> NotAuthenticated:
+    """Nobody knew the caller: there was no bearer, or one that is no good."""
+    try:
+        bearer_token(request.raw_headers)
+    except NotAuthenticated as error:
+        return error
+    return InvalidToken()

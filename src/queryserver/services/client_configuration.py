@@ -1,0 +1,125 @@
+"""What a client is told about this server and the caller (Contract platform 7.1)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import quote
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.connector_catalogue import flags_of
+from queryserver.domain.connector_types import Flags
+from queryserver.domain.files import Scheme
+from queryserver.domain.user import DOWNLOAD, IMPORTER, User
+from queryserver.interfaces.history_facts import HistoryFacts
+from queryserver.services.connectors import Connectors
+from queryserver.services.storage.stores import Caller, Stores
+from queryserver.settings import Settings
+
+_STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
+    {
+        Scheme.HDFS: ("hdfs", "Files"),
+        Scheme.S3A: ("s3", "S3"),
+        Scheme.ABFS: ("abfs", "ABFS"),
+        Scheme.OFS: ("ofs", "Ozone"),
+        Scheme.FILE: ("file", "Local Files"),
+    }
+)
+"""Type and label of the browser of a store, in the order of the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A data source that the caller may use and this server can run."""
+
+    connector: Connector
+    flags: Flags
+
+    @property
+    def is_sql(self) -> bool:
+        """Whether it takes SQL."""
+        return bool(self.flags.get("is_sql"))
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """Something to browse, with the page of Hue clients for it."""
+
+    type: str
+    label: str
+    page: str
+    button: str = "Browse"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that depends on the caller."""
+
+    is_admin: bool
+    interpreters: Sequence[Interpreter]
+    main: Interpreter | None
+    browsers: Sequence[Browser]
+    document_types: Sequence[str]
+    may_import: bool
+    may_download: bool
+
+    @property
+    def first_sql(self) -> Interpreter | None:
+        """The first interpreter that takes SQL."""
+        return next((one for one in self.interpreters if one.is_sql), None)
+
+
+class ClientConfiguration:
+    """Put together anew for each call: a new connector, or another right, shows at once."""
+
+    def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryFacts) -> None:
+        self._settings = settings
+        self._connectors = connectors
+        self._stores = stores
+        self._history = history
+        self._wheel = {name.casefold(): place for place, name in enumerate(_wheel(settings))}
+
+    async def of(self, user: User) -> Configuration:
+        """The configuration for a caller. Raises DatabaseUnavailable."""
+        interpreters = [
+            Interpreter(one, flags_of(one.dialect, one.interface))
+            for one in sorted(self._connectors.visible(user), key=self._place)
+        ]
+        may_import = self._settings.importer.is_enabled and user.may(IMPORTER)
+        return Configuration(
+            is_admin=user.is_admin,
+            interpreters=interpreters,
+            main=self._main(interpreters),
+            browsers=list(self._browsers(user, has_sql=any(one.is_sql for one in interpreters), importer=may_import)),
+            document_types=["directory", *(f"query-{dialect}" for dialect in await self._history.dialects(user.id))],
+            may_import=may_import,
+            may_download=self._settings.desktop.enable_download and user.may(DOWNLOAD),
+        )
+
+    def _place(self, connector: Connector) -> int:
+        """Those of the wheel first; what is sorted keeps its order else."""
+        return self._wheel.get(connector.key.casefold(), len(self._wheel))
+
+    def _main(self, interpreters: Sequence[Interpreter]) -> Interpreter | None:
+        default = self._settings.notebook.default_interpreter.casefold()
+        named = [one for one in interpreters if default and one.connector.key.casefold() == default]
+        named += [one for one in interpreters if default and one.connector.nice_name.casefold() == default]
+        return next(iter([*named, *interpreters]), None)
+
+    def _browsers(self, user: User, *, has_sql: bool, importer: bool) -> Iterator[Browser]:
+        caller = Caller.of(user)
+        permitted = {file_system.scheme for file_system in self._stores.permitted(caller)}
+        for scheme, (kind, label) in _STORES.items():
+            if scheme in permitted:
+                home = quote(str(self._stores.home(caller, scheme)), safe="")
+                yield Browser(kind, label, f"/filebrowser/view={home}")
+        if has_sql:
+            yield Browser("tables", "Tables", "/metastore/tables")
+        if any(cluster.resourcemanager_api_url for cluster in self._settings.hadoop.yarn_clusters.values()):
+            yield Browser("yarn", "Jobs", "/jobbrowser/")
+        if importer:
+            yield Browser("importer", "Importer", "/indexer/importer", "Import")
+
+
+def _wheel(settings: Settings) -> Sequence[str]:
+    """Each name at its first place."""
+    return list(dict.fromkeys(settings.notebook.interpreters_shown_on_wheel))

@@ -1,0 +1,239 @@
+"""Tests of connections: what works, how far, and why not (Contract platform 5.8). Nothing is stored."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from queryserver.domain.connector_types import Runs
+from queryserver.domain.errors import EngineError, InterfaceNotSupported, QueryServerError, TooManyRequests
+from queryserver.domain.user import User
+from queryserver.interfaces.connection_trials import Reach, Trial
+from queryserver.services.connection_failures import cleaned, reason_of
+from queryserver.services.connector_auditing import ConnectorAudit
+from queryserver.services.connector_drafts import ConnectorDrafts, Draft, GivenConnector
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 4
+_TIMED_OUT = "No answer came within {:g} s"
+_OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One step."""
+
+    name: str
+    ok: bool
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test ended."""
+
+    reason: str
+    """Empty: it worked."""
+    checks: Sequence[Check]
+    warnings: str
+    duration_ms: int
+    server_version: str | None
+
+
+@dataclass(slots=True)
+class _Course:
+    """A test under way."""
+
+    began: float = field(default_factory=time.monotonic)
+    checks: list[Check] = field(default_factory=list[Check])
+    at_work: tuple[str, float] | None = None
+    server_version: str | None = None
+    is_over: bool = False
+
+    @contextmanager
+    def step(self, name: str) -> Generator[None]:
+        """One check; it has failed when something is raised in it, a cancel too."""
+        self.at_work = name, time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.fail()
+            raise
+        self.checks.append(Check(name, ok=True, ms=_ms_since(self.at_work[1])))
+        self.at_work = None
+
+    def fail(self) -> None:
+        """The step under way has failed."""
+        if self.at_work is not None:
+            name, began = self.at_work
+            self.at_work = None
+            self.checks.append(Check(name, ok=False, ms=_ms_since(began)))
+
+    def login_failed(self) -> None:
+        """Where a login costs no exchange of its own, the first statement shows that it was refused."""
+        *before, last = self.checks
+        if last.name == "statement":
+            *before, login = before
+            self.checks = [*before, Check("login", ok=False, ms=login.ms + last.ms)]
+
+
+@dataclass(frozen=True, slots=True)
+class TestParts:
+    """What tests work with. `prepare` makes what is to be tried of a draft."""
+
+    __test__ = False
+
+    drafts: ConnectorDrafts
+    audit: ConnectorAudit
+    prepare: Callable[[Draft], Awaitable[Trial]]
+    reach: Reach
+    timeout: timedelta
+
+
+class ConnectionTests:
+    """At most four at once. Use `running()`: what a test leaves open is closed behind it, at the latest at the end."""
+
+    def __init__(self, parts: TestParts) -> None:
+        self._parts = parts
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Test while inside."""
+        try:
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def test(self, user: User, given: GivenConnector) -> Outcome:
+        """Try what was given, or what is stored where only an id is.
+
+        Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, InterfaceNotSupported,
+        DriverNotInstalled, TooManyRequests.
+        """
+        with self._parts.audit.event(user, "test", given.id or given.nice_name) as event:
+            instance = None if given.id is None else await self._parts.drafts.stored(given.id)
+            draft = await self._parts.drafts.draft(given, instance)
+            row = draft.row
+            if row.runs is Runs.NO:
+                text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
+                raise InterfaceNotSupported(text)
+            if self._open >= _AT_ONCE:
+                raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
+            name = given.nice_name or (instance.nice_name if instance else row.nice_name)
+            outcome = await self._test(user, draft, f"{name} - {row.dialect}: ")
+            event.outcome = outcome.reason or "ok"
+        return outcome
+
+    async def _test(self, user: User, draft: Draft, prefix: str) -> Outcome:
+        """The answer does not wait for what a data source without answer keeps open."""
+        course = _Course()
+        self._open += 1
+        try:
+            trial = await self._parts.prepare(draft)
+        except BaseException:
+            self._open -= 1
+            raise
+        task = asyncio.create_task(self._run(trial, user, course), name="connection-test")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._parts.timeout.total_seconds())
+        finally:
+            task.cancel()
+        reason, texts = self._told(draft, trial, course, task if done else None)
+        return Outcome(
+            reason=reason,
+            checks=tuple(course.checks),
+            warnings=prefix + ". ".join(text.rstrip(". ") for text in texts) if texts else "",
+            duration_ms=_ms_since(course.began),
+            server_version=course.server_version,
+        )
+
+    def _told(
+        self, draft: Draft, trial: Trial, course: _Course, ended: "asyncio.Task[None] | None"
+    ) -> tuple[str, list[str]]:
+        """Why it failed, empty when it did not, and what to say."""
+        texts = list(trial.warnings)
+        if ended is None:
+            course.fail()
+            return "timeout", [_TIMED_OUT.format(self._parts.timeout.total_seconds()), *texts]
+        error = ended.exception()
+        if error is None:
+            return "", [*texts, _OWN_LOGIN] if trial.takes_own_logins else texts
+        if not isinstance(error, QueryServerError | OSError):
+            log.error("connection test failed", exc_info=error)
+        reason = reason_of(error)
+        if reason == "auth":
+            course.login_failed()
+        return reason, [cleaned(error, draft.settings, trial.places), *texts]
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._open -= 1
+
+    async def _run(self, trial: Trial, user: User, course: _Course) -> None:
+        try:
+            await self._connect(trial.places, course)
+            if not trial.takes_own_logins:
+                await _log_in(trial, user, course)
+        finally:
+            await trial.attempt.close()
+
+    async def _connect(self, places: Sequence[tuple[str, int]], course: _Course) -> None:
+        """To the first address that takes a connection; a data source without places has nothing to fail here."""
+        with course.step("resolve"):
+            found = await self._addresses(places)
+        with course.step("connect"):
+            failure = None
+            for address, port in found:
+                failure = await self._failure(address, port, within_s=self._parts.timeout.total_seconds() / len(found))
+                if failure is None:
+                    return
+            if failure is not None:
+                raise failure
+
+    async def _failure(self, address: str, port: int, *, within_s: float) -> OSError | None:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._parts.reach.connect(address, port)
+        except OSError as error:  # a TimeoutError is one
+            return error
+        return None
+
+    async def _addresses(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        found, failure = list[tuple[str, int]](), None
+        for host, port in places:
+            try:
+                found += [(address, port) for address in await self._parts.reach.resolve(host, port)]
+            except EngineError as error:
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return found
+
+
+async def _log_in(trial: Trial, user: User, course: _Course) -> None:
+    try:
+        async with AsyncExitStack() as stack:
+            with course.step("login"):
+                logged_in = await stack.enter_async_context(trial.attempt.login(user))
+            with course.step("statement"):
+                course.server_version = await logged_in.try_it()
+            course.is_over = True
+    except EngineError as error:
+        if not course.is_over:
+            raise
+        log.info("tested session did not close cleanly", code=error.code)
+
+
+def _ms_since(began: float) -> int:
+    return round(1000 * (time.monotonic() - began))

@@ -1,0 +1,61 @@
+"""Groups and their administration (Contract platform 4.3, 12)."""
+
+from collections.abc import Sequence
+
+from queryserver.domain.errors import DefaultGroupKept, GroupExists, InvalidGroupName, UnknownGroup
+from queryserver.domain.rights import read_right
+from queryserver.domain.usernames import UsernameRule
+from queryserver.interfaces.groups import GroupGrants, GroupRecords
+
+MAX_NAME_LENGTH = 150
+
+
+class Groups:
+    """Makes and changes groups; what is so already stays as it is.
+
+    User names are read by the case rule, names of groups are taken to the letter.
+    """
+
+    def __init__(self, records: GroupRecords, usernames: UsernameRule, default_group: str) -> None:
+        self._records = records
+        self._usernames = usernames
+        self._default_group = default_group
+
+    async def create(self, name: str) -> None:
+        """Make a group without rights. Raises InvalidGroupName, GroupExists."""
+        if not _can_be_listed(name):
+            raise InvalidGroupName
+        if not await self._records.create(name):
+            raise GroupExists(name)
+
+    async def delete(self, name: str) -> None:
+        """Take a group away. Raises UnknownGroup, DefaultGroupKept, LastAdministrator."""
+        if name == self._default_group:
+            raise DefaultGroupKept(name)
+        if not await self._records.delete(name):
+            raise UnknownGroup(name)
+
+    async def add(self, username: str, group: str) -> None:
+        """Make a user a member. Raises InvalidUsername, UnknownUser, UnknownGroup."""
+        await self._records.add(self._usernames.read(username).key, group)
+
+    async def remove(self, username: str, group: str) -> None:
+        """End a membership. Raises InvalidUsername, UnknownUser, UnknownGroup, LastAdministrator."""
+        await self._records.remove(self._usernames.read(username).key, group)
+
+    async def grant(self, group: str, right: str) -> None:
+        """Give a group a right. Raises InvalidRight, UnknownGroup."""
+        await self._records.grant(group, read_right(right))
+
+    async def ungrant(self, group: str, right: str) -> None:
+        """Take a right from a group. Raises InvalidRight, UnknownGroup, LastAdministrator."""
+        await self._records.ungrant(group, read_right(right))
+
+    async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
+        """One group, or all in order. Raises UnknownGroup."""
+        return await self._records.grants(group)
+
+
+def _can_be_listed(name: str) -> bool:
+    """Lists of groups are written with commas between them, and lines of commands with tabs."""
+    return 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and name == name.strip() and "," not in name

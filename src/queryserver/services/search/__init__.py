@@ -1,0 +1,1 @@
+"""The metadata search: one file per source."""

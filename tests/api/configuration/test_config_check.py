@@ -1,0 +1,206 @@
+"""What a check of the settings finds (Contract platform 11): in what is written, and in what it names."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from tests.e2e.harness import free_port
+from tests.fixtures.database import execute
+
+from queryserver.container import looks
+from queryserver.container.checking import check_settings
+from queryserver.domain.findings import Finding
+from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.settings import Settings
+from queryserver.settings.loading import read_settings
+
+Reader = Callable[[str], Settings]
+
+
+@pytest.fixture
+def read(tmp_path: Path, database_dsn: str) -> Reader:
+    """Settings of a text, with a database that answers."""
+
+    def reader(toml: str) -> Settings:
+        file = tmp_path / "queryserver.toml"
+        file.write_text(toml)
+        environ = {
+            "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
+            "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
+            "QUERYSERVER__METADATA__INDEX__ENABLED": "false",
+        }
+        return read_settings(file, environ).settings
+
+    return reader
+
+
+async def lines(settings: Settings, **how: bool) -> list[str]:
+    """What is found, as it is printed."""
+    return list(map(str, await check_settings(settings, **how)))
+
+
+async def test_good_settings_have_nothing_to_tell(read: Reader) -> None:
+    assert await lines(read("")) == []
+
+
+@pytest.mark.platform(49)
+async def test_every_interpreter_store_and_file_is_looked_at_in_one_run(read: Reader, tmp_path: Path) -> None:
+    toml = f"""
+[desktop]
+ssl_certificate = "{tmp_path}/none.pem"
+ssl_private_key = "{tmp_path}/none.key"
+[desktop.auth]
+backend = "local, no_such_back_end"
+api_auth = "jwt, no.such.module.Class"
+[filebrowser]
+local_root = "{tmp_path}/missing"
+[notebook.interpreters.odd]
+interface = "unheard-of"
+[notebook.interpreters.far]
+interface = "sqlalchemy"
+options = {{url = "oracle9+x://h/d?a=planted"}}
+[notebook.interpreters.hive]
+interface = "hiveserver2"
+options = {{server_host = "h", server_port = 99999}}
+"""
+    found = await lines(read(toml), offline=True)
+    assert [line.split(": ")[0] for line in found] == [
+        "error desktop.ssl_certificate",
+        "error desktop.ssl_private_key",
+        "error notebook.interpreters.odd.interface",
+        "error notebook.interpreters.far.options.url",
+        "error notebook.interpreters.far.options.url",
+        "error notebook.interpreters.hive.options.server_port",
+        "error filebrowser.local_root",
+        "error desktop.auth.backend",
+        "error desktop.auth.api_auth",
+    ]
+    assert "planted" not in "".join(found)
+
+
+@pytest.mark.platform(85)
+async def test_names_on_the_wheel_are_keys_or_ids_of_stored_connectors(read: Reader, database_dsn: str) -> None:
+    toml = "[notebook]\ninterpreters_shown_on_wheel = ['LITE', 'nope', '1', '99']\n"
+    toml += "[notebook.interpreters.lite]\ninterface = 'sqlite'\n"
+    connection = await asyncpg.connect(database_dsn)
+    await connection.execute("insert into connectors (nice_name, dialect, interface) values ('x', 'sqlite', 'sqlite')")
+    await connection.close()
+    assert await lines(read(toml)) == [
+        "warning notebook.interpreters_shown_on_wheel: names nope, which is no interpreter of the settings.",
+        "warning notebook.interpreters_shown_on_wheel: names 99, which is no stored connector.",
+    ]
+
+
+async def test_a_database_out_of_reach_does_not_hide_the_rest(read: Reader, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    task_server = f"""
+[desktop.task_server]
+enabled = true
+broker_url = "redis://:planted-secret@127.0.0.1:{free_port()}/0"
+result_file_storage = '{{"backend": "local", "properties": {{"location": "{tmp_path}/file/below"}}}}'
+[desktop.auth.jwt]
+key_server_url = ["http://127.0.0.1:{free_port()}/keys"]
+issuer = "i"
+audience = "a"
+"""
+    settings = read(task_server)
+    database = settings.desktop.database.model_copy(
+        update={"url": type(settings.desktop.database.url)(f"postgresql://u:planted-secret@127.0.0.1:{free_port()}/d")}
+    )
+    broken = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"database": database})})
+    found = await lines(broken)
+    assert sorted(line.split(": ")[0] for line in found) == [
+        "error desktop.auth.jwt.key_server_url",
+        "error desktop.database",
+        "error desktop.task_server.broker_url",
+        "error desktop.task_server.result_file_storage",
+    ]
+    assert "planted-secret" not in "".join(found)
+    assert [line for line in await lines(broken, offline=True) if line.startswith("error")] == []
+
+
+async def test_many_documents_and_a_missing_extension_are_told(
+    read: Reader, database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "MANY_DOCUMENTS", 1)
+    connection = await asyncpg.connect(database_dsn)
+    user = await connection.fetchval("insert into users (username, username_key) values ('u', 'u') returning id")
+    for number in range(2):
+        await connection.execute(
+            """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
+            statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s,
+            deadline_at, has_result_set) values (gen_random_uuid(), $1, 'c', 'd', 'closed', 's', 0, 1, '{}', 'h',
+            $2, 's', 1, 'g', 1, 1, now(), true)""",
+            user,
+            str(number),
+        )
+    settings = read("")
+    indexed = settings.metadata.model_copy(
+        update={"index": settings.metadata.index.model_copy(update={"enabled": True})}
+    )
+    found = await lines(settings.model_copy(update={"metadata": indexed}))
+    assert (
+        "warning editor.history_retention_days: keeps more than 1 history entries: run `queryserver cleanup`." in found
+    )
+    has_trigrams = await connection.fetchval("select exists (select from pg_extension where extname = 'pg_trgm')")
+    await connection.close()
+    assert any("pg_trgm" in line for line in found) is not has_trigrams
+
+
+async def test_local_results_of_several_hosts_must_be_shared(
+    read: Reader, database_dsn: str, tcp_open: EmbeddedPostgres
+) -> None:
+    settings = read("")
+    rules = tcp_open.state_directory / "postgresql" / "data" / "pg_hba.conf"
+    with rules.open("a") as stream:
+        stream.write("host all all 127.0.0.9/32 trust\n")
+    await execute(tcp_open.admin_dsn(), "SELECT pg_reload_conf()")
+    async with from_another_address(tcp_open.port) as port:
+        elsewhere = await asyncpg.connect(database_dsn, host="127.0.0.1", port=port)
+        found = await lines(settings)
+        await elsewhere.close()
+    [told] = [line for line in found if "result_file_storage" in line]
+    assert told.startswith("warning desktop.task_server.result_file_storage: ")
+    assert "2 hosts use the database" in told
+
+
+@asynccontextmanager
+async def from_another_address(port: int) -> AsyncIterator[int]:
+    """A port whose callers reach the database from 127.0.0.9, as if it were another host."""
+    pumps: set[asyncio.Task[None]] = set()
+    closing: list[asyncio.StreamWriter] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
+        for source, target in ((reader, far_writer), (far_reader, writer)):
+            pumps.add(asyncio.create_task(pump(source, target)))
+            closing.append(target)
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in pumps:
+            task.cancel()
+        for target in closing:
+            target.close()
+        await asyncio.gather(*pumps, *(target.wait_closed() for target in closing), return_exceptions=True)
+
+
+async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """All bytes of one to the other."""
+    while piece := await source.read(65536):
+        target.write(piece)
+        await target.drain()
+    target.close()
+
+
+async def test_a_finding_is_told_once_and_errors_come_first() -> None:
+    from queryserver.container.checking import _in_order
+
+    error, warning = Finding.error("b", "x"), Finding.warning("a", "y")
+    assert _in_order([warning, error, warning]) == [error, warning]

@@ -1,0 +1,211 @@
+"""get_config: everything a client needs before it begins (Contract platform 7.1, 7.2)."""
+
+from typing import Any
+
+import pytest
+from tests.api.configuration.conftest import Opener
+from tests.api.driving import Caller
+
+from queryserver import __version__
+
+KEYS = (
+    "app_config", "main_button_action", "button_actions", "default_sql_interpreter", "cluster_type", "has_computes",
+    "vw_name", "img_version", "hue_version", "svc_config", "hue_config", "storage_browser", "importer", "clusters",
+    "documents", "status",
+)  # fmt: skip
+FLAGS = {
+    "is_admin", "is_yarn_enabled", "enable_task_server", "enable_workflow_creation_action",
+    "allow_sample_data_from_views", "enable_sharing", "collect_usage",
+}  # fmt: skip
+
+THREE = """
+[notebook.interpreters.duck]
+interface = "duckdb"
+dialect = "duckdb"
+name = "Duck"
+[notebook.interpreters.lite]
+interface = "sqlite"
+dialect = "sqlite"
+[notebook.interpreters.vault]
+interface = "sqlite"
+dialect = "sqlite"
+groups = "analysts"
+"""
+
+
+async def told(caller: Caller) -> dict[str, Any]:
+    """The answer; its shape is checked against the table by the caller itself."""
+    return await caller.told("get_config")
+
+
+@pytest.mark.platform(82)
+async def test_without_interpreters_the_editor_stands_for_them(open_with: Opener) -> None:
+    async with open_with() as api:
+        found = await told(await api.user())
+    assert tuple(found) == KEYS
+    editor = found["app_config"]["editor"]
+    assert (editor["interpreters"], editor["interpreter_names"], editor["page"]) == ([], [], "/editor/")
+    assert found["main_button_action"] == editor
+    assert found["button_actions"] == [editor]
+    assert found["default_sql_interpreter"] == editor["default_sql_interpreter"] == ""
+    assert found["app_config"]["catalogs"] == []
+    assert "scheduler" not in found["app_config"]
+    assert found["app_config"]["home"] == {
+        "name": "home", "displayName": "Home", "buttonName": "Documents", "interpreters": [], "page": "/home",
+    }  # fmt: skip
+    assert found["documents"] == {"types": ["directory"]}
+    assert (found["vw_name"], found["img_version"], found["hue_version"]) == ("", __version__, "4.11.0")
+    assert (found["cluster_type"], found["has_computes"], found["status"]) == ("direct", False, 0)
+
+
+@pytest.mark.platform(82)
+async def test_interpreters_of_the_settings_stand_in_their_order_with_their_flags(open_with: Opener) -> None:
+    async with open_with(THREE) as api:
+        found = await told(await api.user())
+    editor = found["app_config"]["editor"]
+    assert editor["interpreter_names"] == ["duck", "lite"]
+    first = editor["interpreters"][0]
+    flags = first.pop("dialect_properties")
+    assert first == {
+        "name": "Duck", "type": "duck", "id": "duck", "displayName": "Duck", "buttonName": "Query",
+        "tooltip": "Duckdb Query", "optimizer": "off", "page": "/editor/?type=duck", "is_sql": True,
+        "is_batchable": True, "dialect": "duckdb",
+    }  # fmt: skip
+    assert len(flags) == 13
+    assert flags["has_catalog"] is True
+    assert flags["sql_identifier_quote"] == '"'
+    assert editor["default_limit"] == 5000
+    assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == "duck"
+    assert [entry["type"] for entry in found["app_config"]["catalogs"]] == ["duck", "lite"]
+    assert found["app_config"]["catalogs"][1] == {
+        "name": "lite", "type": "lite", "id": "lite", "displayName": "lite", "buttonName": "Query",
+        "tooltip": "Sqlite Query", "page": "/editor/?type=lite", "is_sql": True, "is_catalog": True,
+    }  # fmt: skip
+
+
+@pytest.mark.platform(82)
+async def test_a_caller_sees_only_what_their_groups_may_use(open_with: Opener) -> None:
+    async with open_with(THREE) as api:
+        analyst, admin = await api.user(groups=("analysts",)), await api.user(admin=True)
+        assert "vault" in (await told(analyst))["app_config"]["editor"]["interpreter_names"]
+        assert "vault" in (await told(admin))["app_config"]["editor"]["interpreter_names"]
+
+
+@pytest.mark.platform(82)
+@pytest.mark.platform(85)
+async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with: Opener) -> None:
+    wheel = '[notebook]\ninterpreters_shown_on_wheel = "nope, LITE, 77"\n'
+    async with open_with(wheel + THREE) as api:
+        editor = (await told(await api.user()))["app_config"]["editor"]
+    assert editor["interpreter_names"] == ["lite", "duck"]
+
+
+@pytest.mark.platform(82)
+@pytest.mark.parametrize("named", ["lite", "Light", "LITE"])
+async def test_the_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
+    toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
+    async with open_with(toml) as api:
+        found = await told(await api.user())
+    assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == "lite"
+    assert found["app_config"]["editor"]["default_sql_interpreter"] == "duck"
+
+
+@pytest.mark.platform(83)
+async def test_flags_of_service_and_caller_are_told_twice_and_equally(open_with: Opener) -> None:
+    toml = "[desktop]\nenable_sharing = true\n[editor]\nsample_views = false\n"
+    async with open_with(toml) as api:
+        callers = [await api.user(), await api.user(admin=True), await api.user(groups=("bosses",))]
+        await api.database.execute("insert into group_rights select id, 'admin' from groups where name = 'bosses'")
+        answers = [await told(caller) for caller in callers]
+    for found in answers:
+        assert found["svc_config"] == found["hue_config"]
+        assert set(found["svc_config"]) == FLAGS
+        assert found["clusters"] == [{"id": "default", "name": "default", "type": "direct", "credentials": {}}]
+    assert [found["svc_config"]["is_admin"] for found in answers] == [False, True, True]
+    assert answers[0]["svc_config"]["enable_sharing"] is True
+    assert answers[0]["svc_config"]["allow_sample_data_from_views"] is False
+
+
+@pytest.mark.platform(82)
+async def test_limits_of_stores_and_importer_are_those_of_the_settings(open_with: Opener) -> None:
+    toml = """
+[filebrowser]
+restrict_file_extensions = ".exe, .bat"
+file_upload_chunk_size = 1024
+concurrent_max_connections = 3
+max_file_editor_size = 7
+[importer]
+restrict_local_file_extensions = ".zip"
+max_local_file_size_upload_limit = 99
+"""
+    async with open_with(toml) as api:
+        found = await told(await api.user())
+    assert found["storage_browser"] == {
+        "enable_chunked_file_upload": True, "enable_new_storage_browser": False,
+        "restrict_file_extensions": [".exe", ".bat"], "concurrent_max_connection": 3, "file_upload_chunk_size": 1024,
+        "enable_file_download_button": True, "max_file_editor_size": 7, "enable_extract_uploaded_archive": False,
+    }  # fmt: skip
+    assert found["importer"] == {
+        "is_enabled": True, "restrict_local_file_extensions": [".zip"], "max_local_file_size_upload_limit": 99,
+    }  # fmt: skip
+
+
+@pytest.mark.platform(82)
+async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(
+    open_with: Opener, tmp_path: Any
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    toml = f"""
+[filebrowser]
+local_root = "{root}"
+[aws.aws_accounts.default]
+access_key_id = "k"
+secret_access_key = "s"
+default_home_path = "s3a://lake/${{USER}}"
+[hadoop.hdfs_clusters.default]
+webhdfs_url = "http://localhost:1/webhdfs/v1"
+[hadoop.yarn_clusters.default]
+resourcemanager_api_url = "http://localhost:2"
+"""
+    async with open_with(toml + THREE) as api:
+        ana = await api.user("ana")
+        browser = (await told(ana))["app_config"]["browser"]
+        assert browser["interpreter_names"] == ["hdfs", "s3", "file", "tables", "yarn", "importer"]
+        assert [entry["page"] for entry in browser["interpreters"]][:3] == [
+            f"/filebrowser/view=%2Fuser%2F{ana.username}",
+            f"/filebrowser/view=s3a%3A%2F%2Flake%2F{ana.username}",
+            f"/filebrowser/view=file%3A%2F%2F%2Fuser%2F{ana.username}",
+        ]
+        assert browser["interpreters"][0] == {
+            "type": "hdfs", "displayName": "Files", "buttonName": "Browse", "tooltip": "Files",
+            "page": f"/filebrowser/view=%2Fuser%2F{ana.username}",
+        }  # fmt: skip
+        assert browser["interpreters"][-1]["buttonName"] == "Import"
+        await api.database.execute("delete from group_rights where \"right\" in ('filebrowser.s3_access', 'importer')")
+        found = await told(ana)
+    assert found["app_config"]["browser"]["interpreter_names"] == ["hdfs", "file", "tables", "yarn"]
+    assert found["importer"]["is_enabled"] is False
+
+
+@pytest.mark.platform(82)
+async def test_the_scheduler_shows_only_with_beat(open_with: Opener) -> None:
+    toml = "[desktop.task_server]\nenabled = true\nbeat_enabled = true\n"
+    async with open_with(toml) as api:
+        found = await told(await api.user())
+    scheduler = found["app_config"]["scheduler"]
+    assert (scheduler["name"], scheduler["interpreter_names"]) == ("celery-beat", ["celery-beat"])
+    assert [entry["type"] for entry in scheduler["interpreters"]] == ["celery-beat"]
+    assert found["button_actions"] == [found["app_config"]["editor"], scheduler]
+    assert list(found["app_config"]) == ["editor", "catalogs", "browser", "scheduler", "home"]
+    assert found["svc_config"]["enable_task_server"] is True
+
+
+@pytest.mark.platform(82)
+async def test_types_of_documents_are_those_of_the_callers_own_history(open_with: Opener) -> None:
+    async with open_with(THREE) as api:
+        ana, bob = await api.user("ana"), await api.user("bob")
+        for dialect in ("lite", "duck", "lite"):
+            await ana.run(dialect, "select 1")
+        assert (await told(ana))["documents"] == {"types": ["directory", "query-duckdb", "query-sqlite"]}
+        assert (await told(bob))["documents"] == {"types": ["directory"]}

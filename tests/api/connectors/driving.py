@@ -1,0 +1,88 @@
+"""Calls on connectors, as an administrator makes them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from tests.api.driving import Api, Caller
+
+Values = Mapping[str, Any]
+
+
+def listed(settings: Values) -> list[dict[str, Any]]:
+    """Settings as the wire has them."""
+    return [{"name": name, "value": value} for name, value in settings.items()]
+
+
+def by_name(connector: Values) -> dict[str, Any]:
+    """Settings of an answer by name."""
+    return {one["name"]: one["value"] for one in connector["settings"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """An administrator of connectors."""
+
+    caller: Caller
+
+    @classmethod
+    async def of(cls, api: Api) -> "Keeper":
+        """A new one."""
+        return cls(await api.user("root", admin=True))
+
+    async def update(self, connector: object) -> httpx.Response:
+        """The call as it is made."""
+        return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
+
+    async def save(self, **connector: Any) -> dict[str, Any]:
+        """The stored connector; `settings` as name to value."""
+        return await self.send({**connector, "settings": listed(connector["settings"])})
+
+    async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:
+        """A new connector."""
+        return await self.save(nice_name=nice_name, dialect=dialect, interface=interface, settings=settings)
+
+    async def send(self, connector: object) -> dict[str, Any]:
+        """The connector of an update that succeeds."""
+        response = await self.update(connector)
+        assert response.status_code == 200, response.text
+        return response.json()["connector"]
+
+    async def refused(self, connector: object) -> tuple[int, str, Any]:
+        """Status, code and `errors` of an update that fails."""
+        response = await self.update(connector)
+        body = response.json()
+        assert response.status_code >= 400, body
+        return response.status_code, body["code"], body.get("errors")
+
+    async def shown(self, connector_id: str) -> dict[str, Any]:
+        """The answer of get, without `status`."""
+        response = await self.caller.get(f"connector/instance/get/{connector_id}")
+        assert response.status_code == 200, response.text
+        body = response.json()
+        assert body.pop("status") == 0
+        return body
+
+    async def instances(self) -> list[dict[str, Any]]:
+        """All that the caller sees, in their order."""
+        return await instances_of(self.caller)
+
+    async def delete(self, connector_id: str) -> httpx.Response:
+        """The call as it is made."""
+        return await self.caller.post("connector/instance/delete", connector=json.dumps({"id": connector_id}))
+
+
+async def instances_of(caller: Caller) -> list[dict[str, Any]]:
+    """All that a caller sees, in their order."""
+    body = (await caller.get("connector/instances")).json()
+    assert [group["category"] for group in body["connectors"]] == [
+        "editor",
+        "browsers",
+        "catalogs",
+        "optimizers",
+        "schedulers",
+        "plugins",
+    ]
+    return [one for group in body["connectors"] for one in group["values"]]

@@ -1,0 +1,336 @@
+"""connector/instance/test (Contract platform 5.8)."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, listed
+from tests.api.driving import Api, Caller
+
+_STEPS = ["resolve", "connect", "login", "statement"]
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(serve: Serve) -> AsyncGenerator[int]:
+    """A server on loopback; its port."""
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(served, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes everything and says nothing."""
+    while await reader.read(4096):
+        pass
+    writer.write_eof()
+
+
+def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
+    """Answers one HTTP request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if seen is not None:
+            seen.append(head.decode())
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        await writer.drain()
+
+    return serve
+
+
+def limited(directory: Path, timeout_s: int) -> dict[str, Any]:
+    """Settings `desktop` of a server that gives tests so long."""
+    return {"connector_policy": {"test_timeout_s": timeout_s, "local_database_dir": directory / "databases"}}
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings: Any) -> dict[str, Any]:
+    """The answer of a test that was carried out."""
+    given = {"dialect": dialect, "interface": interface, "nice_name": "Tried", "settings": listed(settings)}
+    response = await caller.post("connector/instance/test", connector=json.dumps(given))
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert body["ok"] is (body["reason"] == "")
+    assert body["hasWarnings"] is bool(body["warnings"])
+    assert body["hasWarnings"] or body["ok"]
+    assert [one["name"] for one in body["checks"]] == _STEPS[: len(body["checks"])]
+    assert all(one["ok"] for one in body["checks"][:-1])
+    return body
+
+
+def last(body: dict[str, Any]) -> tuple[str, bool, str]:
+    """The last check, and the reason."""
+    return body["checks"][-1]["name"], body["checks"][-1]["ok"], body["reason"]
+
+
+@pytest.mark.platform(73)
+async def test_a_live_engine_passes_all_steps_and_tells_its_version(keeper: Keeper, users_url: str) -> None:
+    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
+    assert last(body) == ("statement", True, "")
+    assert (len(body["checks"]), body["warnings"], body["status"]) == (4, "", 0)
+    assert body["server_version"][0].isdigit()
+
+
+@pytest.mark.platform(73)
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+async def test_engines_of_this_process_are_tested_as_well(keeper: Keeper, dialect: str) -> None:
+    body = await outcome_of(keeper.caller, dialect, dialect, path=":memory:")
+    assert last(body) == ("statement", True, "")
+    assert body["server_version"]
+
+
+@pytest.mark.platform(73)
+async def test_a_port_without_a_server_is_refused(keeper: Keeper) -> None:
+    url = f"postgresql://svc:hidden@127.0.0.1:{free_port()}/shop"
+    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
+    assert last(body) == ("connect", False, "refused")
+    assert body["warnings"].startswith("Tried - postgresql: ")
+    assert body["server_version"] is None
+
+
+@pytest.mark.platform(73)
+async def test_a_refused_login_is_told_as_such(keeper: Keeper, users_url: str) -> None:
+    wrong = users_url.replace("planted-secret", "mistyped-secret")
+    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=wrong)
+    assert last(body) == ("login", False, "auth")
+    assert "mistyped-secret" not in json.dumps(body)
+
+
+@pytest.mark.platform(73)
+async def test_an_unknown_database_is_the_engine_s_own_word(keeper: Keeper, users_url: str) -> None:
+    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=f"{users_url}_not")
+    assert last(body) == ("login", False, "engine")
+    assert "does not exist" in body["warnings"]
+
+
+@pytest.mark.platform(73)
+async def test_an_unknown_host_is_dns(keeper: Keeper) -> None:
+    body = await outcome_of(keeper.caller, "mysql", "sqlalchemy", url="mysql://u:p@no-such-host.invalid:3306/x")
+    assert last(body) == ("resolve", False, "dns")
+
+
+@pytest.mark.platform(73)
+async def test_a_server_without_certificate_for_tls_is_tls(keeper: Keeper) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    async with listening(plain) as port:
+        body = await outcome_of(keeper.caller, "trino", "trino", url=f"https://127.0.0.1:{port}")
+    assert last(body)[1:] == (False, "tls")
+
+
+@pytest.mark.platform(73)
+@pytest.mark.parametrize(
+    ("dialect", "interface", "settings"),
+    [
+        ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@127.0.0.1:{port}/x"}),
+        ("mysql", "sqlalchemy", {"url": "mysql://u:p@127.0.0.1:{port}/x"}),
+        ("hive", "hiveserver2", {"server_host": "127.0.0.1", "server_port": "{port}"}),
+        ("trino", "trino", {"url": "http://127.0.0.1:{port}"}),
+        ("phoenix", "phoenix", {"url": "http://127.0.0.1:{port}/"}),
+        ("hdfs", "rest", {"server_url": "http://127.0.0.1:{port}/webhdfs/v1"}),
+    ],
+)
+async def test_a_silent_server_is_given_up_within_the_limit(
+    small_api: ApiOpener, tmp_path: Path, dialect: str, interface: str, settings: dict[str, str]
+) -> None:
+    async with small_api(desktop=limited(tmp_path, 1)) as api, listening(silent) as port:
+        admin = await api.user("root", admin=True)
+        filled = {name: value.format(port=port) for name, value in settings.items()}
+        began = asyncio.get_running_loop().time()
+        body = await outcome_of(admin, dialect, interface, **filled)
+        took_s = asyncio.get_running_loop().time() - began
+    assert last(body) == ("login" if dialect != "trino" else body["checks"][-1]["name"], False, "timeout")
+    assert body["duration_ms"] < 3000
+    assert took_s < 5
+
+
+@pytest.mark.platform(73)
+async def test_nothing_is_stored(keeper: Keeper, api: Api, users_url: str) -> None:
+    count = "select (select count(*) from connectors) + (select count(*) from statements)"
+    before = await api.database.value(count)
+    await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
+    assert await api.database.value(count) == before
+
+
+async def test_a_stored_connector_is_tested_by_its_id_with_its_secret(keeper: Keeper, users_url: str) -> None:
+    stored = await keeper.create("Tried by id", "postgresql", "sqlalchemy", url=users_url)
+    for given in ({"id": stored["id"]}, stored):
+        response = await keeper.caller.post("connector/instance/test", connector=json.dumps(given))
+        assert response.status_code == 200, response.text
+        assert response.json()["ok"], response.text
+    moved = {**stored, "settings": listed({"url": "postgresql://api_tests:********@127.0.0.1:1/x"})}
+    assert await keeper.caller.refused("connector/instance/test", connector=json.dumps(moved)) == (
+        400,
+        -1,
+        "secret_required",
+    )
+
+
+@pytest.mark.platform(74)
+@pytest.mark.parametrize(
+    ("dialect", "interface", "settings"),
+    [
+        ("ksql", "ksql", {}),
+        ("sql", "jdbc", {}),
+        ("pyspark", "livy", {}),
+        ("yarn", "rest", {}),
+        ("hms", "hiveserver2", {}),
+    ],
+)
+async def test_types_that_never_run_are_501(
+    keeper: Keeper, dialect: str, interface: str, settings: dict[str, Any]
+) -> None:
+    given = json.dumps({"dialect": dialect, "interface": interface, "settings": listed(settings)})
+    assert await keeper.caller.refused("connector/instance/test", connector=given) == (
+        501,
+        -1,
+        "interface_not_supported",
+    )
+
+
+@pytest.mark.platform(74)
+async def test_a_driver_that_is_not_installed_is_501(keeper: Keeper) -> None:
+    given = {
+        "dialect": "clickhouse",
+        "interface": "sqlalchemy",
+        "settings": listed({"url": "clickhouse://127.0.0.1:1"}),
+    }
+    assert await keeper.caller.refused("connector/instance/test", connector=json.dumps(given)) == (
+        501,
+        -1,
+        "driver_not_installed",
+    )
+
+
+@pytest.mark.platform(73)
+async def test_a_test_without_a_type_is_told_what_is_missing(keeper: Keeper) -> None:
+    response = await keeper.caller.post("connector/instance/test", connector=json.dumps({"settings": []}))
+    body = response.json()
+    assert (response.status_code, body["code"], set(body["errors"])) == (
+        400,
+        "validation_failed",
+        {"dialect", "interface"},
+    )
+
+
+@pytest.mark.platform(67)
+async def test_only_administrators_test(ana: Caller) -> None:
+    assert await ana.refused("connector/instance/test", connector="{}") == (403, -1, "admin_required")
+
+
+@pytest.mark.platform(72)
+@pytest.mark.security("T8")
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
+)
+async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
+    given = {
+        "dialect": "trino",
+        "interface": "trino",
+        "settings": listed({"url": f"http://{host}:80"}),
+    }
+    assert await keeper.caller.refused("connector/instance/test", connector=json.dumps(given)) == (
+        400,
+        -1,
+        "host_not_allowed",
+    )
+
+
+@pytest.mark.platform(72)
+@pytest.mark.security("T8")
+async def test_a_redirect_is_not_followed(keeper: Keeper) -> None:
+    reached: list[str] = []
+    async with listening(speaking(200, '{"Path": "/user/x"}', reached)) as target:
+
+        async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            location = f"http://127.0.0.1:{target}/webhdfs/v1"
+            writer.write(f"HTTP/1.1 307 X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+            await writer.drain()
+
+        async with listening(redirecting) as port:
+            body = await outcome_of(keeper.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
+    assert last(body) == ("statement", False, "engine")
+    assert reached == []
+
+
+async def test_hdfs_is_asked_for_the_caller_s_home(keeper: Keeper) -> None:
+    seen: list[str] = []
+    async with listening(speaking(200, '{"Path": "/user/x"}', seen)) as port:
+        body = await outcome_of(keeper.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
+    assert last(body) == ("statement", True, "")
+    assert f"GET /webhdfs/v1?op=GETHOMEDIRECTORY&user.name={keeper.caller.username} " in seen[-1]
+
+
+async def test_atlas_is_asked_for_its_version(keeper: Keeper) -> None:
+    seen: list[str] = []
+    async with listening(speaking(200, '{"Version": "2.3.0"}', seen)) as port:
+        body = await outcome_of(
+            keeper.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
+        )
+    assert (last(body), body["server_version"]) == (("statement", True, ""), "2.3.0")
+    assert "GET /api/atlas/admin/version " in seen[-1]
+    assert "Basic dTpwdzE=" in seen[-1]
+
+
+async def test_atlas_may_refuse_the_login(keeper: Keeper) -> None:
+    async with listening(speaking(401, "")) as port:
+        body = await outcome_of(
+            keeper.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
+        )
+    assert last(body) == ("login", False, "auth")
+
+
+async def test_logins_of_users_are_tested_up_to_the_connection(keeper: Keeper, users_url: str) -> None:
+    url = users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
+    body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
+    assert last(body) == ("connect", True, "")
+    assert "create_session" in body["warnings"]
+
+
+async def test_certificates_that_are_not_verified_are_a_warning(keeper: Keeper) -> None:
+    async with listening(speaking(500, "")) as port:
+        body = await outcome_of(keeper.caller, "trino", "trino", url=f"http://127.0.0.1:{port}", ssl_validate=False)
+    assert "Certificates are not verified" in body["warnings"]
+
+
+async def test_at_most_four_run_at_once(small_api: ApiOpener, tmp_path: Path) -> None:
+    async with small_api(desktop=limited(tmp_path, 3)) as api, listening(silent) as port:
+        admin = await api.user("root", admin=True)
+        given = json.dumps(
+            {
+                "dialect": "postgresql",
+                "interface": "sqlalchemy",
+                "settings": listed({"url": f"postgresql://u:p@127.0.0.1:{port}/x"}),
+            }
+        )
+        answers = await asyncio.gather(*(admin.post("connector/instance/test", connector=given) for _ in range(6)))
+        codes = sorted(one.status_code for one in answers)
+        assert codes == [200, 200, 200, 200, 429, 429]
+        late = next(one for one in answers if one.status_code == 429)
+        assert late.json()["code"] == "too_many_requests"
+        assert int(late.headers["Retry-After"]) >= 1

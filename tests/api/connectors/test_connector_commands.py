@@ -1,0 +1,126 @@
+"""connector list, export and import, and rotate-keys, beside a running server (Contract platform 12)."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.api.driving import Api
+from tests.unit.test_cli import Ended, command_in
+
+Command = Callable[..., Awaitable[Ended]]
+
+_OLD_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+_NEW_KEY = "a9Zk4bV7nQw2Xt6Mc1Lp8Rf3Gs0Hd5Ye"
+
+
+@pytest.fixture
+async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
+    """A server on this test's own database."""
+    async with small_api() as api:
+        yield api
+
+
+@pytest.fixture
+def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
+    """That of a command on the same database."""
+    return {
+        "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
+        "QUERYSERVER__DESKTOP__SECRET_KEY": _OLD_KEY,
+        "QUERYSERVER_DATA_DIR": str(tmp_path / "data"),
+    }
+
+
+@pytest.fixture
+def command(tmp_path: Path, environ: dict[str, str]) -> Command:
+    """The program with the server's key."""
+    return command_in(tmp_path, **environ)
+
+
+@pytest.mark.security("T9")
+async def test_connectors_are_listed_and_exported_without_secrets_and_imported_again(
+    served: Api, command: Command, tmp_path: Path, users_url: str
+) -> None:
+    keeper = await Keeper.of(served)
+    made = await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
+    shown = await command("connector", "list")
+    assert shown == Ended(0, "1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
+    exported = await command("connector", "export")
+    assert exported.code == 0
+    assert "planted-secret" not in exported.out
+    connectors: list[dict[str, Any]] = json.loads(exported.out)
+    assert by_name(connectors[0]) == by_name(made)
+    connectors[0]["description"] = "Imported"
+    new = {"nice_name": "Memory", "dialect": "sqlite", "interface": "sqlite", "settings": []}
+    file = tmp_path / "connectors.json"
+    file.write_text(json.dumps([*connectors, new]))
+    imported = await command("connector", "import", str(file))
+    assert (imported.code, imported.out) == (0, "Changed 1 Shop\nCreated 2 Memory\n")
+    assert (await keeper.shown("1"))["description"] == "Imported"
+    ana = await served.user("ana")
+    assert (await ana.result("1", "SELECT 1"))["data"] == [[1]]
+    assert (await ana.result("2", "SELECT 2"))["data"] == [[2]]
+
+
+async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(
+    served: Api, command: Command, tmp_path: Path
+) -> None:
+    keeper = await Keeper.of(served)
+    file = tmp_path / "connectors.json"
+    moved = {"nice_name": "Moved", "dialect": "mysql", "interface": "sqlalchemy"}
+    bad = [
+        {**moved, "settings": listed({"url": "mysql://u:********@h/d"})},
+        {**moved, "settings": listed({"url": "sqlite:///x"})},
+        {"id": "7", "nice_name": "Gone"},
+        {"nice_name": "Good", "dialect": "sqlite", "interface": "sqlite"},
+        {"nice_name": ["x"]},
+    ]
+    file.write_text(json.dumps({"connectors": bad}))
+    ended = await command("connector", "import", str(file))
+    assert (ended.code, ended.out) == (1, "Created 1 Good\n")
+    assert len([line for line in ended.err.splitlines() if "queryserver.audit" not in line]) == 4
+    assert [one["nice_name"] for one in await keeper.instances()] == ["Good"]
+    again = json.loads((await command("connector", "import", str(file), "--json")).out)
+    assert [one.get("error") for one in again] == [
+        "secret_required",
+        "driver_not_allowed",
+        "connector_not_found",
+        "name_taken",
+        "invalid_parameter",
+    ]
+    file.write_text("no json")
+    assert (await command("connector", "import", str(file))).code == 2
+
+
+@pytest.mark.security("T9")
+async def test_rotated_keys_let_former_ones_be_forgotten(
+    served: Api, command: Command, tmp_path: Path, environ: dict[str, str], users_url: str
+) -> None:
+    keeper = await Keeper.of(served)
+    await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
+    ana = await served.user("ana")
+    properties = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
+    session = {"type": "login", "properties": properties}
+    assert (await ana.post("editor/create_session", session=json.dumps(session))).status_code == 200
+    new_only = command_in(tmp_path, **{**environ, "QUERYSERVER__DESKTOP__SECRET_KEY": _NEW_KEY})
+    both = command_in(
+        tmp_path,
+        **{
+            **environ,
+            "QUERYSERVER__DESKTOP__SECRET_KEY": _NEW_KEY,
+            "QUERYSERVER__DESKTOP__SECRET_KEY_FALLBACKS": _OLD_KEY,
+        },
+    )
+    assert (await new_only("connector", "list")).code == 3
+    rotated = await both("rotate-keys", "--json")
+    assert rotated.code == 0, rotated.err
+    counts = json.loads(rotated.out)
+    assert (counts["connectors"], counts["lost"]) == (1, 0)
+    assert counts["others"] >= 1
+    exported = json.loads((await new_only("connector", "export")).out)
+    assert by_name(exported[0])["url"] == users_url.replace("planted-secret", "********")
+    # The former key opens nothing any more.
+    assert (await command("rotate-keys")).code == 3

@@ -1,0 +1,269 @@
+"""Stored connectors: who sees them, how they change, how they end (Contract platform 5.3 to 5.7)."""
+
+import asyncio
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, by_name, instances_of, listed
+from tests.api.driving import Api, Caller, verdict
+
+
+@pytest.mark.platform(63)
+@pytest.mark.security("T10")
+async def test_users_see_what_is_granted_to_their_groups_and_administrators_see_all(api: Api, keeper: Keeper) -> None:
+    await api.user("first", groups=("analysts",))
+    open_one = await keeper.create("Open", "sqlite", "sqlite")
+    theirs = await keeper.save(
+        nice_name="Theirs", dialect="sqlite", interface="sqlite", settings={}, groups=["analysts"]
+    )
+    nobodys = await keeper.save(nice_name="Nobody's", dialect="sqlite", interface="sqlite", settings={}, groups=[])
+    assert (open_one["groups"], theirs["groups"], nobodys["groups"]) == (["default"], ["analysts"], [])
+    ana, analyst = await api.user("ana"), await api.user("analyst", groups=("analysts",))
+    made = {one["id"] for one in (open_one, theirs, nobodys)}
+
+    async def sees(caller: Caller) -> set[str]:
+        return {one["id"] for one in await instances_of(caller)} & made
+
+    assert await sees(ana) == {open_one["id"]}
+    assert await sees(analyst) == {open_one["id"], theirs["id"]}
+    assert await sees(keeper.caller) == made
+    for hidden in (theirs["id"], nobodys["id"]):
+        refused = verdict(await ana.get(f"connector/instance/get/{hidden}"))
+        assert refused == verdict(await ana.get("connector/instance/get/99999")) == (404, -1, "connector_not_found")
+    shown = (await analyst.get(f"connector/instance/get/{theirs['id']}")).json()
+    assert "groups" not in shown
+    assert all("groups" not in one for one in await instances_of(ana))
+    ids = [int(one["id"]) for one in await keeper.instances() if one["category"] == "editor"]
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
+async def test_an_id_that_is_none_is_unknown(keeper: Keeper, text: str) -> None:
+    assert verdict(await keeper.caller.get(f"connector/instance/get/{text}")) == (404, -1, "connector_not_found")
+
+
+@pytest.mark.platform(66)
+async def test_update_creates_without_an_id_and_changes_with_one(keeper: Keeper) -> None:
+    sent = {"nice_name": "Made", "dialect": "trino", "interface": "trino", "description": "First"}
+    created = (await keeper.update({**sent, "settings": listed({"url": "https://t:8443", "catalog": "a"})})).json()
+    assert (created["saved_as"], created["status"]) == (True, 0)
+    made = created["connector"]
+    assert re.fullmatch(r"[1-9]\d*", made["id"])
+    assert (made["name"], made["version"], made["category"], made["is_runnable"]) == (made["id"], 1, "editor", True)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", made["last_modified"])
+    changed = (await keeper.update({"id": made["id"], "description": "Second"})).json()
+    assert changed["saved_as"] is False
+    assert changed["connector"]["version"] == 2
+    shown = await keeper.shown(made["id"])
+    assert (shown["description"], by_name(shown)["catalog"], shown["nice_name"]) == ("Second", "a", "Made")
+    await keeper.send({"id": int(made["id"]), "settings": listed({"url": "https://t:8443"})})
+    assert by_name(await keeper.shown(made["id"]))["catalog"] == ""
+    await keeper.send({"id": made["id"], "description": "", "settings": None})
+    shown = await keeper.shown(made["id"])
+    assert (shown["description"], by_name(shown)["url"]) == ("Native protocol", "https://t:8443")
+
+
+@pytest.mark.parametrize("nothing", [None, "", 0, "0"])
+async def test_an_empty_id_creates(keeper: Keeper, nothing: object) -> None:
+    sent = {"id": nothing, "nice_name": f"Empty {nothing!r}", "dialect": "sqlite", "interface": "sqlite"}
+    assert (await keeper.update(sent)).json()["saved_as"] is True
+
+
+async def test_members_of_an_answer_may_be_sent_back_and_both_forms_of_the_field_are_read(keeper: Keeper) -> None:
+    made = await keeper.create("Back", "hive", "hiveserver2", session_idle_s="60", query_timeout_s="5")
+    assert by_name(made)["session_idle_s"] == 60
+    again = (await keeper.caller.post_json("connector/instance/update", connector=made)).json()
+    assert again["connector"]["version"] == 2
+    assert again["connector"]["settings"] == made["settings"]
+    text = await keeper.caller.post_json("connector/instance/update/", connector=json.dumps(made | {"version": 2}))
+    assert text.json()["connector"]["version"] == 3
+
+
+@pytest.mark.platform(67)
+@pytest.mark.security("T10")
+@pytest.mark.parametrize("call", ["instance/update", "instance/delete", "instance/test", "examples/install"])
+async def test_only_administrators_change_connectors(api: Api, ana: Caller, keeper: Keeper, call: str) -> None:
+    made = await keeper.create(f"Kept {call}", "sqlite", "sqlite")
+    body = json.dumps({"id": made["id"], "nice_name": "Taken over"})
+    refused = await ana.post(f"connector/{call}", connector=body)
+    assert verdict(refused) == (403, -1, "admin_required")
+    assert refused.json()["message"] == "You must be an administrator."
+    # Permission is looked at before the body.
+    assert (
+        verdict(await ana.send("POST", f"connector/{call}", content="{", headers={"content-type": "text/x"}))[0] == 403
+    )
+    assert (await api.stranger.post(f"connector/{call}")).status_code == 401
+    assert await keeper.shown(made["id"]) == made
+
+
+@pytest.mark.platform(68)
+async def test_what_contradicts_the_stored_state_changes_nothing(keeper: Keeper) -> None:
+    await keeper.create("Taken", "sqlite", "sqlite")
+    made = await keeper.create("Free", "sqlite", "sqlite")
+    other = {"nice_name": "tAKEN", "dialect": "sqlite", "interface": "sqlite"}
+    assert (await keeper.refused(other))[:2] == (409, "name_taken")
+    assert (await keeper.refused({"id": made["id"], "nice_name": "TAKEN"}))[:2] == (409, "name_taken")
+    assert (await keeper.refused({"id": "99999", "nice_name": "x"}))[:2] == (404, "connector_not_found")
+    assert (await keeper.refused({"id": "seven", "nice_name": "x"}))[:2] == (404, "connector_not_found")
+    status, code, errors = await keeper.refused({"id": made["id"], "dialect": "duckdb"})
+    assert (status, code, list(errors)) == (400, "immutable_field", ["dialect"])
+    assert (await keeper.refused({**made, "interface": "sqlalchemy"}))[:2] == (400, "immutable_field")
+    stale = await keeper.update({**made, "version": 7, "nice_name": "Changed"})
+    assert (stale.status_code, stale.json()["code"], stale.json()["version"]) == (409, "version_conflict", 1)
+    unknown = {"nice_name": "New", "dialect": "sqlite", "interface": "livy"}
+    assert (await keeper.refused(unknown))[:2] == (404, "connector_type_not_found")
+    assert await keeper.shown(made["id"]) == made
+
+
+async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
+    made = await keeper.create("Contested", "sqlite", "sqlite")
+    answers = await asyncio.gather(
+        *(keeper.update({"id": made["id"], "version": 1, "description": f"{n}"}) for n in range(4))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+    free = await asyncio.gather(*(keeper.update({"id": made["id"], "description": f"{n}"}) for n in range(12)))
+    assert {answer.status_code for answer in free} == {200}
+    assert (await keeper.shown(made["id"]))["version"] == 14
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "where"),
+    [
+        ({}, "validation_failed", ["nice_name"]),
+        ({"nice_name": "  "}, "validation_failed", ["nice_name"]),
+        ({"nice_name": "x" * 101}, "validation_failed", ["nice_name"]),
+        ({"nice_name": "a\nb"}, "validation_failed", ["nice_name"]),
+        ({"description": "x" * 1001}, "validation_failed", ["description"]),
+        ({"dialect": None}, "validation_failed", ["dialect"]),
+        ({"groups": ["nobody-is-here"]}, "validation_failed", ["groups"]),
+        ({"settings": listed({"colour": 1})}, "unknown_setting", ["colour"]),
+        ({"settings": listed({"server_port": 0})}, "validation_failed", ["server_port"]),
+        ({"settings": listed({"server_port": 65536})}, "validation_failed", ["server_port"]),
+        ({"settings": listed({"server_host": ""})}, "validation_failed", ["server_host"]),
+        ({"settings": listed({"server_host": "good,:10000"})}, "validation_failed", ["server_host"]),
+        ({"settings": listed({"server_host": "[]"})}, "validation_failed", ["server_host"]),
+        ({"settings": listed({"server_host": " , "})}, "validation_failed", ["server_host"]),
+        ({"settings": listed({"server_host": "h:" + "9" * 5000})}, "validation_failed", ["server_host"]),
+        ({"settings": listed({"auth_mechanism": "MAGIC"})}, "validation_failed", ["auth_mechanism"]),
+        ({"settings": listed({"transport_mode": "http", "auth_mechanism": "JWT"})}, "validation_failed", ["use_ssl"]),
+        ({"settings": listed({"ssl_ca": "x"})}, "validation_failed", ["ssl_ca"]),
+        ({"settings": listed({"session_conf": "a.b=c"})}, "validation_failed", ["session_conf"]),
+        ({"settings": listed({"password": "********"})}, "secret_required", ["password"]),
+    ],
+)
+async def test_each_wrong_setting_is_told_by_its_name(
+    keeper: Keeper, sent: dict[str, Any], code: str, where: list[str]
+) -> None:
+    usual = {"nice_name": "Wrong", "dialect": "hive", "interface": "hiveserver2"}
+    status, said, errors = await keeper.refused(
+        {**(usual if sent else {"dialect": "hive", "interface": "hiveserver2"}), **sent}
+    )
+    assert (status, said, list(errors)) == (400, code, where)
+    assert all(text[0].isupper() and text.endswith(".") for texts in errors.values() for text in texts)
+
+
+@pytest.mark.parametrize("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
+async def test_the_memory_of_duckdb_is_a_number_with_its_unit(keeper: Keeper, amount: str) -> None:
+    sent = {"nice_name": "Small", "dialect": "duckdb", "interface": "duckdb"}
+    refused = await keeper.refused({**sent, "settings": listed({"memory_limit": amount})})
+    assert (*refused[:2], list(refused[2])) == (400, "validation_failed", ["memory_limit"])
+
+
+@pytest.mark.parametrize("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
+async def test_a_server_of_http_is_named_without_query_and_fragment(keeper: Keeper, end: str) -> None:
+    for dialect, interface, name in (("hdfs", "rest", "server_url"), ("trino", "trino", "url")):
+        sent = {"nice_name": "Asked", "dialect": dialect, "interface": interface}
+        refused = await keeper.refused({**sent, "settings": listed({name: f"http://localhost:1{end}"})})
+        assert (*refused[:2], list(refused[2])) == (400, "validation_failed", [name])
+
+
+async def test_what_needs_kerberos_is_runnable_only_where_it_is_installed(keeper: Keeper) -> None:
+    made = await keeper.create("Tickets", "hive", "hiveserver2", server_host="hive.example", auth_mechanism="gssapi")
+    assert made["is_runnable"] is (find_spec("gssapi") is not None)
+
+
+async def test_delete_reads_nothing_but_the_id(keeper: Keeper) -> None:
+    made = await keeper.create("Whole", "sqlite", "sqlite")
+    sent = {**made, "nice_name": 5, "settings": {"url": "x"}, "version": "old"}
+    deleted = await keeper.caller.post("connector/instance/delete", connector=json.dumps(sent))
+    assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
+
+
+async def test_the_body_must_be_a_connector(keeper: Keeper) -> None:
+    post = keeper.caller.refused
+    assert await post("connector/instance/update") == (400, -1, "missing_parameter")
+    assert await post("connector/instance/delete") == (400, -1, "missing_parameter")
+    assert await post("connector/instance/update", connector="{") == (400, -1, "invalid_json")
+    assert await post("connector/instance/update", connector="[]") == (400, -1, "invalid_parameter")
+    assert (await keeper.refused({"settings": "x"}))[:2] == (400, "invalid_parameter")
+    assert (await keeper.refused({"version": "new"}))[:2] == (400, "invalid_parameter")
+    assert (await keeper.refused({"id": []}))[:2] == (400, "invalid_parameter")
+    assert await post("connector/instance/delete", connector="{}") == (404, -1, "connector_not_found")
+
+
+async def test_new_connectors_are_granted_as_the_policy_says(small_api: ApiOpener, tmp_path: Path) -> None:
+    policy = {"grant_to_default_group": False, "local_database_dir": tmp_path / "databases"}
+    async with small_api(desktop={"connector_policy": policy}) as api:
+        keeper = await Keeper.of(api)
+        assert (await keeper.create("Mine", "sqlite", "sqlite"))["groups"] == []
+        assert await instances_of(await api.user("ana")) == []
+
+
+@pytest.mark.platform(75)
+async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(
+    api: Api, keeper: Keeper, users_url: str
+) -> None:
+    ana = await api.user("ana")
+    made = await keeper.create("Short-lived", "postgresql", "sqlalchemy", url=users_url)
+    done = await ana.run(made["id"], "SELECT 41 + 1 AS answer")
+    slow = await ana.execute(made["id"], "SELECT pg_sleep(60)")
+    await ana.running(slow["history_uuid"])
+    refused = await keeper.delete(made["id"])
+    assert (refused.status_code, refused.json()["code"], refused.json()["running"]) == (409, "connector_in_use", 1)
+    assert await keeper.shown(made["id"]) == made
+    await ana.on(slow["history_uuid"], "cancel_statement")
+    await ana.ended(slow["history_uuid"])
+    deleted = await keeper.delete(made["id"])
+    assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
+    assert (await keeper.delete(made["id"])).status_code == 404
+    assert (await keeper.caller.get(f"connector/instance/get/{made['id']}")).status_code == 404
+    assert made["id"] not in {one["id"] for one in await keeper.instances()}
+    assert (await ana.page(done["history_uuid"]))["data"] == [[42]]
+    assert done["history_uuid"] in {one["uuid"] for one in (await ana.history())["history"]}
+    again = await ana.refused(f"editor/execute/{made['id']}", statement="SELECT 1")
+    assert again == await ana.refused("editor/execute/no-such-dialect", statement="SELECT 1")
+    successor = await keeper.create("Short-lived", "postgresql", "sqlalchemy", url=users_url)
+    assert int(successor["id"]) > int(made["id"])
+    rights = await api.database.fetch('select from group_rights where "right" = $1', f"connector:{made['id']}")
+    assert rights == []
+
+
+async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(
+    api: Api, keeper: Keeper, users_url: str
+) -> None:
+    ana = await api.user("ana")
+    made = await keeper.create("At once", "postgresql", "sqlalchemy", url=f"{users_url}?application_name=one")
+    named = "SELECT current_setting('application_name')"
+    assert (await ana.result(made["id"], named))["data"] == [["one"]]
+    url = by_name(made)["url"].replace("=one", "=two")
+    assert "********" in url
+    await keeper.send({"id": made["id"], "settings": listed({"url": url})})
+    assert (await ana.result(made["id"], named))["data"] == [["two"]]
+    await keeper.send({"id": made["id"], "groups": []})
+    assert (await ana.refused(f"editor/execute/{made['id']}", statement=named))[0] == 404
+
+
+async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper) -> None:
+    made = await keeper.create("Flink", "flink", "flink", url="http://169.254.169.254:8083", has_ssh=True)
+    assert made["is_runnable"] is False
+    changed = await keeper.send({"id": made["id"], "settings": listed({"url": "anything"})})
+    assert by_name(changed) == {"url": "anything", "has_ssh": False, "ssh_server_host": "127.0.0.1"}
+    assert (await keeper.refused({"id": made["id"], "settings": listed({"has_ssh": "maybe"})}))[
+        1
+    ] == "validation_failed"
+    assert (await keeper.refused({"id": made["id"], "settings": listed({"read_only": True})}))[1] == "unknown_setting"

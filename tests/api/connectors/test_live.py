@@ -1,0 +1,278 @@
+"""Stored connectors at work: a change on one server holds for the next call on any (Contract platform 4.3, 5)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, listed
+from tests.api.driving import Api, Caller
+from tests.fixtures.database import execute
+
+from queryserver.db.database import Database, PoolLimits, open_database
+
+_numbers = count(1)
+_SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"
+_WHO = "SELECT current_setting('application_name') AS who"
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    """Returns once `check` is true."""
+    for _ in range(300):
+        if await check():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(check)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Two servers on one database; `keeper` calls the first, `ana` both."""
+
+    first: Api
+    second: Api
+    keeper: Keeper
+    ana: Caller
+    users_url: str
+    users: Database
+
+    @property
+    def there(self) -> Caller:
+        """The user at the second server."""
+        return Caller(self.second, self.ana.username, self.ana.headers)
+
+    def url(self, name: str) -> str:
+        """The users' database; its connections are known by `name`."""
+        return f"{self.users_url}?application_name={name}"
+
+    async def new(self, name: str, **more: Any) -> dict[str, Any]:
+        """A new PostgreSQL connector whose connections are known by that name."""
+        settings = listed({"url": self.url(name)})
+        return await self.keeper.send(
+            {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
+        )
+
+    async def connections(self, name: str) -> int:
+        """How many are open at the engine."""
+        return await self.users.value("select count(*) from pg_stat_activity where application_name = $1", name)
+
+    async def drained(self, name: str) -> None:
+        """Returns once none is."""
+
+        async def are_none() -> bool:
+            return await self.connections(name) == 0
+
+        await until(are_none)
+
+
+@pytest.fixture
+async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
+    """A pair of this test's own."""
+    async with (
+        small_api() as first,
+        small_api() as second,
+        open_database(users_url, PoolLimits(max_size=1)) as users,
+    ):
+        yield Servers(first, second, await Keeper.of(first), await first.user("ana"), users_url, users)
+
+
+@pytest.fixture
+def name() -> str:
+    """Of connections that only this test opens."""
+    return f"live-{next(_numbers)}"
+
+
+async def offered(caller: Caller) -> list[str]:
+    """Interpreters that get_config lists."""
+    return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
+
+
+async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]]:
+    """What a statement gives."""
+    return (await caller.result(connector, statement))["data"]
+
+
+@pytest.mark.platform(63, 84)
+async def test_a_new_connector_can_be_used_on_both_servers_at_once(servers: Servers, name: str) -> None:
+    assert (await servers.there.told("get_config"))["status"] == 0
+    made = await servers.new(name)
+    assert made["id"] in await offered(servers.there)
+    assert await rows(servers.there, made["id"], _WHO) == [[name]]
+    assert await rows(servers.ana, f"postgresql-{made['id']}", _WHO) == [[name]]
+
+
+@pytest.mark.platform(63)
+async def test_digits_name_an_instance_and_a_dialect_the_first_of_the_settings(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    assert await rows(servers.ana, made["id"], _WHO) == [[name]]
+    assert await rows(servers.ana, "postgresql", _WHO) != [[name]]
+    assert await servers.ana.refused(f"editor/execute/hive-{made['id']}", statement="x") == (
+        404,
+        -1,
+        "dialect_not_found",
+    )
+
+
+@pytest.mark.platform(66)
+async def test_a_change_holds_for_the_next_call_and_running_statements_go_on(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    assert await rows(servers.there, made["id"], _WHO) == [[name]]
+    under_way = (await servers.there.execute(made["id"], _SLEEP))["history_uuid"]
+    await servers.there.running(under_way)
+    new = f"{name}-new"
+    await servers.keeper.send({**made, "settings": listed({"url": servers.url(new)})})
+    assert await rows(servers.there, made["id"], _WHO) == [[new]]
+    assert await rows(servers.ana, made["id"], _WHO) == [[new]]
+    assert await servers.connections(name) == 1
+    await servers.there.ended(under_way)
+    assert (await servers.there.page(under_way))["data"][0][1] == name
+    await servers.drained(name)
+
+
+@pytest.mark.platform(66)
+async def test_a_held_session_goes_on_with_what_it_was_opened_with(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
+    session = opened.json()["session"]["id"]
+    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    found = await servers.there.run(made["id"], _WHO, session_id=session)
+    assert (await servers.there.page(found["history_uuid"]))["data"] == [[name]]
+    assert await servers.connections(name) == 1
+    closed = await servers.there.post_json("editor/close_session", session={"id": session})
+    assert closed.status_code == 200
+    await servers.drained(name)
+
+
+@pytest.mark.platform(63, 84)
+@pytest.mark.security("T22")
+async def test_a_revoked_connector_is_gone_for_the_next_call_with_its_results(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    done = (await servers.there.run(made["id"], _WHO))["history_uuid"]
+    await servers.keeper.send({"id": made["id"], "groups": []})
+    assert made["id"] not in await offered(servers.there)
+    assert await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1") == (
+        404,
+        -1,
+        "dialect_not_found",
+    )
+    assert (await servers.there.get(f"connector/instance/get/{made['id']}")).status_code == 404
+    for call in ("fetch_result_data", "check_status"):
+        refused = await servers.there.post(f"editor/{call}", operationId=done)
+        assert refused.status_code in {403, 404}, refused.text
+    await servers.keeper.send({"id": made["id"], "groups": ["default"]})
+    assert (await servers.there.page(done))["data"] == [[name]]
+
+
+@pytest.mark.platform(75)
+async def test_delete_waits_for_no_statement_and_leaves_history(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
+    session = opened.json()["session"]["id"]
+    under_way = (await servers.there.execute(made["id"], _SLEEP))["history_uuid"]
+    refused = await servers.keeper.delete(made["id"])
+    assert (refused.status_code, refused.json()["code"], refused.json()["running"]) == (409, "connector_in_use", 1)
+    await servers.there.ended(under_way)
+    deleted = await servers.keeper.delete(made["id"])
+    assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
+    assert await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1") == (
+        404,
+        -1,
+        "dialect_not_found",
+    )
+    assert (await servers.there.page(under_way))["data"][0][1] == name
+    await servers.drained(name)
+
+    async def is_closed() -> bool:
+        return await servers.first.database.value("select closed_at is not null from sessions where id = $1", session)
+
+    await until(is_closed)
+    assert (await servers.new(f"{name}-next"))["id"] != made["id"]
+
+
+@pytest.mark.platform(75)
+async def test_a_statement_that_came_while_its_connector_was_deleted_ends(servers: Servers, name: str) -> None:
+    made = await servers.new(name)
+    late = (await servers.ana.run(made["id"], _WHO))["history_uuid"]
+    assert (await servers.keeper.delete(made["id"])).status_code == 200
+    # As if it had been recorded between the count of the deletion and its commit.
+    await servers.first.database.execute(
+        "update statements set state = 'waiting', ended_at = null, sent_at = null, owner = null, lease_until = null"
+        " where id = $1",
+        UUID(late),
+    )
+    await servers.new(f"{name}-next")
+    status = (await servers.ana.ended(late))["query_status"]
+    assert status["state"] == "failed"
+    assert "no longer configured" in status["message"]
+
+
+@pytest.mark.platform(74, 84)
+async def test_a_type_that_never_runs_is_stored_and_takes_no_statements(servers: Servers, name: str) -> None:
+    made = await servers.keeper.create(name, "ksql", "ksql", url="http://localhost:8088")
+    lacking = await servers.keeper.create(f"{name}-lacking", "clickhouse", "sqlalchemy", url="clickhouse://localhost:1")
+    listed_there = await offered(servers.there)
+    assert made["id"] not in listed_there
+    assert lacking["id"] not in listed_there
+    for one, code in ((made, "interface_not_supported"), (lacking, "driver_not_installed")):
+        response = await servers.there.post(f"editor/execute/{one['id']}", statement="SELECT 1")
+        assert (response.status_code, response.json()["code"]) == (501, code)
+    await servers.keeper.send({"id": made["id"], "groups": []})
+    assert (await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1"))[0] == 404
+
+
+async def test_metadata_of_a_changed_connector_are_not_those_of_the_old_address(servers: Servers, name: str) -> None:
+    table = name.replace("-", "_")
+    made = await servers.new(name)
+    await rows(servers.ana, made["id"], _WHO)
+    await execute(servers.users_url, f"CREATE TABLE {table} (a int)")
+    asked = {"snippet": f'{{"type": "{made["id"]}"}}'}
+    assert table in str(await servers.there.told("editor/autocomplete/public", **asked))
+    await execute(servers.users_url, f"DROP TABLE {table}")
+    assert table in str(await servers.there.told("editor/autocomplete/public", **asked)), "nothing was kept"
+    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    assert table not in str(await servers.there.told("editor/autocomplete/public", **asked))
+
+
+@pytest.mark.security("T9")
+async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name: str) -> None:
+    url = servers.url(name).replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
+    made = await servers.keeper.send(
+        {
+            "nice_name": name,
+            "dialect": "postgresql",
+            "interface": "sqlalchemy",
+            "settings": listed({"url": url}),
+        }
+    )
+    login = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
+    session = {"type": made["id"], "properties": login}
+    assert (await servers.ana.post_json("editor/create_session", session=session)).status_code == 200
+    assert await rows(servers.there, made["id"], _WHO) == [[name]]
+    renamed = await servers.keeper.send({"id": made["id"], "nice_name": f"{name}-renamed"})
+    assert await rows(servers.there, made["id"], _WHO) == [[name]]
+    await servers.keeper.send({**renamed, "settings": listed({"url": url.replace("127.0.0.1", "localhost")})})
+    refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
+    assert refused.json()["code"] == "credentials_required"
+
+
+async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(
+    servers: Servers, name: str
+) -> None:
+    there = servers.second.services.connectors
+
+    async def knows(connector_id: str) -> None:
+        async def is_known() -> bool:
+            return there.find(connector_id) is not None
+
+        await until(is_known)
+
+    await knows((await servers.new(name))["id"])
+    await servers.first.database.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and query ilike 'listen%'"
+    )
+    await knows((await servers.new(f"{name}-unheard"))["id"])

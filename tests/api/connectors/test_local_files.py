@@ -1,0 +1,236 @@
+"""Stored duckdb and sqlite connectors reach their own file and no other (Contract platform 5.11)."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, listed
+from tests.api.driving import Caller
+
+_numbers = count(1)
+_PLANTED = "planted-outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server, an administrator there, and the directory of its databases."""
+
+    keeper: Keeper
+    databases: Path
+
+    @property
+    def caller(self) -> Caller:
+        """Administrators may use what they make."""
+        return self.keeper.caller
+
+    async def new(self, dialect: str, path: str, **settings: Any) -> str:
+        """A connector's id."""
+        name = f"Files {next(_numbers)}"
+        return (await self.keeper.create(name, dialect, dialect, path=path, **settings))["id"]
+
+    async def fails(self, connector: str, statement: str) -> str:
+        """What a statement is refused with."""
+        body = await self.caller.run(connector, statement)
+        assert body["status"] != 0, body
+        assert _PLANTED not in str(body)
+        return body["message"]
+
+    async def rows(self, connector: str, statement: str) -> list[list[Any]]:
+        """What a statement gives."""
+        return (await self.caller.result(connector, statement))["data"]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory beside. Its name may stand in answers, where statements name it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="beside") as directory:
+        (Path(directory) / "secret.csv").write_text(f"a\n{_PLANTED}\n")
+        yield Path(directory)
+
+
+def names_in(directory: Path) -> list[str]:
+    """What is there."""
+    return sorted(one.name for one in directory.iterdir())
+
+
+@pytest.fixture
+async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
+    """A server of this test's own."""
+    async with small_api(lease_timeout_s=3) as api:
+        yield Place(await Keeper.of(api), tmp_path / "databases")
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../secret.csv",
+        "a/../../secret.csv",
+        "./x.db",
+        "a//b.db",
+        "file:x.db?mode=memory",
+        "a\\..\\x.db",
+        "md:cloud",
+        "https://example.org/x.db",
+    ],
+)
+async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect: str, path: str) -> None:
+    status, code, errors = await keeper.refused(
+        {
+            "nice_name": "Elsewhere",
+            "dialect": dialect,
+            "interface": dialect,
+            "settings": [{"name": "path", "value": path}],
+        }
+    )
+    assert (status, code, list(errors)) == (400, "validation_failed", ["path"])
+
+
+@pytest.mark.platform(77)
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: str) -> None:
+    (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
+    (place.databases / f"{dialect}-dir").symlink_to(directory)
+    for path in (f"{dialect}.linked", f"{dialect}-dir/new.db"):
+        message = await place.fails(await place.new(dialect, path), "SELECT 1")
+        assert str(directory) not in message
+    assert names_in(directory) == ["secret.csv"]
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T24")
+@pytest.mark.parametrize(
+    ("dialect", "statements"),
+    [
+        (
+            "duckdb",
+            [
+                "SELECT * FROM read_csv('{outside}')",
+                "SELECT * FROM '{outside}'",
+                "SELECT content FROM read_text('{outside}')",
+                "SELECT * FROM read_blob('../secret.csv')",
+                "SELECT * FROM glob('/*')",
+                "CREATE TABLE t AS SELECT * FROM read_csv_auto('{outside}')",
+                "COPY (SELECT 1) TO '{outside}.out'",
+                "EXPORT DATABASE '{outside}.dir'",
+                "IMPORT DATABASE '{outside}.dir'",
+                "ATTACH '{outside}.db' AS other",
+                "ATTACH 'beside.db' AS other",
+                "INSTALL httpfs",
+                "LOAD '{outside}'",
+                "SET enable_external_access = true",
+                "SET allowed_directories = ['/']",
+                "RESET lock_configuration",
+                "SET temp_directory = '/tmp'",
+                "CREATE SECRET (TYPE s3)",
+            ],
+        ),
+        (
+            "sqlite",
+            [
+                "ATTACH '{outside}' AS other",
+                "ATTACH 'file:{outside}?mode=ro' AS other",
+                "ATTACH 'beside.db' AS other",
+                "VACUUM INTO '{outside}.out'",
+                "SELECT load_extension('{outside}')",
+                "SELECT readfile('{outside}')",
+                "SELECT writefile('{outside}.out', 'x')",
+                "PRAGMA temp_store_directory = '/tmp'",
+                "PRAGMA writable_schema = 1",
+                "CREATE VIRTUAL TABLE v USING csv(filename='{outside}')",
+            ],
+        ),
+    ],
+)
+async def test_no_statement_reaches_another_file(
+    place: Place, directory: Path, dialect: str, statements: list[str]
+) -> None:
+    for path in (f"own.{dialect}", ":memory:"):
+        if dialect == "sqlite" and path != ":memory:":
+            (place.databases / path).touch()
+        connector = await place.new(dialect, path)
+        for statement in statements:
+            await place.fails(connector, statement.format(outside=directory / "secret.csv"))
+    assert names_in(directory) == ["secret.csv"]
+
+
+@pytest.mark.platform(73)
+@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
+    given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": "unborn.db"})}
+    body = await place.caller.told("connector/instance/test", connector=json.dumps(given))
+    assert body["ok"]
+    assert "does not exist yet" in body["warnings"]
+    assert "unborn.db" not in names_in(place.databases)
+    connector = await place.new(dialect, "unborn.db")
+    assert (await place.caller.run(connector, "CREATE TABLE t (a int)"))["status"] == 0
+    body = await place.caller.told("connector/instance/test", connector=json.dumps({"id": connector}))
+    assert (body["ok"], body["warnings"]) == (True, "")
+
+
+async def test_two_connectors_of_one_duckdb_file_see_the_same_tables(place: Place) -> None:
+    one, other = await place.new("duckdb", "shared.db"), await place.new("duckdb", "shared.db")
+    assert (await place.caller.run(one, "CREATE TABLE t AS SELECT range AS a FROM range(10)"))["status"] == 0
+    assert await place.rows(other, "SELECT count(*) FROM t") == [[10]]
+    statements = [(one if number % 2 else other, f"INSERT INTO t VALUES ({100 + number})") for number in range(8)]
+    done = await asyncio.gather(*(place.caller.run(connector, statement) for connector, statement in statements))
+    assert [body["status"] for body in done] == [0] * 8
+    assert await place.rows(one, "SELECT count(*) FROM t") == [[18]]
+
+
+async def test_connectors_of_one_duckdb_file_with_other_settings_take_turns(place: Place) -> None:
+    writer = await place.new("duckdb", "turns.db")
+    reader = await place.new("duckdb", "turns.db", read_only=True)
+    assert (await place.caller.run(writer, "CREATE TABLE t (a int)"))["status"] == 0
+    for number in range(3):
+        assert (await place.caller.run(writer, f"INSERT INTO t VALUES ({number})"))["status"] == 0
+        assert await place.rows(reader, "SELECT count(*) FROM t") == [[number + 1]]
+        assert (await place.caller.run(reader, "DROP TABLE t"))["status"] != 0
+    long = "SELECT count(*) FROM range(3000000000) r WHERE hash(range) = 1"
+    under_way = (await place.caller.execute(writer, long))["history_uuid"]
+    await place.caller.running(under_way)
+    waiting = (await place.caller.execute(reader, "SELECT count(*) FROM t"))["history_uuid"]
+    await asyncio.sleep(0.3)
+    assert await place.caller.state(waiting) in {"waiting", "running"}
+    await place.caller.on(under_way, "cancel_statement")
+    assert (await place.caller.ended(waiting))["query_status"]["state"] == "available"
+    assert (await place.caller.page(waiting))["data"] == [[3]]
+
+
+async def test_a_changed_duckdb_connector_opens_the_new_file_while_the_old_one_is_in_use(place: Place) -> None:
+    connector = await place.new("duckdb", "old.db")
+    assert (await place.caller.run(connector, "CREATE TABLE t AS SELECT 1 AS a"))["status"] == 0
+    session = (await place.caller.post_json("editor/create_session", session={"type": connector})).json()["session"][
+        "id"
+    ]
+    shown = await place.keeper.shown(connector)
+    shown["settings"] = [{**one, "value": "new.db"} if one["name"] == "path" else one for one in shown["settings"]]
+    await place.keeper.send(shown)
+    await place.fails(connector, "SELECT * FROM t")
+    assert (await place.caller.run(connector, "CREATE TABLE n AS SELECT 2 AS a"))["status"] == 0
+    kept = await place.caller.run(connector, "SELECT * FROM t", session_id=session)
+    assert (await place.caller.page(kept["history_uuid"]))["data"] == [[1]]
+    assert await place.rows(connector, "SELECT * FROM n") == [[2]]
+
+
+async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(
+    small_api: ApiOpener, place: Place
+) -> None:
+    async with small_api(lease_timeout_s=3) as second:
+        there = Caller(second, place.caller.username, place.caller.headers)
+        connector = await place.new("duckdb", "held.db")
+        assert (await place.caller.run(connector, "CREATE TABLE t AS SELECT 7 AS a"))["status"] == 0
+        assert (await there.result(connector, "SELECT * FROM t"))["data"] == [[7]]
+        owners = "select count(*) from engine_owners where connector = 'duckdb:held.db'"
+        assert await second.database.value(owners) == 1
+        assert [row[0] for row in (await there.result(connector, "SHOW TABLES"))["data"]] == ["t"]

@@ -1,0 +1,145 @@
+"""types, new: the catalogue over HTTP (Contract platform 5.2, 5.4)."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.api.driving import Caller
+
+from queryserver.domain.connector_catalogue import all_types
+from queryserver.domain.connector_types import ConnectorType
+
+_CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+_FLAGS = {
+    "is_sql",
+    "sql_identifier_quote",
+    "sql_identifier_comment_single",
+    "has_catalog",
+    "has_database",
+    "has_table",
+    "has_live_queries",
+    "has_optimizer_risks",
+    "has_optimizer_values",
+    "has_auto_limit",
+    "has_reference_language",
+    "has_reference_functions",
+    "has_use_statement",
+}
+
+
+async def types_of(caller: Caller) -> dict[str, Any]:
+    response = await caller.get("connector/types")
+    assert response.status_code == 200
+    return response.json()
+
+
+async def template(caller: Caller, dialect: str, interface: str, **connector: Any) -> dict[str, Any]:
+    fields = {"connector": json.dumps(connector)} if connector else {}
+    response = await caller.post(f"connector/instance/new/{dialect}/{interface}", **fields)
+    assert response.status_code == 200, response.text
+    return response.json()["connector"]
+
+
+@pytest.mark.platform(60)
+async def test_all_types_are_listed_in_six_groups_and_stay_the_same(ana: Caller) -> None:
+    body = await types_of(ana)
+    assert [group["category"] for group in body["connectors"]] == _CATEGORIES
+    assert body["categories"] == [{"name": one.capitalize(), "type": one, "description": ""} for one in _CATEGORIES]
+    values = [one for group in body["connectors"] for one in group["values"]]
+    pairs = [(one["dialect"], one["interface"]) for one in values]
+    assert len(pairs) == 47
+    order = {(row.dialect, row.interface): place for place, row in enumerate(all_types())}
+    for group in body["connectors"]:
+        places = [order[one["dialect"], one["interface"]] for one in group["values"]]
+        assert places == sorted(places)
+    for one in values:
+        assert one["name"] == one["dialect"]
+        assert set(one["properties"]) == (_FLAGS if one["properties"] else set())
+    await template(ana, "mysql", "sqlalchemy", settings=listed({"url": "mysql://other/db"}))
+    assert await types_of(ana) == body
+
+
+@pytest.mark.platform(61)
+async def test_older_names_of_the_call_answer_the_same(ana: Caller) -> None:
+    usual = await types_of(ana)
+    assert (await ana.get("connectors/types")).json() == usual
+    assert (await ana.post("connectors/types")).json() == usual
+    assert (await ana.post_json("connectors/types/")).json() == usual
+
+
+async def test_what_runs_without_further_installation_is_runnable(ana: Caller) -> None:
+    body = await types_of(ana)
+    runs = {
+        (one["dialect"], one["interface"])
+        for group in body["connectors"]
+        for one in group["values"]
+        if one["is_runnable"]
+    }
+    always = {(row.dialect, row.interface) for row in all_types() if row.runs == "yes"}
+    assert always <= runs
+    assert not runs & {(row.dialect, row.interface) for row in all_types() if row.runs in {"no", "test"}}
+
+
+async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
+    desktop = {"connectors_blacklist": ("hive",), "connectors_whitelist": ("hive", "trino", "mysql")}
+    async with small_api(desktop=desktop) as api:
+        ana = await api.user("ana")
+        body = await types_of(ana)
+        dialects = [one["dialect"] for group in body["connectors"] for one in group["values"]]
+        assert dialects == ["mysql", "trino", "trino"]
+        assert len(body["connectors"]) == len(body["categories"]) == 6
+        refused = await ana.refused("connector/instance/new/hive/hiveserver2")
+        assert refused == (404, -1, "connector_type_not_found")
+
+
+@pytest.mark.platform(64)
+@pytest.mark.parametrize("row", all_types(), ids=lambda row: f"{row.dialect}-{row.interface}")
+async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper: Keeper, row: ConnectorType) -> None:
+    sent = await template(keeper.caller, row.dialect, row.interface)
+    assert sent["id"] is None
+    assert sent["name"] == ""
+    assert sent["dialect_properties"] == sent["properties"]
+    sent["nice_name"] = f"All {row.dialect} {row.interface}"
+    if row.dialect == "sql" and row.interface == "sqlalchemy":
+        assert (await keeper.refused(sent))[:2] == (400, "driver_not_allowed")
+        sent["settings"][0]["value"] = "clickhouse://localhost:8123"
+    stored = await keeper.send(sent)
+    assert stored["id"].isdecimal()
+    assert (stored["dialect"], stored["interface"], stored["category"]) == (row.dialect, row.interface, row.category)
+    assert [one["name"] for one in stored["settings"]] == [one["name"] for one in sent["settings"]]
+    assert stored["dialect_properties"] == sent["properties"]
+    assert stored["description"] == row.description
+    assert await keeper.shown(stored["id"]) == stored
+    again = await keeper.send(stored)
+    assert again == {**stored, "version": 2, "last_modified": again["last_modified"]}
+
+
+@pytest.mark.platform(65)
+async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana: Caller, keeper: Keeper) -> None:
+    before = await keeper.instances()
+    given = {"nice_name": "Lake", "description": "Ours", "settings": listed({"url": "https://t", "ssl_validate": "no"})}
+    made = await template(ana, "trino", "trino", **given, id="7", version=3, groups=["x"])
+    assert (made["nice_name"], made["description"], made["id"]) == ("Lake", "Ours", None)
+    assert by_name(made) == {
+        **dict(next(row for row in all_types() if row.interface == "trino").settings),
+        "url": "https://t",
+        "ssl_validate": False,
+    }
+    native = await ana.post_json("connector/instance/new/trino/trino/", connector=given)
+    assert native.json()["connector"] == made
+    assert await keeper.instances() == before
+
+
+@pytest.mark.platform(65)
+async def test_new_refuses_unknown_pairs_and_settings(ana: Caller) -> None:
+    response = await ana.post("connector/instance/new/hive/livy")
+    assert (response.status_code, response.json()["code"]) == (404, "connector_type_not_found")
+    assert "hive" in response.json()["message"]
+    assert "livy" in response.json()["message"]
+    connector = json.dumps({"settings": listed({"colour": "red"})})
+    response = await ana.post("connector/instance/new/trino/trino", connector=connector)
+    assert (response.status_code, response.json()["code"]) == (400, "unknown_setting")
+    assert list(response.json()["errors"]) == ["colour"]
+    assert await ana.refused("connector/instance/new/trino/trino", connector="{") == (400, -1, "invalid_json")

@@ -1,0 +1,79 @@
+"""An application with an index that this test alone fills, by what its users look at."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.api.conftest import make_settings
+from tests.api.driving import Api, Caller, open_api
+from tests.fakes.catalog import FakeCatalogEngine, table
+from tests.fixtures.database import new_database
+
+from queryserver.domain.catalog import TableColumn, TableDescription, TableKind
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+CALL = "metadata/search/entities_interactive"
+
+
+@pytest.fixture(scope="module")
+async def api(
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
+) -> AsyncIterator[Api]:
+    """One application for the tests of a file; they look for different names, or leave the index as it was."""
+    async for dsn in new_database(postgres, template=migrated_template):
+        settings = make_settings(tmp_path_factory.mktemp("search"), dsn, users_url, index=True)
+        async with open_api(settings) as opened:
+            yield opened
+
+
+@pytest.fixture
+async def ana(api: Api) -> Caller:
+    """A user of this test's own; what was indexed for other tests is gone."""
+    api.shelf.act_as_caller(False)
+    await api.database.execute("delete from metadata_scopes")
+    return await api.user("ana")
+
+
+@pytest.fixture
+async def bob(api: Api) -> Caller:
+    """Another user."""
+    return await api.user("bob")
+
+
+def described(database: str, name: str, *columns: str, **more: object) -> TableDescription:
+    """A table with columns of these names."""
+    made = tuple(TableColumn(column, "int") for column in columns)
+    return replace(table(database, name), columns=made, **more)
+
+
+def stock(engine: FakeCatalogEngine) -> None:
+    """What the tests look for."""
+    engine.content = {
+        "web": {
+            "sample_07": described(
+                "web", "sample_07", "code", "salary", owner="ana", create_time="2026-01-05T09:10:11Z"
+            ),
+            "sample_08": described("web", "sample_08", "code", owner="bob", comment="figures of (x|y)+"),
+            "resample": described("web", "resample", "a*b", kind=TableKind.VIEW),
+        },
+        "shop": {"orders": described("shop", "orders", "id", "sample_size")},
+    }
+
+
+async def look(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
+    """Have the editor ask for databases and tables, and wait until the index has them."""
+    await caller.told("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
+    for database, names in databases.items():
+        await caller.told(f"editor/autocomplete/{database}/", snippet=f'{{"type": "{connector}"}}')
+        for name in names:
+            await caller.told(f"editor/autocomplete/{database}/{name}", snippet=f'{{"type": "{connector}"}}')
+    feed = caller.api.services.searching.feed
+    assert feed is not None
+    await feed.settled()
+
+
+async def found(caller: Caller, text: str, **fields: Any) -> list[str]:
+    """Names of the results, in their order."""
+    body = await caller.told(CALL, query_s=text, **fields)
+    return [one["originalName"] for one in body["results"]]

@@ -1,0 +1,288 @@
+"""Files of stores and external catalogues in the metadata search, over HTTP (Contract platform 8.4, 8.5)."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.driving import Api, open_api
+from tests.api.storage.conftest import storage_settings
+from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
+from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
+from tests.fakes.storage_faults import FaultyFileSystem
+
+from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.files import EntryKind, Scheme, StorageUser
+from queryserver.interfaces.storage import Batch, StorageTraits
+
+CALL = "metadata/search/entities_interactive"
+KEYS = {
+    "originalName", "name", "selectionName", "hue_name", "hue_description", "description", "originalDescription",
+    "type", "sourceType", "parentPath", "owner", "tags", "identity", "created", "lastModified", "connector", "dialect",
+    "properties", "customProperties", "link", "doc_type", "uuid", "parentUuid", "last_modified",
+}  # fmt: skip
+
+
+def hdfs(*files: str) -> MemoryFileSystem:
+    made = MemoryFileSystem(Scheme.HDFS, StorageTraits(lists_in_order=True, acts_as_user=True), LIKE_HDFS)
+    _fill(made, files)
+    return made
+
+
+def s3(*files: str) -> MemoryFileSystem:
+    traits = StorageTraits(lists_in_order=True, container_levels=1)
+    made = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=sorted({file.partition("/")[0] for file in files}))
+    _fill(made, files)
+    return made
+
+
+def _fill(file_system: MemoryFileSystem, files: tuple[str, ...]) -> None:
+    for file in files:
+        file_system.tree.make_container(file.rpartition("/")[0])
+        file_system.tree.make_entry(file, EntryKind.FILE)
+
+
+class Hanging(MemoryFileSystem):
+    """A store that answers no listing."""
+
+    def as_user(self, user: StorageUser) -> MemoryStorage:
+        return HangingStorage(self.tree, user)
+
+
+class HangingStorage(MemoryStorage):
+    """As a user sees it."""
+
+    async def list_directory(
+        self, path: str, *, cursor: str | None = None, batch_size: int = 1000
+    ) -> AsyncGenerator[Batch]:
+        await asyncio.sleep(60)
+        async for batch in super().list_directory(path, cursor=cursor, batch_size=batch_size):
+            yield batch
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path,
+    dsn: str,
+    *stores: MemoryFileSystem | FaultyFileSystem,
+    metadata: Mapping[str, Any] | None = None,
+    desktop: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[Api]:
+    settings = storage_settings(directory, dsn, tables={"metadata": metadata or {}}, desktop=desktop)
+    builders = {store.scheme: lambda _, store=store: store for store in stores}
+    async with open_api(settings, stores=builders) as api:
+        yield api
+
+
+class TestFiles:
+    @pytest.mark.platform(96)
+    async def test_files_of_hdfs_and_s3_come_in_one_list(self, tmp_path: Path, database_dsn: str):
+        stores = hdfs("data/in/sample.csv"), s3("lake/in/sample.csv", "lake/out/other.csv")
+        async with opened(tmp_path, database_dsn, *stores) as api:
+            ana = await api.user("ana")
+            one = await ana.told(CALL, query_s='"/data/ sample"', sources='["hdfs"]')
+            (record,) = one["results"]
+            assert set(record) >= KEYS
+            assert (record["originalName"], record["type"], record["sourceType"], record["parentPath"]) == (
+                "hdfs:///data/in/sample.csv",
+                "FILE",
+                "HDFS",
+                "/data/in",
+            )
+            assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
+            assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
+            two = await ana.told(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
+            # Nobody knows how old a prefix is, so what has an age comes first.
+            assert [found["originalName"] for found in two["results"]] == ["s3a://lake/in/sample.csv", "s3a://lake/in"]
+            assert two["facets"] == {"type": {"DIRECTORY": 1, "FILE": 1}}
+
+    @pytest.mark.platform(96)
+    async def test_a_bound_is_told_with_the_place_where_the_search_began(self, tmp_path: Path, database_dsn: str):
+        store = hdfs(*(f"data/{number:03}" for number in range(60)))
+        metadata = {"search": {"max_entries": 40}}
+        async with opened(tmp_path, database_dsn, store, metadata=metadata) as api:
+            ana = await api.user("ana")
+            body = await ana.told(CALL, query_s="/data/", sources='["hdfs"]')
+            report = body["sources"]["hdfs"]
+            assert (report["ok"], report["matched"], report["truncated"]) == (True, 40, True)
+            assert "/data" in report["message"]
+
+    @pytest.mark.platform(96)
+    async def test_a_store_that_hangs_ends_within_the_limit(self, tmp_path: Path, database_dsn: str):
+        store = Hanging(Scheme.HDFS, powers=LIKE_HDFS)
+        async with opened(tmp_path, database_dsn, store, metadata={"search": {"max_seconds": 1}}) as api:
+            ana = await api.user("ana")
+            began = time.monotonic()
+            body = await ana.told(CALL, query_s="/user/", sources='["hdfs"]')
+            assert time.monotonic() - began < 10
+            assert body["sources"]["hdfs"]["truncated"]
+
+    @pytest.mark.platform(90)
+    async def test_a_store_that_fails_leaves_the_others(self, tmp_path: Path, database_dsn: str):
+        store = FaultyFileSystem(hdfs("user/x"))
+        store.failures["list_directory"] = lambda *_: StorageUnavailable("The store cannot be reached.")
+        async with opened(tmp_path, database_dsn, store, s3("lake/x")) as api:
+            ana = await api.user("ana")
+            body = await ana.told(CALL, query_s="s3a://lake/x")
+            assert body["sources"]["hdfs"]["ok"] is False
+            assert body["sources"]["s3"]["matched"] == 1
+            alone = await ana.post(CALL, query_s="x", sources='["hdfs"]')
+            assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
+
+    @pytest.mark.platform(90)
+    async def test_a_store_that_is_not_configured_is_no_failure(self, tmp_path: Path, database_dsn: str):
+        async with opened(tmp_path, database_dsn) as api:
+            body = await (await api.user("ana")).told(CALL, query_s="x", sources='["hdfs", "s3"]')
+            assert body["results"] == []
+            assert {name: (one["ok"], one["message"]) for name, one in body["sources"].items()} == {
+                "hdfs": (False, "Not configured."),
+                "s3": (False, "Not configured."),
+            }
+
+    async def test_many_results_are_answered_as_few_are(self, tmp_path: Path, database_dsn: str):
+        async with opened(tmp_path, database_dsn, s3(*(f"lake/<{number:03}>" for number in range(120)))) as api:
+            body = await (await api.user("ana")).told(CALL, query_s="s3a://lake/<", sources='["s3"]', limit=1000)
+            assert body["count"] == 120
+            assert {"&lt;" in one["hue_name"] for one in body["results"]} == {True}
+
+    @pytest.mark.platform(94)
+    async def test_without_the_right_to_s3_nothing_is_found_there(self, tmp_path: Path, database_dsn: str):
+        async with opened(tmp_path, database_dsn, s3("lake/secret")) as api:
+            bob = await api.user("bob")
+            await api.database.execute("delete from group_rights where \"right\" = 'filebrowser.s3_access'")
+            refused = await bob.post(CALL, query_s="s3a://lake/secret", sources='["s3"]')
+            assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+            assert "secret" not in refused.text.replace("s3a://lake/secret", "")
+
+
+ENTITIES = [
+    entity("hive_table", f"web.sample_{number:02}@cm", owner="ana", tags=["PII"] if number < 3 else [])
+    for number in range(35)
+]
+
+
+@pytest.mark.platform(97)
+class TestCatalogs:
+    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(
+        self, tmp_path: Path, database_dsn: str
+    ):
+        async with opened(tmp_path, database_dsn) as api:
+            ana = await api.user("ana")
+            for interface, code in (("atlas", "catalog_not_configured"), ("navigator", "catalog_not_supported")):
+                refused = await ana.post(CALL, query_s="x", interface=interface)
+                assert (refused.status_code, refused.json()["code"]) == (501, code)
+
+    async def test_the_dummy_is_empty_and_all_its_sources_are_fine(self, tmp_path: Path, database_dsn: str):
+        async with opened(tmp_path, database_dsn) as api:
+            body = await (await api.user("ana")).told(CALL, query_s="x", interface='"dummy"')
+            assert (body["results"], body["totalMatched"]) == ([], 0)
+            assert set(body["sources"]) == {"documents", "sql", "hdfs", "s3"}
+            assert all(one["ok"] for one in body["sources"].values())
+
+    async def test_atlas_is_asked_page_by_page(self, tmp_path: Path, database_dsn: str):
+        async with scripted_atlas(ENTITIES, {"PII": 3}) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            ana = await api.user("ana")
+            seen: list[str] = []
+            for offset in (0, 10, 20, 30):
+                body = await ana.told(CALL, query_s="sample", sources='["sql"]', offset=offset, limit=10)
+                assert body["totalMatched"] == 35
+                seen += [record["originalName"] for record in body["results"]]
+            assert seen == [f"web.sample_{number:02}" for number in range(35)]
+            assert atlas.asked[-1][2]["offset"] == 30
+            record = body["results"][0]
+            assert set(record) >= KEYS | {
+                "internalType", "meanings", "meaningNames", "classifications", "original_name",
+            }  # fmt: skip
+            assert record["internalType"] == "hive_table"
+
+    async def test_an_empty_text_lists_all_classifications(self, tmp_path: Path, database_dsn: str):
+        tags = {"PII": 3, "Money": 1}
+        async with scripted_atlas(ENTITIES, tags) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            ana = await api.user("ana")
+            for sources in ('["sql"]', "[]"):
+                body = await ana.told(CALL, query_s='""', sources=sources, field_facets='["tags"]')
+                assert body["facets"] == {"tags": tags}
+
+    async def test_pages_go_on_from_one_source_to_the_next(self, tmp_path: Path, database_dsn: str):
+        paths = [entity("hdfs_path", f"/data/sample_{number:02}@cm") for number in range(40)]
+        async with (
+            scripted_atlas([*ENTITIES[:5], *paths]) as atlas,
+            atlas_api(tmp_path, database_dsn, atlas.url) as api,
+        ):
+            ana, seen = await api.user("ana"), list[str]()
+            for offset in range(0, 60, 10):
+                body = await ana.told(CALL, query_s="sample", sources='["sql", "hdfs"]', offset=offset, limit=10)
+                assert body["totalMatched"] == 45
+                seen += [record["identity"] for record in body["results"]]
+            assert len(seen) == len(set(seen)) == 45
+
+    async def test_documents_stay_local_and_come_first(self, tmp_path: Path, database_dsn: str):
+        async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            body = await (await api.user("ana")).told(CALL, query_s="sample", sources='["documents", "sql"]')
+            assert body["sources"]["documents"] == {"ok": True, "matched": 0, "truncated": False, "message": ""}
+            assert body["sources"]["sql"]["matched"] == 35
+
+    async def test_a_refused_login_alone_is_403_and_beside_others_a_message(self, tmp_path: Path, database_dsn: str):
+        async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            ana = await api.user("ana")
+            atlas.faults.append(Fault(401))
+            refused = await ana.post(CALL, query_s="sample", sources='["sql"]')
+            assert (refused.status_code, refused.json()["code"]) == (403, "catalog_denied")
+            atlas.faults.append(Fault(403))
+            body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
+            assert body["sources"]["sql"]["ok"] is False
+
+    async def test_an_atlas_that_hangs_is_given_up_within_its_limit(self, tmp_path: Path, database_dsn: str):
+        async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            ana = await api.user("ana")
+            atlas.faults.append(Fault(hangs=True))
+            began = time.monotonic()
+            body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
+            assert time.monotonic() - began < 10
+            assert body["sources"]["sql"]["ok"] is False
+            asked = len(atlas.asked)
+            atlas.faults.append(Fault(hangs=True))
+            every = await ana.told(CALL, query_s="sample")
+            assert [every["sources"][name]["ok"] for name in ("documents", "sql", "hdfs", "s3")] == [
+                True, False, False, False,
+            ]  # fmt: skip
+            assert len(atlas.asked) == asked + 1, "nobody is waited for twice"
+            atlas.faults.append(Fault(hangs=True))
+            alone = await ana.post(CALL, query_s="sample", sources='["sql"]')
+            assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
+            assert PASSWORD not in alone.text
+
+    @pytest.mark.security("T8")
+    async def test_an_address_that_is_closed_to_connectors_is_closed_to_atlas(self, tmp_path: Path, database_dsn: str):
+        closed = {"connector_policy": {"blocked_networks": ["127.0.0.0/8"]}}
+        async with scripted_atlas(ENTITIES) as atlas:
+            async with atlas_api(tmp_path, database_dsn, atlas.url, desktop=closed) as api:
+                alone = await (await api.user("ana")).post(CALL, query_s="sample", sources='["sql"]')
+                assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
+            assert atlas.asked == []
+
+    async def test_without_the_right_to_metadata_atlas_is_not_asked(self, tmp_path: Path, database_dsn: str):
+        async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
+            bob = await api.user("bob")
+            await api.database.execute("delete from group_rights where \"right\" = 'metadata'")
+            refused = await bob.post(CALL, query_s="sample", sources='["sql"]')
+            assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+            assert atlas.asked == []
+
+
+@asynccontextmanager
+async def atlas_api(
+    directory: Path, dsn: str, url: str, desktop: Mapping[str, Any] | None = None
+) -> AsyncGenerator[Api]:
+    catalog = {
+        "interface": "atlas",
+        "api_url": url,
+        "server_user": USER,
+        "server_password": PASSWORD,
+        "timeout_s": 1,
+    }
+    async with opened(directory, dsn, metadata={"catalog": catalog}, desktop=desktop) as api:
+        yield api

@@ -1,0 +1,101 @@
+"""Who did what is written down (Contract platform 11, `desktop.logging.audit_file`)."""
+
+import json
+import logging
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from tests.api.dialects import POSTGRESQL
+from tests.api.driving import Api
+from tests.api.token.logins import PASSWORD, accounts
+from tests.fixtures.logs import told_of_audit_events
+
+from queryserver.logs.cleaning import Redactor
+from queryserver.logs.lines import FIELDS, LineFormatter
+
+Event = dict[str, object]
+
+
+@pytest.fixture
+def audited() -> Iterator[list[Event]]:
+    """The audit events of a test, as their lines tell them."""
+    events: list[Event] = []
+    formatter = LineFormatter("json", Redactor())
+
+    def hear(record: logging.LogRecord) -> None:
+        line = formatter.format(record)
+        assert line.isprintable()
+        told = json.loads(line)
+        shown = {name: told[name] for name in ("event", *getattr(record, FIELDS))}
+        events.append({name: value for name, value in shown.items() if value})
+
+    with told_of_audit_events(hear):
+        yield events
+
+
+def about(events: list[Event], operation: str) -> list[Event]:
+    return [event for event in events if event["event"] == operation]
+
+
+async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: list[Event]):
+    name = (await api.user("ana")).username + "login"
+    await accounts(api).create(name, PASSWORD)
+    assert (await api.stranger.post("token/auth", username=name, password="Wrong-0-word")).status_code == 401
+    assert (await api.stranger.post("token/auth", username=name, password=PASSWORD)).status_code == 200
+    refused, accepted = about(audited, "login")
+    common = {"event": "login", "user": name, "effective_user": name, "client": "127.0.0.1"}
+    assert refused == {**common, "outcome": "authentication_failed"}
+    assert accepted == {**common, "outcome": "ok", "back_end": "local"}
+    assert PASSWORD not in json.dumps(audited)
+    assert "Wrong-0-word" not in json.dumps(audited)
+
+
+@pytest.mark.security("T29")
+@pytest.mark.parametrize("name", ["eve\r\nforged line", "eve\x1b[2J", "e" * 150])
+async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event], name: str):
+    await api.stranger.post("token/auth", username=name, password="x")
+    [event] = about(audited, "login")
+    assert event["user"] == name
+
+
+async def test_ended_tokens_are_written_down(api: Api, audited: list[Event]):
+    ana = await api.user("ana")
+    token = ana.headers["Authorization"].removeprefix("Bearer ")
+    await api.stranger.post("token/revoke", token=token)
+    [event] = about(audited, "token.revoke")
+    assert (event["user"], event["outcome"]) == (ana.username, "ok")
+    assert token.rpartition(".")[2] not in json.dumps(audited)
+
+
+async def test_statements_are_written_down_by_id_and_never_by_text(api: Api, audited: list[Event]):
+    ana = await api.user("ana")
+    body = await ana.run(POSTGRESQL, "SELECT 'planted-text'")
+    [event] = about(audited, "statement.start")
+    assert event == {
+        "event": "statement.start",
+        "user": ana.username,
+        "effective_user": ana.username,
+        "outcome": "ok",
+        "subject": "postgresql",
+        "operation_id": body["history_uuid"],
+    }
+    assert UUID(str(event["operation_id"]))
+    assert "planted-text" not in json.dumps(audited)
+
+
+async def test_a_repeated_call_is_written_down_once(api: Api, audited: list[Event]):
+    ana = await api.user("ana")
+    for _ in range(2):
+        fields, headers = {"statement": "SELECT 1", "wait": "30"}, {"Idempotency-Key": "once"}
+        assert (await ana.send("POST", "editor/execute/postgresql", data=fields, headers=headers)).status_code == 200
+    assert len(about(audited, "statement.start")) == 1
+
+
+async def test_downloads_of_results_are_written_down_with_their_refusals(api: Api, audited: list[Event]):
+    ana, bob = await api.user("ana"), await api.user("bob")
+    operation = (await ana.run(POSTGRESQL, "SELECT 1"))["history_uuid"]
+    await ana.get(f"editor/download/{operation}")
+    await bob.get(f"editor/download/{operation}")
+    told = [(one["user"], one["outcome"], one["operation_id"]) for one in about(audited, "result.download")]
+    assert told == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]

@@ -1,0 +1,147 @@
+"""GET /metrics (Contract platform 9.3)."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import POSTGRESQL
+from tests.api.driving import Api
+
+TOKEN = "metrics-token-of-the-tests"
+NAMES = {
+    *("http_requests_total", "http_request_seconds", "http_requests_active"),
+    *("logins_total", "login_throttled_total", "tokens_issued_total", "external_jwt_total", "jwks_fetch_total"),
+    *("statements_total", "statements_active", "statement_seconds", "engine_sessions", "engine_errors_total"),
+    *("results_bytes", "results_expired_total", "storage_operations_total", "uploads_active"),
+    *("db_pool_connections", "db_query_seconds", "leases_lost_total"),
+    *("metadata_index_objects", "search_seconds", "build_info"),
+}
+LABELS = {
+    "http_requests_total": {"method", "route", "status"},
+    "http_request_seconds_count": {"route"},
+    "statements_total": {"dialect", "outcome"},
+    "statement_seconds_count": {"dialect"},
+    "engine_sessions": {"dialect"},
+    "engine_errors_total": {"dialect", "kind"},
+    "storage_operations_total": {"fs", "operation", "outcome"},
+    "db_pool_connections": {"state"},
+    "build_info": {"version"},
+    "results_bytes": set[str](),
+}
+_SAMPLE = re.compile(r"queryserver_(\w+?)(?:\{(.*)\})? (\S+)")
+
+
+class Page:
+    """What was scraped."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.names = {
+            line.split()[2].removeprefix("queryserver_") for line in text.splitlines() if line.startswith("# TYPE ")
+        }
+        self.samples = {
+            (found[1], frozenset(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))): float(found[3])
+            for line in text.splitlines()
+            if (found := _SAMPLE.fullmatch(line))
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.samples.get((name, frozenset(labels.items())), 0.0)
+
+    def labels(self, name: str) -> list[set[str]]:
+        return [{label for label, _ in labels} for found, labels in self.samples if found == name]
+
+
+@pytest.fixture
+async def counted(small_api: ApiOpener) -> AsyncIterator[Api]:
+    # The tests call from loopback.
+    async with small_api(desktop={"metrics": {"token": TOKEN, "allowed_networks": ["10.1.0.0/16"]}}) as api:
+        yield api
+
+
+async def scraped(api: Api) -> Page:
+    answer = await api.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
+    return Page(answer.text)
+
+
+@pytest.mark.platform(100)
+async def test_only_the_token_opens_it_from_a_foreign_address(counted: Api):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"X-Forwarded-For": "127.0.0.1"}):
+        answer = await counted.http.get("/metrics", headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+    ana = await counted.user("ana")
+    assert (await counted.http.get("/metrics", headers=dict(ana.headers))).status_code == 403
+    await scraped(counted)
+
+
+@pytest.mark.platform(100)
+async def test_all_names_are_there_after_one_statement_and_nothing_private(counted: Api):
+    ana = await counted.user("verysecretname")
+    await ana.run(POSTGRESQL, "SELECT 'verysecrettext'")
+    page = await scraped(counted)
+    assert NAMES - page.names - {name.removesuffix("_total") for name in page.names} == set()
+    for name, labels in LABELS.items():
+        found = page.labels(name)
+        assert all(one == labels for one in found), name
+    assert "verysecret" not in page.text
+    assert ana.username not in page.text
+    assert "127.0.0.1" not in page.text
+
+
+@pytest.mark.platform(100)
+async def test_callers_cannot_make_series(counted: Api):
+    for number in range(3):
+        await counted.http.get(f"/api/v1/nothing-{number}")
+        await counted.http.request(f"VERB{number}", "/desktop/debug/is_alive")
+    page = await scraped(counted)
+    assert page.value("http_requests_total", method="GET", route="other", status="404") == 3
+    assert "nothing-" not in page.text
+    assert "VERB" not in page.text
+
+
+async def test_what_happened_is_counted(counted: Api):
+    ana = await counted.user("ana")
+    await ana.run(POSTGRESQL, "SELECT 1")
+    await ana.run(POSTGRESQL, "SELECT nonsense")
+    await ana.run("mysql", "rows 3")
+    await ana.get("storage/view=file:///nowhere")
+    page = await scraped(counted)
+    assert page.value("statements_total", dialect="postgresql", outcome="available") == 1
+    assert page.value("statements_total", dialect="postgresql", outcome="failed") == 1
+    assert page.value("engine_errors_total", dialect="postgresql", kind="engine_error") == 1
+    assert page.value("statement_seconds_count", dialect="postgresql") == 2
+    assert (
+        page.value("http_requests_total", method="POST", route="/api/v1/editor/execute/{dialect:name}", status="200")
+        == 3
+    )
+    assert page.value("db_query_seconds_count") > 5
+    assert page.value("db_pool_connections", state="idle") >= 1
+    assert page.value("engine_sessions", dialect="postgresql") == 0
+    [operation] = [labels for name, labels in page.samples if name == "storage_operations_total"]
+    assert ("operation", "view") in operation
+
+
+async def test_running_statements_and_stored_results_are_told_from_the_records(counted: Api):
+    ana = await counted.user("ana")
+    running = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+    await ana.running(running)
+    page = await scraped(counted)
+    assert page.value("statements_active", dialect="mysql", state="running") == 1
+    assert page.value("engine_sessions", dialect="mysql") == 1
+    await ana.on(running, "cancel_statement")
+    await ana.ended(running)
+    # The database is asked at most every ten seconds.
+    assert (await scraped(counted)).value("statements_active", dialect="mysql", state="running") == 1
+
+
+async def test_switched_off_there_is_no_such_path(small_api: ApiOpener):
+    async with small_api(desktop={"metrics": {"enable_prometheus": False, "token": TOKEN}}) as api:
+        answer = await api.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.platform(100)
+async def test_an_allowed_address_needs_no_token(api: Api):
+    assert (await api.http.get("/metrics")).status_code == 200

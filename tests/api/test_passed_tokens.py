@@ -1,0 +1,324 @@
+"""Engines that take the caller's own token, and no other login (Contract platform 3.9, last part)."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.api.driving import Api, Caller, verdict
+from tests.api.transport import AppTransport
+from tests.engines.scripted_hs2.server import Fault, ScriptedServer
+from tests.engines.scripted_trino import Reply, column, error, page, scripted_trino
+
+from queryserver.container.services import open_services
+from queryserver.db.database import PoolLimits, open_database
+from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.user import ExternalToken, User
+from queryserver.interfaces.auth import Authenticator, AuthRequest
+from queryserver.main import create_app
+from queryserver.settings import Settings
+
+# Of the form that logs mask; planted parts of it are looked for, too.
+PLANTED = "cGxhbnRlZC1leHRlcm5hbC10b2tlbg"
+TOKEN = f"eyJhbGciOiJSUzI1NiJ9.{PLANTED}.c2ln"
+REFUSED = (403, -1, "engine_jwt_required")
+_AN_HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ByTestHeader:
+    """Own tokens as ever; a header of the tests says which external token a call is to have come with."""
+
+    own: Authenticator
+
+    async def authenticate(self, request: AuthRequest) -> User:
+        user = await self.own.authenticate(request)
+        token = request.headers.get("x-test-external-token")
+        expires_at = int(request.headers.get("x-test-expires-at") or time.time() + _AN_HOUR_S)
+        return replace(user, external_token=ExternalToken(token, expires_at)) if token else user
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """An application whose only engine takes callers' tokens, and two ways of one user to call it."""
+
+    api: Api
+    with_token: Caller
+    own_token: Caller
+
+    async def stored(self) -> list[bytes]:
+        """Sealed tokens in the service database."""
+        rows = await self.api.database.fetch(
+            """select sealed_token from statements join users on users.id = user_id
+            where username = $1 and sealed_token is not null""",
+            self.own_token.username,
+        )
+        return [row["sealed_token"] for row in rows]
+
+    async def statements(self) -> int:
+        """How many are recorded for the user."""
+        return await self.api.database.value(
+            "select count(*) from statements join users on users.id = user_id where username = $1",
+            self.own_token.username,
+        )
+
+
+def passing_settings(tmp_path: Path, dsn: str, interpreter: dict[str, Any], *, on: bool) -> Settings:
+    return Settings.model_validate(
+        {
+            "desktop": {
+                "data_dir": tmp_path / "data",
+                "secret_key": "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge",
+                "shutdown_grace_s": 0,
+                "database": {"url": dsn, "pool_max": 5},
+                "use_thrift_http_jwt": on,
+            },
+            "editor": {"cancel_wait_s": 5},
+            "notebook": {"interpreters": {"guarded": interpreter}},
+        }
+    )
+
+
+@asynccontextmanager
+async def passing(settings: Settings) -> AsyncIterator[Api]:
+    async with (
+        open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
+        open_services(settings) as opened,
+    ):
+        accounts = replace(opened.accounts, authenticator=ByTestHeader(opened.accounts.authenticator))
+        services = replace(opened, accounts=accounts)
+        app = create_app(settings, services=services)
+        async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=60) as http:
+            yield Api(app, services, database, {}, http)
+
+
+async def caller(api: Api) -> Passing:
+    own = await api.user("ana")
+    return Passing(api, Caller(api, own.username, {**own.headers, "x-test-external-token": TOKEN}), own)
+
+
+def hiveserver2(server: ScriptedServer) -> dict[str, Any]:
+    return {
+        "interface": "hiveserver2",
+        "dialect": "impala",
+        "options": {
+            "server_host": "127.0.0.1",
+            "server_port": server.port,
+            "transport_mode": "http",
+            "allow_insecure_http": True,
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+async def listening() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer("http").serving() as scripted:
+        yield scripted
+
+
+@pytest.fixture(scope="module")
+async def application(
+    listening: ScriptedServer, tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str
+) -> AsyncIterator[Api]:
+    directory = tmp_path_factory.mktemp("passing")
+    async with passing(passing_settings(directory, shared_database_dsn, hiveserver2(listening), on=True)) as api:
+        yield api
+
+
+@pytest.fixture
+async def setting(application: Api) -> Passing:
+    """A user of this test's own."""
+    return await caller(application)
+
+
+@pytest.fixture
+def server(listening: ScriptedServer) -> ScriptedServer:
+    """What the tests before asked of it is forgotten."""
+    listening.passwords.logins.clear()
+    listening.faults.clear()
+    listening.let_go.clear()
+    listening.held = 0
+    return listening
+
+
+@pytest.mark.platform(46)
+async def test_the_engine_gets_exactly_the_token_of_the_caller(setting: Passing, server: ScriptedServer):
+    body = await setting.with_token.run("guarded", "SELECT 7 AS n")
+    assert (await setting.with_token.page(body["history_uuid"]))["data"] == [[7]]
+    assert set(server.passwords.logins) == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.platform(46)
+@pytest.mark.security("T14")
+async def test_it_is_stored_sealed_and_only_until_the_statement_ends(setting: Passing, server: ScriptedServer):
+    server.faults["ExecuteStatement"] = Fault.HOLD
+    operation = (await setting.with_token.execute("guarded", "SELECT 1"))["history_uuid"]
+    await server.until(lambda: server.held == 1)
+    [sealed] = await setting.stored()
+    assert TOKEN.encode() not in sealed
+    assert PLANTED.encode() not in sealed
+    server.let_go.set()
+    await setting.with_token.ended(operation)
+    assert await setting.stored() == []
+
+
+@pytest.mark.platform(46)
+@pytest.mark.parametrize("ending", ["cancel_statement", "close_statement"])
+async def test_it_is_gone_when_the_statement_is_stopped(setting: Passing, ending: str):
+    operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
+    await setting.with_token.running(operation)
+    assert len(await setting.stored()) == 1
+    await setting.with_token.on(operation, ending)
+    await setting.with_token.ended(operation)
+    assert await setting.stored() == []
+
+
+@pytest.mark.platform(46)
+async def test_an_own_token_is_refused_before_anything_is_recorded(setting: Passing, server: ScriptedServer):
+    ana = setting.own_token
+    calls = {
+        "editor/execute/guarded": {"statement": "SELECT 1"},
+        "editor/explain/guarded": {"statement": "SELECT 1"},
+        "editor/create_session": {"session": json.dumps({"type": "guarded"})},
+        "editor/autocomplete": {"dialect": "guarded"},
+        "editor/autocomplete/default/t": {"dialect": "guarded"},
+        "editor/sample/default/t": {"dialect": "guarded"},
+        "editor/describe/default/t": {"dialect": "guarded"},
+        "guarded/analyze/default/t": {},
+    }
+    verdicts = {path: verdict(await ana.post(path, **fields)) for path, fields in calls.items()}
+    assert verdicts == dict.fromkeys(calls, REFUSED)
+    assert await setting.statements() == 0
+    assert server.passwords.logins == []
+
+
+@pytest.mark.platform(46)
+async def test_metadata_and_sessions_go_with_the_token_of_their_call(setting: Passing, server: ScriptedServer):
+    ana = setting.with_token
+    await ana.run("guarded", "CREATE TABLE shelf (a INT)")
+    server.passwords.logins.clear()
+    await ana.told("editor/autocomplete", dialect="guarded", refresh="true")
+    await ana.told("editor/sample/default/shelf", dialect="guarded")
+    await ana.told("editor/explain/guarded", statement="SELECT a FROM shelf")
+    session = (await ana.told("editor/create_session", session=json.dumps({"type": "guarded"})))["session"]
+    assert (await ana.run("guarded", "SELECT 1", session_id=session["id"]))["status"] == 0
+    await ana.told("editor/close_session", session=json.dumps({"id": session["id"]}))
+    assert len(server.passwords.logins) > 10
+    assert set(server.passwords.logins) == {f"Bearer {TOKEN}"}
+    assert await setting.stored() == []
+
+
+@pytest.mark.platform(46)
+@pytest.mark.security("T29")
+async def test_it_is_in_no_log_and_no_answer(setting: Passing, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    ana = setting.with_token
+    bodies = [
+        await ana.run("guarded", "SELECT 1"),
+        await ana.run("guarded", "SELECT no_such_thing"),
+        await ana.history(),
+    ]
+    bodies.append(await ana.on(bodies[0]["history_uuid"], "get_logs"))
+    assert PLANTED not in json.dumps(bodies)
+    assert PLANTED not in caplog.text
+    assert PLANTED not in "".join(repr(record.__dict__) for record in caplog.records)
+
+
+@pytest.mark.platform(46)
+async def test_an_expired_one_is_erased_and_not_used(setting: Passing, server: ScriptedServer):
+    late = Caller(setting.api, "ana", {**setting.with_token.headers, "x-test-expires-at": str(int(time.time()) - 1)})
+    body = await late.run("guarded", "SELECT 1")
+    assert (body["status"], body["code"]) == (401, "credentials_required")
+    assert server.passwords.logins == []
+
+    operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
+    await setting.with_token.running(operation)
+    await setting.api.database.execute(
+        "update statements set token_expires_at = now() - interval '1 second' where sealed_token is not null"
+    )
+    await setting.api.services.retention.expire()
+    assert await setting.stored() == []
+    await setting.with_token.on(operation, "cancel_statement")
+    await setting.with_token.ended(operation)
+
+
+async def test_a_session_takes_no_statement_after_its_token_has_expired(setting: Passing):
+    soon = Caller(setting.api, "ana", {**setting.with_token.headers, "x-test-expires-at": str(int(time.time()) + 2)})
+    session = (await soon.told("editor/create_session", session=json.dumps({"type": "guarded"})))["session"]
+    await asyncio.sleep(2.2)
+    body = await setting.with_token.run("guarded", "SELECT 1", session_id=session["id"])
+    assert (body["status"], body["code"]) == (1, "session_lost")
+
+
+async def test_without_the_setting_no_token_is_passed_on(server: ScriptedServer, tmp_path: Path, database_dsn: str):
+    interpreter = hiveserver2(server)
+    interpreter["options"]["auth_mechanism"] = "JWT"
+    settings = passing_settings(tmp_path, database_dsn, interpreter, on=False)
+    async with passing(settings) as api:
+        assert await (await caller(api)).with_token.refused("editor/execute/guarded", statement="SELECT 1") == REFUSED
+    assert server.passwords.logins == []
+
+
+@pytest.mark.platform(46)
+async def test_over_plain_http_only_where_the_connector_allows_it(
+    server: ScriptedServer, tmp_path: Path, database_dsn: str
+):
+    interpreter = hiveserver2(server)
+    interpreter["options"]["allow_insecure_http"] = False
+    with pytest.raises(ConfigurationError, match="use_ssl"):
+        async with passing(passing_settings(tmp_path, database_dsn, interpreter, on=True)):
+            pass
+
+
+@pytest.mark.platform(46)
+async def test_trino_gets_it_too(tmp_path: Path, database_dsn: str):
+    pages = [page(1), page(rows=[[7]], columns=(column("n", "bigint"),), state="FINISHED")]
+    async with scripted_trino(*pages) as coordinator:
+        interpreter = {
+            "interface": "trino",
+            "options": {"url": coordinator.url, "auth_mechanism": "JWT"},
+        }
+        settings = passing_settings(tmp_path, database_dsn, interpreter | {"dialect": "trino"}, on=True)
+        async with passing(settings) as api:
+            ready = await caller(api)
+            assert await ready.own_token.refused("editor/execute/guarded", statement="SELECT 7") == REFUSED
+            assert coordinator.requests == []
+            body = await ready.with_token.run("guarded", "SELECT 7 AS n")
+            assert (await ready.with_token.page(body["history_uuid"]))["data"] == [[7]]
+            assert await ready.stored() == []
+        assert {request.headers.get("authorization") for request in coordinator.requests} == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.platform(46)
+@pytest.mark.security("T29")
+async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting: Passing):
+    """Only the answer of the engine is looked at: the statement is the caller's own text."""
+    body = await setting.with_token.run("guarded", f"SELECT error('{TOKEN}')")
+    logs = await setting.with_token.on(body["history_uuid"], "get_logs")
+    assert body["status"] != 0
+    assert "***" in body["message"]
+    assert PLANTED not in body["message"] + json.dumps(logs)
+
+
+@pytest.mark.platform(46)
+@pytest.mark.security("T29")
+@pytest.mark.parametrize(
+    "answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)]
+)
+async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(
+    tmp_path: Path, database_dsn: str, answer: Reply
+):
+    async with scripted_trino(answer) as coordinator:
+        options = {"url": coordinator.url, "auth_mechanism": "JWT"}
+        interpreter = {"interface": "trino", "dialect": "trino", "options": options}
+        async with passing(passing_settings(tmp_path, database_dsn, interpreter, on=True)) as api:
+            body = await (await caller(api)).with_token.run("guarded", "SELECT 7 AS n")
+    assert "***" in body["message"]
+    assert PLANTED not in json.dumps(body)

@@ -1,0 +1,241 @@
+"""Logins by a real directory (Contract platform 4.1)."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from tests.api.driving import Api, verdict
+from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
+from tests.engines.relay import connect, passed_on
+from tests.engines.servers import free_port
+from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
+from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
+
+from queryserver.auth.ldap.directory import Search
+from queryserver.auth.ldap.escaping import both, filter_value, name_value
+from queryserver.auth.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.db.groups import GroupRepository
+from queryserver.interfaces.accounts import Account
+from queryserver.settings.auth import LdapSettings
+
+pytestmark = pytest.mark.engine("ldap")
+
+PEOPLE = f"ou=people,{BASE}"
+ANAS = "ana's password"
+Directories = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture
+def directory(opener: Opener, ldap_server: DirectoryAddress) -> Directories:
+    """Opens an application whose logins the directory judges, after the local ones."""
+
+    def opened(
+        backend: tuple[str, ...] = ("local", "ldap"), auth: dict[str, Any] | None = None, **changes: Any
+    ) -> AbstractAsyncContextManager[Api]:
+        ldap = {
+            "ldap_url": f"ldap://{ldap_server.host}:{ldap_server.port}",
+            "ldap_cert": ldap_server.authority,
+            "base_dn": BASE,
+            "bind_dn": SERVICE,
+            "bind_password": SERVICE_PASSWORD,
+            "users": {"user_name_attr": "uid"},
+            **changes,
+        }
+        return opener({"ldap": LdapSettings.model_validate(ldap)}, backend=backend, **(auth or {}))
+
+    return opened
+
+
+def over_tls(server: DirectoryAddress) -> dict[str, Any]:
+    return {"ldap_url": f"ldaps://{server.host}:{server.tls_port}"}
+
+
+DIRECT = {"search_bind_authentication": False, "ldap_username_pattern": f"uid=<username>,{PEOPLE}", "bind_dn": ""}
+
+
+async def attempt(api: Api, username: str = "ana", password: str = ANAS) -> int:
+    return (await api.stranger.post("token/auth", username=username, password=password)).status_code
+
+
+async def account(api: Api, username: str = "ana") -> Account:
+    return next(one for one in await accounts(api).all() if one.username == username)
+
+
+@pytest.mark.parametrize("settings", [{}, DIRECT], ids=["search-bind", "direct bind"])
+@pytest.mark.parametrize("tls", [False, True], ids=["StartTLS", "ldaps"])
+async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(
+    directory: Directories, ldap_server: DirectoryAddress, settings: dict[str, Any], tls: bool
+) -> None:
+    async with directory(**settings, **(over_tls(ldap_server) if tls else {})) as api:
+        assert [await attempt(api, password=wrong) for wrong in ("", "wrong", PASSWORD)] == [400, 401, 401]
+        assert await accounts(api).all() == []
+        await log_in(api, " ANA ", ANAS)
+        assert await attempt(api) == 200
+        ana = await account(api)
+        assert (ana.first_name, ana.last_name, ana.email) == ("Ana", "Ana", "ana@example.test")
+        assert (ana.is_admin, ana.has_password, ana.groups) == (False, False, ("default",))
+        await log_in(api, "Élodie", "élodie's password")
+        assert (await account(api, "élodie")).groups == ("default",)
+
+
+@pytest.mark.security("T15")
+async def test_every_refusal_looks_the_same(directory: Directories) -> None:
+    async with directory() as api:
+        await log_in(api, "bob", "bob's password")
+        await accounts(api).create("cy", PASSWORD)
+        await accounts(api).disable("bob")
+        refused = [
+            await api.stranger.post("token/auth", username=username, password=password)
+            for username, password in (
+                ("ana", "wrong"),
+                ("nobody", ANAS),
+                ("bob", "bob's password"),
+                ("twin", "twin's password"),
+                ("cy", "wrong"),
+            )
+        ]
+        assert {(one.status_code, one.text) for one in refused} == {
+            (401, '{"detail":"No active account found with the given credentials"}')
+        }
+
+
+@pytest.mark.parametrize("settings", [{}, DIRECT])
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_certificate_of_a_strange_authority_is_refused(
+    directory: Directories, ldap_server: DirectoryAddress, settings: dict[str, Any], secure: bool
+) -> None:
+    more = over_tls(ldap_server) if secure else {}
+    async with directory(ldap_cert=ldap_server.strange_authority, **settings, **more) as api:
+        assert await attempt(api) == 503
+
+
+async def test_a_certificate_of_another_name_is_refused(directory: Directories, ldap_server: DirectoryAddress) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await connect(f"tcp:127.0.0.1:{ldap_server.tls_port}")
+        await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer))
+
+    # Another way to the same server, by an address that its certificate does not name.
+    for host, answer in (("127.0.0.1", 200), ("127.0.0.2", 503)):
+        async with await asyncio.start_server(accept, host, 0) as way:
+            port = way.sockets[0].getsockname()[1]
+            async with directory(ldap_url=f"ldaps://{host}:{port}") as api:
+                assert await attempt(api) == answer
+
+
+async def test_groups_that_exist_here_are_those_of_the_directory_after_each_login(directory: Directories) -> None:
+    async with directory() as api:
+        for name in ("analysts", "local"):
+            await GroupRepository(api.database).create(name)
+        await log_in(api, "ana", ANAS)
+        assert (await account(api)).groups == ("analysts", "default")
+        groups = GroupRepository(api.database)
+        assert await groups.add("ana", "local")
+        await groups.create("engineers")
+        await log_in(api, "ana", ANAS)
+        assert (await account(api)).groups == ("analysts", "default", "engineers")
+
+
+async def test_the_directory_makes_no_administrators(directory: Directories) -> None:
+    async with directory() as api:
+        await GroupRepository(api.database).create("admins")
+        await GroupRepository(api.database).grant("admins", "admin")
+        tokens = await log_in(api, "ana", ANAS)
+        assert (await account(api)).groups == ("default",)
+        asked = await api.http.get("/api/v1/iam/get_users", headers={"Authorization": f"Bearer {tokens['access']}"})
+        assert asked.status_code == 403
+
+
+async def test_the_first_person_of_the_directory_may_become_the_administrator(directory: Directories) -> None:
+    async with directory(("ldap",), auth={"first_login_becomes_admin": True}) as api:
+        assert await attempt(api, password=PASSWORD) == 401
+        assert await accounts(api).all() == []
+        both = await asyncio.gather(attempt(api), attempt(api, "bob", "bob's password"))
+        assert both == [200, 200]
+        assert sorted(one.is_admin for one in await accounts(api).all()) == [False, True]
+
+
+async def test_without_synchronisation_groups_stay(directory: Directories) -> None:
+    async with directory(sync_groups_on_login=False) as api:
+        await GroupRepository(api.database).create("analysts")
+        await log_in(api, "ana", ANAS)
+        assert (await account(api)).groups == ("default",)
+
+
+async def test_unknown_users_may_be_kept_out(directory: Directories) -> None:
+    async with directory(create_users_on_login=False) as api:
+        assert await attempt(api) == 401
+        await accounts(api).create("ana", PASSWORD)
+        assert [await attempt(api), await attempt(api, password=PASSWORD)] == [200, 200]
+
+
+async def test_login_groups_and_filters_limit_who_enters(directory: Directories) -> None:
+    async with directory(login_groups=("Analysts",)) as api:
+        assert [await attempt(api), await attempt(api, "bob", "bob's password")] == [200, 401]
+    posix = {"group_filter": "objectclass=posixGroup", "group_member_attr": "memberUid"}
+    async with directory(login_groups=("posix",), groups=posix) as api:
+        assert [await attempt(api), await attempt(api, "bob", "bob's password")] == [200, 401]
+    for settings in ({}, DIRECT):
+        async with directory(**settings, users={"user_name_attr": "uid", "user_filter": "(|(uid=bob)(uid=cy))"}) as api:
+            assert [await attempt(api), await attempt(api, "bob", "bob's password")] == [401, 200]
+
+
+@pytest.mark.platform(48)
+@pytest.mark.parametrize("backend", [("local", "ldap"), ("ldap", "local")])
+async def test_with_the_directory_down_local_users_enter_and_others_are_told(
+    directory: Directories, backend: tuple[str, ...]
+) -> None:
+    async with directory(backend, ldap_url=f"ldap://127.0.0.1:{free_port()}") as api:
+        await accounts(api).create("cy", PASSWORD)
+        assert await attempt(api, "cy", PASSWORD) == 200
+        refused = await api.stranger.post("token/auth", username="ana", password=ANAS)
+        assert verdict(refused) == (503, -1, "login_backend_unavailable")
+        assert refused.headers["retry-after"]
+        assert "127.0.0.1" not in refused.text
+
+
+@pytest.mark.platform(48)
+@pytest.mark.security("T16")
+@pytest.mark.parametrize("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
+async def test_names_never_change_the_filter(
+    directory: Directories, ldap_server: DirectoryAddress, username: str
+) -> None:
+    async with directory() as api:
+        refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)
+        assert refused.status_code == (400 if "\0" in username else 401)
+    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
+    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+        assert session.bind(SERVICE, SERVICE_PASSWORD)
+        wanted = both("objectclass=*", f"uid={filter_value(username)}")
+        assert session.entries(Search(BASE, wanted, ("uid",), 10)) == []
+
+
+@pytest.mark.platform(48)
+@pytest.mark.security("T16")
+async def test_escaped_names_find_the_entry_that_has_them(ldap_server: DirectoryAddress) -> None:
+    name = "we*ird(x)\\y"
+    server = DirectoryServer(f"ldaps://127.0.0.1:{ldap_server.tls_port}", 10)
+    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+        assert session.bind(f"uid={name_value(name)},{PEOPLE}", f"{name}'s password")
+        [found] = session.entries(Search(BASE, both(f"uid={filter_value(name)}"), ("uid",), 10))
+        assert found.values("uid") == (name,)
+
+
+async def test_references_to_other_servers_are_not_followed(ldap_server: DirectoryAddress) -> None:
+    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
+    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+        assert session.bind(SERVICE, SERVICE_PASSWORD)
+        assert session.entries(Search(f"ou=elsewhere,{BASE}", "(uid=ana)", ("uid",), 2)) == []
+        whole = session.entries(Search(BASE, "(objectclass=*)", ("cn",), 5000))
+        assert len(whole) > 10
+        assert len({entry.dn for entry in whole}) == len(whole)
+
+
+async def test_nothing_is_said_without_tls_and_no_empty_password(ldap_server: DirectoryAddress) -> None:
+    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
+    with (
+        Ldap3Directory(server, client_context(ldap_server.authority)).session() as session,
+        pytest.raises(ValueError, match="empty password"),
+    ):
+        session.bind(f"uid=ana,{PEOPLE}", "")

@@ -1,0 +1,371 @@
+"""Bearers of tokens of another issuer (Contract platform 3.9; security T12)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from jose import jwt
+from tests.api.driving import Api
+from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid
+from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
+from tests.fakes.webhdfs import Answer
+
+from queryserver.domain.errors import ConfigurationError
+
+JwtOpener = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture
+def jwt_opener(opener: Opener) -> JwtOpener:
+    """Opens an application that takes tokens of the issuer behind these addresses."""
+
+    def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
+        settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, **jwt}
+        return opener(jwt=settings, **(auth or {}))
+
+    return opened
+
+
+@pytest.fixture
+async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
+    async with issuer.serving() as url, jwt_opener(url) as api:
+        yield api
+
+
+@pytest.mark.platform(39)
+async def test_a_token_with_all_it_needs_is_taken(external: Api, issuer: Issuer) -> None:
+    for audience in (AUDIENCE, [AUDIENCE], ["other", AUDIENCE]):
+        assert (await bearer(external, issuer.token(aud=audience, nbf=int(time.time())))).status_code == 200
+
+
+SOON = int(time.time()) + 3000
+
+BAD_CLAIMS: list[dict[str, Any]] = [
+    *({"iss": value} for value in (None, "https://other.example", "", [ISSUER], 5)),
+    *({"aud": value} for value in (None, "other", [], ["other"], {AUDIENCE: 1}, 5)),
+    *({"exp": value} for value in (None, 0, 1_600_000_000, str(SOON), True, -1, 1e300, [SOON])),
+    *({"nbf": value} for value in (SOON, "x", True)),
+    *({"iat": value} for value in (SOON, "x", {})),
+    *({"sub": value} for value in (None, "", "  ", 7, ["ana"], "a b", "x" * 151, "a\0b", "..")),
+]
+
+
+@pytest.mark.platform(39)
+@pytest.mark.security("T12")
+async def test_each_claim_that_is_wrong_or_missing_is_refused(external: Api, issuer: Issuer) -> None:
+    for changes in BAD_CLAIMS:
+        response = await bearer(external, issuer.token(**changes))
+        assert (response.status_code, response.json()) == (401, not_valid()), changes
+        assert response.headers["www-authenticate"] == 'Bearer realm="api"'
+    assert (await bearer(external, issuer.token())).status_code == 200
+
+
+@pytest.mark.platform(39)
+async def test_the_difference_of_clocks_is_accepted_and_no_more(external: Api, issuer: Issuer) -> None:
+    now = int(time.time())
+    for good in ({"exp": now - 20}, {"nbf": now + 20}, {"iat": now + 20}):
+        assert (await bearer(external, issuer.token(**good))).status_code == 200, good
+    for bad in ({"exp": now - 31}, {"nbf": now + 60}, {"iat": now + 60}):
+        assert (await bearer(external, issuer.token(**bad))).status_code == 401, bad
+
+
+@pytest.mark.platform(39)
+async def test_a_star_switches_a_comparison_off(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, issuer="*", audience="*") as api:
+        assert (await bearer(api, issuer.token(iss=None, aud=None))).status_code == 200
+        assert (await bearer(api, issuer.token(exp=None))).status_code == 401
+
+
+@pytest.mark.platform(39)
+async def test_the_claim_of_the_name_is_a_setting(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, username_header="preferred_username") as api:
+        assert (await bearer(api, issuer.token())).status_code == 401
+        assert (await bearer(api, issuer.token(preferred_username="Carl"))).status_code == 200
+        assert [account.username for account in await accounts(api).all()] == ["carl"]
+
+
+def forged(issuer: Issuer) -> dict[str, str]:
+    """Tokens that nobody must take, by what is wrong with them."""
+    good, mine = issuer.token(), rsa_key("mine")
+    head, body, signature = good.split(".")
+    pem = public_pem(issuer.keys["one"])
+    own = jwk(mine, "one", alg="RS256")
+    foreign = {"jwk": own, "jku": "http://127.0.0.1:1/keys", "x5u": "http://127.0.0.1:1/cert", "x5c": [pem]}
+    return {
+        "unknown key": issuer.token("two", key=mine),
+        "another's key under a known kid": issuer.token("one", key=mine),
+        "keys that it brings": issuer.token("one", key=mine, header=foreign),
+        "no text as kid": raw({"alg": "RS256", "kid": 1}, claims(), signature),
+        "kid is a path": raw({"alg": "RS256", "kid": "../../dev/null"}, claims(), signature),
+        "kid is a list": raw({"alg": "RS256", "kid": ["one"]}, claims(), signature),
+        "alg none": raw({"alg": "none", "kid": "one"}, claims()),
+        "alg None with a signature": raw({"alg": "None", "kid": "one"}, claims(), signature),
+        "alg a list": raw({"alg": ["RS256"], "kid": "one"}, claims(), signature),
+        "alg RS512": raw({"alg": "RS512", "kid": "one"}, claims(), signature),
+        "alg PS256": raw({"alg": "PS256", "kid": "one"}, claims(), signature),
+        "HS256 with the public key": hmac_signed("HS256", pem, "one"),
+        "HS384 with the public key": hmac_signed("HS384", pem, "one"),
+        "no signature": f"{head}.{body}.",
+        "other claims": ".".join([head, raw({}, claims(sub="root")).split(".")[1], signature]),
+        "a header in front": f"{head}.{good}",
+        "critical extensions": issuer.token(header={"crit": ["b64"], "b64": False}),
+        "claims in a list": raw({"alg": "RS256", "kid": "one"}, claims(), signature).replace(body, "W10"),
+        "no header": f".{body}.{signature}",
+        "header is no JSON": f"e30e30.{body}.{signature}",
+        "huge": f"{head}.{'A' * 60_000}.{signature}",
+        "deep": raw({"alg": "RS256", "kid": "one"}, claims(), signature).replace(head, "W1tb" * 500),
+    }
+
+
+def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
+    """As an attacker makes it who knows the public key; the library itself would not take a PEM for a secret."""
+    import base64
+    import hashlib
+    import hmac
+
+    signed = raw({"alg": algorithm, "typ": "JWT", "kid": kid}, claims()).rstrip(".")
+    digest = hmac.new(secret.encode(), signed.encode(), hashlib.new("sha" + algorithm[2:]).name).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+@pytest.mark.platform(28)
+@pytest.mark.platform(39)
+@pytest.mark.security("T12")
+async def test_forged_tokens_are_refused_alike(external: Api, issuer: Issuer) -> None:
+    for reason, token in forged(issuer).items():
+        response = await bearer(external, token)
+        assert (response.status_code, response.json()) == (401, not_valid()), reason
+        response = await external.stranger.post("token/verify", token=token)
+        assert (response.status_code, response.json()["code"]) == (401, "token_not_valid"), reason
+        assert (await external.stranger.post("token/revoke", token=token)).json() == {}, reason
+    assert await accounts(external).all() == []
+    assert {asked.path for server in issuer.servers for asked in server.asked} == {"/keys"}
+
+
+@pytest.mark.platform(39)
+@pytest.mark.security("T12")
+async def test_a_token_without_kid_needs_a_set_of_one_key(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url) as api:
+        assert (await bearer(api, issuer.token(None))).status_code == 200
+    issuer.keys["two"] = rsa_key("two")
+    async with issuer.serving() as url, jwt_opener(url) as api:
+        assert (await bearer(api, issuer.token(None))).json() == not_valid()
+        assert (await bearer(api, issuer.token("two"))).status_code == 200
+
+
+@pytest.mark.platform(40)
+async def test_own_tokens_work_beside_external_ones(external: Api, issuer: Issuer) -> None:
+    await accounts(external).create("bob", PASSWORD)
+    own = (await log_in(external, "bob"))["access"]
+    for token in (own, issuer.token()):
+        assert (await bearer(external, token)).status_code == 200
+        assert (await external.stranger.post("token/verify", token=token)).json() == {}
+    assert (await bearer(external, own + "x")).json() == not_valid()
+    assert (await call(external)).json() == {"detail": "Authentication credentials were not provided."}
+    assert (await call(external, ("Authorization", "Bearer opaque"))).json() == not_valid()
+
+
+@pytest.mark.platform(41)
+async def test_a_hundred_calls_fetch_the_keys_once(external: Api, issuer: Issuer) -> None:
+    tokens = [issuer.token(jti=str(number % 10)) for number in range(100)]
+    answers = await asyncio.gather(*(bearer(external, token) for token in tokens))
+    assert {answer.status_code for answer in answers} == {200}
+    assert issuer.fetches == 1
+
+
+@pytest.mark.platform(41)
+@pytest.mark.security("T12")
+async def test_unknown_keys_cause_one_fetch_in_their_time(external: Api, issuer: Issuer) -> None:
+    stranger = rsa_key("mine")
+    for number in range(100):
+        assert (await bearer(external, issuer.token(f"unknown{number}", key=stranger))).status_code == 401
+    assert issuer.fetches == 1
+    assert (await bearer(external, issuer.token())).status_code == 200
+    assert issuer.fetches == 1
+
+
+@pytest.mark.platform(41)
+async def test_unknown_keys_at_once_share_a_fetch(external: Api, issuer: Issuer) -> None:
+    assert (await bearer(external, issuer.token())).status_code == 200
+    tokens = [issuer.token(f"unknown{number}", key=rsa_key("mine")) for number in range(30)]
+    await asyncio.gather(*(bearer(external, token) for token in tokens))
+    assert issuer.fetches == 2
+
+
+@pytest.mark.platform(43)
+async def test_a_new_key_is_picked_up_by_all_calls_at_once(external: Api, issuer: Issuer) -> None:
+    assert (await bearer(external, issuer.token())).status_code == 200
+    issuer.keys["two"] = rsa_key("two")
+    answers = await asyncio.gather(*(bearer(external, issuer.token("two", jti=str(n))) for n in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert issuer.fetches == 2
+
+
+@pytest.mark.platform(43)
+async def test_a_key_that_vanished_ends_its_tokens_at_the_next_fetch(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url) as api:
+        old = issuer.token()
+        assert (await bearer(api, old)).status_code == 200
+        issuer.keys = {"two": rsa_key("two")}
+        assert (await bearer(api, old)).status_code == 200, "the set is fresh"
+        assert (await bearer(api, issuer.token("two"))).status_code == 200
+        assert (await bearer(api, old)).json() == not_valid()
+
+
+@pytest.mark.platform(43)
+async def test_an_outage_of_the_key_server_is_not_noticed(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, cache_s=0) as api:
+        assert (await bearer(api, issuer.token())).status_code == 200
+        issuer.answer = Answer(500)
+        for _ in range(3):
+            assert (await bearer(api, issuer.token())).status_code == 200
+        assert issuer.fetches == 2, "nor is it asked again within the floor"
+
+
+@pytest.mark.platform(43)
+async def test_keys_that_are_too_old_are_not_used(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, cache_s=0, max_stale_s=1, refetch_floor_s=0) as api:
+        assert (await bearer(api, issuer.token())).status_code == 200
+        issuer.answer = Answer(500)
+        assert (await bearer(api, issuer.token())).status_code == 200
+        await asyncio.sleep(1.1)
+        response = await bearer(api, issuer.token())
+        assert (response.status_code, response.json()["code"]) == (503, "key_server_unavailable")
+        issuer.answer = None
+        assert (await bearer(api, issuer.token())).status_code == 200
+
+
+@pytest.mark.platform(45)
+async def test_twenty_first_calls_make_one_user(external: Api, issuer: Issuer) -> None:
+    answers = await asyncio.gather(*(bearer(external, issuer.token(sub="Ana", jti=str(n))) for n in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    (account,) = await accounts(external).all()
+    assert (account.username, account.groups, account.is_active) == ("ana", ("default",), True)
+    assert not account.is_admin
+    assert not account.has_password
+    assert account.last_login is not None
+
+
+@pytest.mark.platform(45)
+async def test_a_name_that_exists_is_that_user(external: Api, issuer: Issuer) -> None:
+    await accounts(external).create("ana", PASSWORD, is_admin=True)
+    assert (await bearer(external, issuer.token(sub=" ANA "))).status_code == 200
+    await accounts(external).create("bob", PASSWORD, is_admin=True)
+    await accounts(external).disable("ana")
+    inactive = {"detail": "User is inactive", "code": "user_inactive"}
+    assert (await bearer(external, issuer.token())).json() == inactive
+    assert (await external.stranger.post("token/verify", token=issuer.token())).json() == inactive
+    await accounts(external).enable("ana")
+    assert (await bearer(external, issuer.token())).status_code == 200
+
+
+async def test_unknown_users_may_be_refused(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, create_users=False) as api:
+        unknown = {"detail": "User not found", "code": "user_not_found"}
+        assert (await bearer(api, issuer.token())).json() == unknown
+        assert (await api.stranger.post("token/verify", token=issuer.token())).json() == unknown
+        await accounts(api).create("ana", PASSWORD)
+        assert (await bearer(api, issuer.token())).status_code == 200
+
+
+async def test_verify_makes_no_user(external: Api, issuer: Issuer) -> None:
+    assert (await external.stranger.post("token/verify", token=issuer.token())).json() == {}
+    assert await accounts(external).all() == []
+
+
+async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer) -> None:
+    async def first_and_later() -> tuple[object, object]:
+        await bearer(external, issuer.token())
+        first = await external.database.value("select last_login from users")
+        await bearer(external, issuer.token())
+        return first, await external.database.value("select last_login from users")
+
+    first, later = await first_and_later()
+    assert first == later
+    await external.database.execute("update users set last_login = now() - interval '61 min'")
+    renewed, again = await first_and_later()
+    assert renewed == again
+    assert renewed > first
+
+
+@pytest.mark.platform(31)
+@pytest.mark.parametrize("jti", ["a-jti", None])
+async def test_a_revoked_external_token_is_refused_on_every_server(
+    jwt_opener: JwtOpener, issuer: Issuer, jti: str | None
+) -> None:
+    async with issuer.serving() as url, jwt_opener(url) as one, jwt_opener(url) as other:
+        mine, another = issuer.token(jti=jti), issuer.token(jti="another")
+        assert (await bearer(other, mine)).status_code == 200
+        for _ in range(2):
+            assert (await one.stranger.post("token/revoke", token=mine)).json() == {}
+        for api in (one, other):
+            assert (await bearer(api, mine)).json() == not_valid()
+            refused = await api.stranger.post("token/verify", token=mine)
+            assert refused.json() == not_valid(detail="Token is invalid or expired")
+            assert (await bearer(api, respelled(mine))).status_code == 401
+            assert (await bearer(api, another)).status_code == 200
+        stored = await one.database.row("select token_id, expires_at > now() as kept from revoked_tokens")
+        assert stored is not None
+        assert (stored["token_id"][:9], stored["kept"]) == ("external:", True)
+
+
+def respelled(token: str) -> str:
+    """The same signature with other bits where the last letter has none that count."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    return token[:-1] + letters[letters.index(token[-1]) ^ 1]
+
+
+async def test_revoking_all_by_an_external_token_ends_own_tokens_too(external: Api, issuer: Issuer) -> None:
+    await accounts(external).create("ana", PASSWORD)
+    own = await log_in(external)
+    assert (await external.stranger.post("token/revoke", token=issuer.token(), all="true")).json() == {}
+    assert (await bearer(external, own["access"])).status_code == 401
+
+
+async def test_refresh_takes_own_tokens_only(external: Api, issuer: Issuer) -> None:
+    response = await external.stranger.post("token/refresh", refresh=issuer.token())
+    assert response.json() == not_valid(kind="refresh", detail="Token is invalid or expired")
+
+
+@pytest.mark.platform(44)
+async def test_custom_jwt_without_key_server_stops_the_start(opener: Opener) -> None:
+    with pytest.raises(ConfigurationError, match=r"^desktop\.auth\.api_auth: custom_jwt needs"):
+        await opener(api_auth=("custom_jwt", "jwt")).__aenter__()
+
+
+async def test_external_tokens_are_off_without_their_authenticator(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, auth={"api_auth": ("jwt",)}) as api:
+        assert (await bearer(api, issuer.token())).json() == not_valid()
+        assert (await api.stranger.post("token/verify", token=issuer.token())).status_code == 401
+        assert issuer.fetches == 0
+
+
+async def test_own_tokens_are_no_hmac_of_the_public_key(external: Api, issuer: Issuer) -> None:
+    """What the library that signs own tokens makes of it, too."""
+    with pytest.raises(Exception, match="asymmetric key"):
+        jwt.encode(claims(), public_pem(issuer.keys["one"]), algorithm="HS256")
+    assert (await bearer(external, jwt.encode(claims(), "x" * 32, algorithm="HS256"))).json() == not_valid()
+
+
+@pytest.mark.platform(39)
+async def test_what_a_header_says_about_keys_is_passed_over_whatever_its_length(external: Api, issuer: Issuer) -> None:
+    header = {"x5c": ["M" * 1600] * 3, "x5u": "https://other.example", "jku": "https://other.example", "jwk": {}}
+    assert (await bearer(external, issuer.token(header=header))).status_code == 200
+
+
+async def test_verify_refuses_own_tokens_where_they_are_no_bearers(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    async with issuer.serving() as url, jwt_opener(url, auth={"api_auth": ("custom_jwt",)}) as api:
+        await accounts(api).create("ana", PASSWORD)
+        own = (await log_in(api))["access"]
+        assert (await bearer(api, own)).status_code == 401
+        refused = await api.stranger.post("token/verify", token=own)
+        assert (refused.status_code, refused.json()) == (401, not_valid(detail="Token is invalid or expired"))
+        assert (await api.stranger.post("token/verify", token=issuer.token())).status_code == 200

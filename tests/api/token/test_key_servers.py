@@ -1,0 +1,172 @@
+"""Which answers of a key server count (Contract platform 3.9 rules 2 to 4; 5.11 Hosts; security T8, T12)."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+from tests.api.driving import Api
+from tests.api.token.logins import Opener, bearer
+from tests.engines.certificates import Authority
+from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
+from tests.fakes.webhdfs import Answer, Asked
+
+from queryserver.auth.key_server import KeyServers, NoKeys
+from queryserver.network.addresses import AddressRules
+from queryserver.settings.connectors import ConnectorPolicySettings
+
+
+def tls_of(authority: Authority, directory: Path, *names: str) -> ssl.SSLContext:
+    certificate, key = authority.certify(*names).write(directory)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def asking(*urls: str, ca: Path | None = None, rules: AddressRules | None = None) -> KeyServers:
+    return KeyServers(urls, rules=rules or AddressRules(), ca=ca, timeout_s=1)
+
+
+async def kids(servers: KeyServers) -> Sequence[str | None]:
+    try:
+        return [key.kid for key in (await servers.fetch()).keys]
+    finally:
+        await servers.aclose()
+
+
+async def nothing(*urls: str, **more: Any) -> None:
+    with pytest.raises(NoKeys):
+        await kids(asking(*urls, **more))
+
+
+async def _hang(_: Asked) -> Answer:
+    await asyncio.sleep(60)
+    return Answer()
+
+
+async def _drip(_: Asked) -> Answer:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(600):
+            yield b" "
+            await asyncio.sleep(0.1)
+
+    return Answer(body=pieces())
+
+
+def _said(status: int = 200, body: bytes = b"", **headers: str) -> Callable[[Asked], Any]:
+    async def script(asked: Asked) -> Answer:
+        if asked.path == "/good":
+            return Answer(body=json.dumps(Issuer().document()).encode())
+        return Answer(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    return script
+
+
+GOOD_BODY = json.dumps(Issuer().document()).encode()
+
+BAD_ANSWERS: dict[str, Callable[[Asked], Any]] = {
+    "redirect": _said(302, GOOD_BODY, Location="/good"),
+    "permanent redirect": _said(308, GOOD_BODY, Location="/good"),
+    "500": _said(500, GOOD_BODY),
+    "404": _said(404, GOOD_BODY),
+    "201": _said(201, GOOD_BODY),
+    "no JSON": _said(200, b"<html>"),
+    "no keys": _said(200, b'{"jwks": []}'),
+    "too long": _said(200, GOOD_BODY[:-1] + b" " * 1024 * 1024 + b"}"),
+    "packed": _said(200, GOOD_BODY, Content_Encoding="gzip"),
+    "hanging": _hang,
+    "dripping": _drip,
+}
+
+
+@pytest.mark.platform(42)
+@pytest.mark.security("T12")
+@pytest.mark.parametrize("reason", BAD_ANSWERS)
+async def test_a_bad_answer_leads_to_the_next_of_the_list(reason: str) -> None:
+    bad, good = Issuer(script=BAD_ANSWERS[reason]), Issuer()
+    async with bad.serving() as bad_url, good.serving() as good_url:
+        assert await kids(asking(bad_url, good_url)) == ["one"]
+        assert [asked.path for server in bad.servers for asked in server.asked] == ["/keys"]
+
+
+@pytest.mark.platform(42)
+@pytest.mark.security("T12")
+async def test_a_certificate_must_be_of_the_host_and_of_a_trusted_authority(tmp_path: Path) -> None:
+    authority, issuer = Authority(), Issuer()
+    ca = tmp_path / "ca.pem"
+    ca.write_text(authority.certificate)
+    async with issuer.serving(tls_of(authority, tmp_path, "127.0.0.1", "localhost")) as url:
+        assert await kids(asking(url, ca=ca)) == ["one"]
+        assert await kids(asking(url.replace("127.0.0.1", "localhost"), ca=ca)) == ["one"]
+        await nothing(url)
+    async with issuer.serving(tls_of(authority, tmp_path, "keys.example")) as url:
+        await nothing(url, ca=ca)
+    asked = issuer.servers[0].asked
+    assert [one.headers["host"].partition(":")[0] for one in asked] == ["127.0.0.1", "localhost"]
+    assert issuer.servers[1].asked == []
+
+
+@pytest.mark.platform(42)
+async def test_the_address_that_answered_last_is_asked_first() -> None:
+    first, second = Issuer(answer=Answer(500)), Issuer()
+    async with first.serving() as one, second.serving() as other:
+        servers = asking(one, other)
+        for _ in range(3):
+            await servers.fetch()
+        assert (first.fetches, second.fetches) == (1, 3)
+        first.answer, second.answer = None, Answer(500)
+        await servers.fetch()
+        await servers.fetch()
+        assert (first.fetches, second.fetches) == (3, 4)
+        await servers.aclose()
+
+
+@pytest.mark.security("T8")
+async def test_key_servers_obey_the_rules_for_addresses() -> None:
+    issuer = Issuer()
+    async with issuer.serving() as url:
+        port = issuer.servers[0].port
+        await nothing(url, rules=AddressRules(blocked=(ip_network("127.0.0.0/8"),)))
+        await nothing(url, rules=AddressRules(own=frozenset({("localhost", port)})))
+        assert issuer.fetches == 0
+    metadata = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
+    for spelling in ("169.254.169.254", "[::ffff:169.254.169.254]", "2852039166"):
+        await nothing(f"https://{spelling}/keys", rules=metadata)
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
+async def test_http_stays_on_this_machine_whatever_a_name_means(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+    def elsewhere(*_: Any, **__: Any) -> list[Any]:
+        return [(None, None, None, "", ("192.0.2.1", 80))]
+
+    monkeypatch.setattr("socket.getaddrinfo", elsewhere)
+    with structlog.testing.capture_logs() as lines:
+        await nothing("http://localhost/keys", rules=AddressRules(allowed=(ip_network(allowed),) if allowed else ()))
+    assert [line["reason"] for line in lines] == ["Connections to localhost are not allowed here."]
+
+
+@pytest.mark.platform(42)
+async def test_with_no_keys_at_all_a_call_is_503_and_own_tokens_work(opener: Opener) -> None:
+    opened: AbstractAsyncContextManager[Api]
+    issuer = Issuer(answer=Answer(500))
+    async with issuer.serving() as url:
+        opened = opener(jwt={"key_server_url": (url,), "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 1})
+        async with opened as api:
+            for answer in (
+                await bearer(api, issuer.token()),
+                await api.stranger.post("token/verify", token=issuer.token()),
+                await api.stranger.post("token/revoke", token=issuer.token()),
+            ):
+                assert (answer.status_code, answer.json()["code"]) == (503, "key_server_unavailable")
+                assert int(answer.headers["retry-after"]) >= 1
+            assert (await (await api.user("bob")).get("editor/get_history")).status_code == 200
+            issuer.answer = None
+            await asyncio.sleep(1.1)
+            assert (await bearer(api, issuer.token())).status_code == 200

@@ -1,0 +1,331 @@
+"""Authenticators and login back ends of others (Contract platform 4.1, 4.2; security T19)."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Self
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+from tests.api.driving import Api, Caller
+from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid
+from tests.fakes.plug_ins import Journal
+
+from queryserver.auth.plug_ins import PlugInThreads
+from queryserver.db.accounts import AccountRepository
+from queryserver.domain.errors import ConfigurationError
+
+HERE = "tests.fakes.plug_ins"
+
+
+@pytest.fixture(autouse=True)
+def journal() -> Iterator[type[Journal]]:
+    Journal.clear()
+    yield Journal
+    Journal.clear()
+
+
+@pytest.fixture
+async def chain(opener: Opener) -> AsyncIterator[Api]:
+    names = (f"{HERE}.Sync", f"{HERE}:Async", f"{HERE}.Grouped", f"{HERE}.Misbehaving", "jwt")
+    async with opener(api_auth=names) as api:
+        yield api
+    assert sorted(Journal.closed) == ["Async", "Sync"]
+
+
+async def call(api: Api, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await Caller(api, "", named).get("editor/get_history")
+
+
+@pytest.mark.platform(47)
+async def test_entries_are_asked_in_their_order_until_one_knows_the_caller(chain: Api, journal: type[Journal]) -> None:
+    assert (await call(chain, X_Sync="ana", X_Async="bob")).status_code == 200
+    assert journal.asked == ["Sync"]
+    assert (await call(chain, X_Async="bob", X_Misbehaving="fail")).status_code == 200
+    assert journal.asked == ["Sync", "Sync", "Async"]
+    everybody = await accounts(chain).all()
+    assert [(one.username, one.email, one.groups, one.is_admin, one.has_password) for one in everybody] == [
+        ("ana", "", ("default",), False, False),
+        ("bob", "a@b.example", ("default",), False, False),
+    ]
+
+
+@pytest.mark.platform(47)
+async def test_own_tokens_work_behind_classes_that_know_nobody(chain: Api, journal: type[Journal]) -> None:
+    await accounts(chain).create("ana", PASSWORD)
+    assert (await bearer(chain, (await log_in(chain))["access"])).status_code == 200
+    assert journal.asked == ["Sync", "Async", "Grouped", "Misbehaving"]
+    assert {name.partition("_")[0] for name in (journal.threads[0], journal.threads[3])} == {"plug-in"}
+    assert journal.threads[1] == "MainThread"
+
+
+@pytest.mark.platform(47)
+async def test_a_class_is_built_once_with_the_settings(chain: Api, journal: type[Journal]) -> None:
+    for _ in range(3):
+        await call(chain, X_Async="bob")
+    assert journal.built == [chain.services.settings]
+
+
+async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journal]) -> None:
+    caller = Caller(chain, "", {"X-Sync": "ana", "X-Twice": "1"})
+    await caller.send("GET", "editor/get_history", params={"limit": "5"}, headers={"x-TWICE": "2"})
+    request = journal.requests[0]
+    assert (request.method, request.url) == ("GET", "http://test/api/v1/editor/get_history?limit=5")
+    assert (request.headers.get("x-sync"), request.headers.getlist("X-twice")) == ("ana", ["1", "2"])
+    assert (request.client, request.is_from_trusted_proxy) == ("127.0.0.1", False)
+    assert not {"body", "stream", "json", "form", "receive"} & {name.strip("_") for name in dir(request)}
+
+
+@pytest.mark.platform(47)
+async def test_a_refusal_is_401_at_once(chain: Api) -> None:
+    await accounts(chain).create("ana", PASSWORD)
+    token = (await log_in(chain))["access"]
+    bodies = {"refuse": {"detail": "Not you."}, "refuse with code": {"detail": "Not you.", "code": "not_you"}}
+    for word, body in bodies.items():
+        response = await call(chain, X_Misbehaving=word, Authorization=f"Bearer {token}")
+        assert (response.status_code, response.json()) == (401, body)
+        assert response.headers.get_list("www-authenticate") == ['Bearer realm="api"']
+
+
+UNKEEPABLE = ("groups as number", "groups once", "half a character")
+
+
+@pytest.mark.platform(47)
+async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
+    await accounts(chain).create("ana", PASSWORD)
+    token = (await log_in(chain))["access"]
+    for word in ("fail", "time out", "stop", "exit", "text", "nameless", "triple", "group as text", *UNKEEPABLE):
+        with capture_logs() as lines:
+            response = await call(chain, X_Misbehaving=word, Authorization=f"Bearer {token}")
+        assert (response.status_code, response.json()["code"]) == (500, "internal_error"), word
+        assert "planted" not in response.text
+        assert [line["error_id"] for line in lines if line.get("exc_info")] == [response.json()["error_id"]]
+
+
+async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(
+    monkeypatch: pytest.MonkeyPatch, opener: Opener
+) -> None:
+    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", lambda: PlugInThreads(limit_s=0.1))
+    async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
+        for word in ("exit", "interrupt", "cancel", "stay"):
+            with capture_logs():
+                response = await asyncio.wait_for(call(api, X_Stubborn=word), 1.5)
+            assert (response.status_code, response.json()["code"]) == (500, "internal_error"), word
+        assert (await call(api)).status_code == 401
+
+
+async def test_a_class_that_hangs_is_500_in_its_time(monkeypatch: pytest.MonkeyPatch, opener: Opener) -> None:
+    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", lambda: PlugInThreads(limit_s=0.1))
+    async with opener(api_auth=(f"{HERE}.Slow", "jwt")) as api:
+        with capture_logs():
+            answers = await asyncio.gather(*(call(api, X_Slow="yes") for _ in range(3)))
+        assert {answer.status_code for answer in answers} == {500}
+        assert (await call(api)).status_code == 401
+
+
+async def test_a_method_that_gives_a_coroutine_is_async(chain: Api) -> None:
+    assert (await call(chain, X_Misbehaving="later")).status_code == 200
+
+
+async def test_a_name_that_cannot_be_and_a_disabled_user_are_401(chain: Api) -> None:
+    refused = await call(chain, X_Misbehaving="no legal name")
+    assert (refused.status_code, refused.json()["code"]) == (401, "user_not_found")
+    await accounts(chain).create("ana", PASSWORD)
+    await accounts(chain).disable("ana")
+    assert (await call(chain, X_Sync="ANA")).json() == {"detail": "User is inactive", "code": "user_inactive"}
+
+
+@pytest.mark.platform(47)
+async def test_when_nobody_knows_the_caller_the_answer_asks_for_all_kinds(chain: Api) -> None:
+    response = await call(chain, X_Challenge="Async")
+    assert response.json() == {"detail": "Authentication credentials were not provided."}
+    challenges = ['Bearer realm="api"', 'Sync realm="GET"', "Async"]
+    assert response.headers.get_list("www-authenticate") == challenges
+    assert (await call(chain, Authorization="Basic YTpi")).json()["detail"].endswith("not provided.")
+    assert (await call(chain, Authorization="Bearer opaque")).json() == not_valid()
+    split = await chain.http.get("/api/v1/editor/get_history", headers=[(b"X-Challenge", "é\x07".encode("latin-1"))])
+    assert split.headers.get_list("www-authenticate") == challenges[:2]
+
+
+async def test_groups_are_those_that_are_named_and_the_default_one(chain: Api) -> None:
+    records = AccountRepository(chain.database)
+    await records.ensure_group("analysts", ("download",))
+    await records.ensure_group("writers", ())
+    await records.ensure_group("admins", ("admin",))
+
+    async def groups(named: str | None) -> tuple[str, ...]:
+        headers = {"X_Grouped": "ana"} | ({"X_Groups": named} if named else {})
+        assert (await call(chain, **headers)).status_code == 200
+        return next(one.groups for one in await accounts(chain).all() if one.username == "ana")
+
+    assert await groups("analysts,unknown") == ("analysts", "default")
+    assert await groups("analysts,unknown") == ("analysts", "default")
+    assert await groups(None) == ("analysts", "default")
+    assert await groups("writers,admins") == ("default", "writers")
+    assert await groups("default") == ("default",)
+    answers = await asyncio.gather(*(call(chain, X_Grouped="ana", X_Groups=name) for name in ("analysts", "writers")))
+    assert {answer.status_code for answer in answers} == {200}
+    await chain.database.execute(
+        "insert into group_members select u.id, g.id from users u, groups g where g.name = 'admins'"
+    )
+    assert await groups("analysts") == ("admins", "analysts", "default"), "nor is an administrator unmade"
+
+
+async def test_named_groups_count_for_the_call_that_names_them(chain: Api) -> None:
+    await AccountRepository(chain.database).ensure_group("analysts", ())
+    caller = Caller(chain, "", {"X-Grouped": "ana", "X-Groups": "analysts"})
+    assert (await caller.execute("closed", "select 1"))["status"] == 0
+
+
+UNLOADABLE = {
+    "nobody": "known are",
+    "no_such_package.Class": "ModuleNotFoundError",
+    f"{HERE}.NoSuchClass": "AttributeError",
+    f"{HERE}:NoMethod": "it has no method",
+    f"{HERE}.Unbuildable": "RuntimeError: not today",
+    f"{HERE}:": "AttributeError",
+    ".": "ValueError",
+}
+
+
+@pytest.mark.platform(47)
+@pytest.mark.parametrize("key", ["api_auth", "backend"])
+async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opener: Opener, key: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        await opener(**{key: tuple(UNLOADABLE)}).__aenter__()
+    for problem, (name, reason) in zip(refused.value.problems, UNLOADABLE.items(), strict=True):
+        assert problem.startswith(f"desktop.auth.{key}: {name} cannot be loaded: ")
+        assert reason in problem
+
+
+async def test_login_back_ends_of_others_make_their_users(opener: Opener, journal: type[Journal]) -> None:
+    async with opener(backend=("local", f"{HERE}.BlockingDoor", f"{HERE}:Door")) as api:
+        await AccountRepository(api.database).ensure_group("analysts", ())
+        pair = await log_in(api, "Ana", "let me in")
+        assert (await bearer(api, pair["access"])).status_code == 200
+        (account,) = await accounts(api).all()
+        assert (account.username, account.first_name, account.groups) == ("ana", "Ann", ("analysts", "default"))
+        assert journal.asked == ["Door Ana 127.0.0.1"]
+        assert journal.threads[0].startswith("plug-in")
+        assert await log_in(api, "bob", "let me in too")
+        await accounts(api).disable("ana")
+        refused = await api.stranger.post("token/auth", username="ana", password="let me in")
+        assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
+
+
+NO_ACCOUNT = {"detail": "No active account found with the given credentials"}
+
+
+@pytest.mark.security("T15")
+async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: Opener) -> None:
+    async with opener(backend=(f"{HERE}.Door", "local")) as api:
+        await accounts(api).create("ana", "stop" * 3)
+        for password in ("stop", "wrong"):
+            refused = await api.stranger.post("token/auth", username="ana", password=password)
+            assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
+        assert await log_in(api, "ana", "stop" * 3)
+
+
+@pytest.mark.parametrize("password", ["fail", "text", "number", "half a character"])
+async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener, password: str) -> None:
+    async with opener(backend=(f"{HERE}.Door", "local")) as api:
+        with capture_logs() as lines:
+            answer = await api.stranger.post("token/auth", username="ana", password=password)
+        assert lines[0]["backend"] == f"{HERE}.Door"
+        assert (answer.status_code, answer.json()["code"]) == (503, "login_backend_unavailable")
+        await accounts(api).create("ana", PASSWORD)
+        assert await log_in(api)
+
+
+@pytest.fixture
+def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The examples of the documentation, as modules that can be imported."""
+    text = (Path(__file__).parents[3] / "docs" / "authentication.md").read_text()
+    examples = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in examples] == ["acme_auth", "acme_login"]
+    for name, code in examples:
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ACME_API_KEYS", "nightly:k-1,hourly:k-2")
+    yield text
+    for name, _ in examples:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.platform(47)
+@pytest.mark.security("T19")
+async def test_the_documented_authenticators_work(opener: Opener, documented: str) -> None:
+    found = re.search(r"^api_auth = \[(.*)\]$", documented, re.MULTILINE)
+    assert found
+    names = tuple(re.findall(r'"([^"]+)"', found[1]))
+    assert len(names) == 3
+    async with opener({"trusted_proxies": (ip_network("127.0.0.1"),)}, api_auth=names) as behind:
+        await AccountRepository(behind.database).ensure_group("analysts", ())
+        assert (await call(behind, X_Remote_User="ana", X_Remote_Groups="analysts, x")).status_code == 200
+        twice = [("X-Remote-User", "ana"), ("X-Remote-User", "root")]
+        ambiguous = await behind.http.get("/api/v1/editor/get_history", headers=twice)
+        assert (ambiguous.status_code, ambiguous.json()["code"]) == (401, "ambiguous_user")
+        assert (await call(behind, X_Api_Key="k-2")).status_code == 200
+        unknown = await call(behind, X_Api_Key="k-3")
+        assert unknown.json() == {"detail": "This key is not known.", "code": "unknown_api_key"}
+        assert (await call(behind)).headers.get_list("www-authenticate")[1] == 'ApiKey realm="api"'
+        everybody = await accounts(behind).all()
+        assert [(one.username, one.groups) for one in everybody] == [
+            ("ana", ("analysts", "default")),
+            ("hourly", ("default",)),
+        ]
+    async with opener({"trusted_proxies": (ip_network("192.0.2.0/24"),)}, api_auth=names) as direct:
+        forged = await call(direct, X_Remote_User="ana", X_Forwarded_For="192.0.2.1", Forwarded="for=192.0.2.1")
+        assert (forged.status_code, forged.json()["detail"]) == (401, "Authentication credentials were not provided.")
+
+
+async def test_the_documented_login_works(opener: Opener, documented: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import imaplib
+
+    class Mail:
+        """What the example uses of a connection."""
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def login(self, username: str, password: str) -> None:
+            if password != "mail password":
+                raise imaplib.IMAP4.error(username)
+
+    assert "acme_login" in documented
+    async with opener(backend=("acme_login.MailServer",)) as api:
+        monkeypatch.setattr("acme_login.MailServer.connect", lambda _: Mail())
+        assert await log_in(api, "ana", "mail password")
+        refused = await api.stranger.post("token/auth", username="ana", password="x")
+        assert refused.json() == NO_ACCOUNT
+        assert [one.email for one in await accounts(api).all()] == ["ana@acme.example"]
+
+
+def test_the_public_names_are_cheap() -> None:
+    heavy = ("fastapi", "asyncpg", "jose", "cryptography", "pydantic", "httpx")
+    program = (
+        "import sys; from queryserver.auth import AuthenticatedUser, AuthenticationFailed;"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+@pytest.mark.security("T15")
+async def test_passwords_are_not_free_to_guess_while_a_back_end_is_away(opener: Opener) -> None:
+    async with opener(backend=("local", f"{HERE}.Door")) as api:
+        await accounts(api).create("ana", PASSWORD)
+        statuses = [
+            (await api.stranger.post("token/auth", username="ana", password="fail")).status_code for _ in range(7)
+        ]
+        assert statuses[0] == 503
+        assert statuses[-1] == 429

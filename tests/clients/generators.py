@@ -1,0 +1,46 @@
+"""Generators of clients in environments of their own: pinned, with hashes, kept from run to run."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tests.engines.cache import kept, run_tool
+from tests.engines.node import program
+
+ENGINE = "clients"
+_HERE = Path(__file__).parent
+PYTHON, TYPESCRIPT = _HERE / "python", _HERE / "typescript"
+
+
+def python_environment() -> Path:
+    """The interpreter of an environment with openapi-python-client: its pins differ from those of ours."""
+    lock = PYTHON / "requirements.lock"
+
+    def fill(folder: Path) -> None:
+        run_tool(ENGINE, [sys.executable, "-m", "venv", "--without-pip", folder])
+        pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
+        exact = ["--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+        run_tool(ENGINE, [*pip, *exact, "--requirement", lock])
+
+    return kept("clients-python", [lock], fill) / "bin" / "python"
+
+
+def node_packages() -> Path:
+    """A folder with openapi-typescript, openapi-fetch and TypeScript in node_modules; no script of a package is run."""
+    recipe = [TYPESCRIPT / "package.json", TYPESCRIPT / "package-lock.json"]
+    npm = program(ENGINE, "npm")
+
+    def fill(folder: Path) -> None:
+        for file in recipe:
+            shutil.copy(file, folder)
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder]
+        run_tool(ENGINE, command, node_environment())
+
+    return kept("clients-typescript", recipe, fill)
+
+
+def node_environment() -> dict[str, str]:
+    """Programs of npm are scripts that look for node in the path."""
+    node = Path(program(ENGINE, "node")).parent
+    return {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", "")))}

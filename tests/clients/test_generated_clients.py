@@ -1,0 +1,105 @@
+"""Clients that others generate from openapi.json do the main job, and nothing of the document is lost on the way."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts.export_openapi import TARGET
+from tests.clients.generators import ENGINE, PYTHON, TYPESCRIPT, node_environment, node_packages, python_environment
+from tests.e2e.harness import ServerProcess, running_server
+from tests.engines.node import program
+from tests.fixtures.engines import FIRST_TEST_TIMEOUT_S
+
+pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(FIRST_TEST_TIMEOUT_S)]
+
+PASSWORD = "correct horse battery"
+FOUND = {
+    "state": "available",
+    "columns": ["id", "name"],
+    "rows": [[1, "blue pen"]],
+    "has_log": True,
+    "unknown": "operation_not_found",
+    "types": {"id": "INT", "name": "STRING"},
+    "preview": [["1", "blue pen"], ["2", "red pen"]],
+}
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    """`queryserver serve --embedded`."""
+    state = tmp_path_factory.mktemp("clients") / "data"
+    async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the generated package."""
+    folder, python = tmp_path_factory.mktemp("python-client"), python_environment()
+    options = ["--meta", "none", "--fail-on-warning", "--config", str(PYTHON / "config.yaml")]
+    command = [str(python), "-m", "openapi_python_client", "generate", "--path", str(TARGET), *options]
+    environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
+    text = ran([*command, "--output-path", str(folder / "queryserver_client")], folder, environment)
+    assert "warning" not in text.lower()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job, compiled against the generated types by the strictest rules."""
+    folder, packages = tmp_path_factory.mktemp("typescript-client"), node_packages()
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    for file in (TYPESCRIPT / "main_job.ts", TYPESCRIPT / "tsconfig.json", TYPESCRIPT / "package.json"):
+        shutil.copy(file, folder)
+    programs = packages / "node_modules" / ".bin"
+    # What has a default may be left out of a request.
+    options = ["--default-non-nullable", "false", "--output", str(folder / "schema.d.ts")]
+    text = ran([str(programs / "openapi-typescript"), str(TARGET), *options], folder, node_environment())
+    assert "warn" not in text.lower()
+    ran([str(programs / "tsc"), "--project", str(folder)], folder, node_environment())
+    return folder
+
+
+def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
+    """What a generator prints; it must succeed."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+async def found_by(command: Sequence[str], server: ServerProcess, folder: Path, **environment: str) -> dict[str, Any]:
+    """What the job printed."""
+    arguments = [*command, server.base_url, "admin", PASSWORD]
+    return json.loads(await asyncio.to_thread(ran, arguments, folder, {**os.environ, **environment}))
+
+
+def require_the_job(found: dict[str, Any]) -> None:
+    assert {name: found[name] for name in FOUND} == FOUND
+    assert {"duckdb", "sqlite", "postgresql"} <= set(found["interpreters"])
+    assert found["history"][0] is True
+    assert found["files"] >= 0
+
+
+def test_the_python_generator_drops_no_operation(python_client: Path):
+    paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
+    calls = [call for methods in paths.values() for call in methods.values()]
+    modules = {file.stem for file in (python_client / "queryserver_client" / "api").glob("*/*.py")} - {"__init__"}
+    assert modules == {call["operationId"] for call in calls}
+
+
+async def test_the_python_client_does_the_main_job(python_client: Path, server: ServerProcess):
+    job = [str(python_environment()), str(PYTHON / "main_job.py")]
+    require_the_job(await found_by(job, server, python_client, PYTHONPATH=str(python_client)))
+
+
+async def test_the_typescript_client_does_the_main_job(typescript_client: Path, server: ServerProcess):
+    job = [program(ENGINE, "node"), str(typescript_client / "out" / "main_job.js")]
+    require_the_job(await found_by(job, server, typescript_client))

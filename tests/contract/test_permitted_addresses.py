@@ -1,0 +1,176 @@
+"""Every adapter connects to an address that was checked, and never asks for the name again (Contract platform 5.11)."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from ipaddress import ip_network
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.domain.connector import Connector, ConnectorLimits
+from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.user import User
+from queryserver.interfaces.engine import SessionOptions
+from queryserver.network.addresses import AddressRules, HostRefused
+from queryserver.network.rest_trials import RestAttempt, RestQuestion
+from queryserver.services.engine_trials import EngineAttempt
+from queryserver.settings import Settings
+from queryserver.settings.connectors import ConnectorPolicySettings
+
+pytestmark = [pytest.mark.platform(72), pytest.mark.security("T8")]
+
+_NAME = "moving.example"
+_GOOD, _BAD = "127.0.0.2", "127.0.0.9"
+_RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
+_DRIVERS = ConnectorPolicySettings().allowed_drivers
+_SETTINGS = Settings.model_validate(
+    {
+        "desktop": {
+            "connector_policy": {"allowed_drivers": (*ConnectorPolicySettings().allowed_drivers, "mariadb+pymysql")}
+        }
+    }
+)
+_LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
+_ANA = User(id=1, username="ana")
+
+ADAPTERS = {
+    "postgresql": ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@{name}:{port}/x?connect_timeout=2"}),
+    "mysql": ("mysql", "sqlalchemy", {"url": "mysql://u:p@{name}:{port}/x?connect_timeout=2"}),
+    "any driver": ("mysql", "sqlalchemy", {"url": "mariadb+pymysql://u:p@{name}:{port}/x"}),
+    "hive": ("hive", "hiveserver2", {"server_host": "{name}", "server_port": "{port}"}),
+    "hive without sasl": ("hive", "hiveserver2", {"server_host": "{name}:{port}", "auth_mechanism": "NOSASL"}),
+    "hive over http": (
+        "hive",
+        "hiveserver2",
+        {"server_host": "{name}", "server_port": "{port}", "transport_mode": "http"},
+    ),
+    "trino": ("trino", "trino", {"url": "http://{name}:{port}"}),
+    "trino by url": ("trino", "sqlalchemy", {"url": "trino://u@{name}:{port}/tpch"}),
+    "phoenix": ("phoenix", "phoenix", {"url": "http://{name}:{port}/"}),
+    "phoenix by url": ("phoenix", "sqlalchemy", {"url": "phoenix://{name}:{port}/"}),
+}
+
+
+@dataclass
+class World:
+    """Servers on two addresses that count who comes, and a resolver that gives one answer after the other."""
+
+    port: int = 0
+    reached: Counter[str] = field(default_factory=Counter[str])
+    answers: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+    asked: int = 0
+
+    def resolve(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
+        """In place of the system's resolver; the last answer is repeated."""
+        if host != _NAME:
+            return _system_resolver(host, port, *more, **options)
+        addresses = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, int(port))) for one in addresses]
+
+
+_system_resolver = socket.getaddrinfo
+
+
+@asynccontextmanager
+async def _listening(world: World, address: str) -> AsyncGenerator[None]:
+    async def come(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        world.reached[address] += 1
+        writer.close()
+
+    async with await asyncio.start_server(come, address, world.port) as server:
+        world.port = server.sockets[0].getsockname()[1]
+        yield
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
+    """One of this test's own."""
+    world = World()
+    async with _listening(world, _GOOD), _listening(world, _BAD):
+        monkeypatch.setattr(socket, "getaddrinfo", world.resolve)
+        yield world
+
+
+@asynccontextmanager
+async def _attempt(adapter: str, world: World) -> AsyncGenerator[EngineAttempt]:
+    dialect, interface, options = ADAPTERS[adapter]
+    filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
+    connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(filled))
+    context = replace(BuildContext.of(_SETTINGS), addresses=_RULES)
+    attempt = EngineAttempt(build_engine(connector, context), dialect, passes_tokens=False)
+    try:
+        yield attempt
+    finally:
+        await attempt.close()
+
+
+async def _try(attempt: EngineAttempt | RestAttempt) -> EngineError:
+    try:
+        async with asyncio.timeout(20), attempt.login(_ANA) as logged_in:
+            await logged_in.try_it()
+    except EngineError as error:
+        return error
+    pytest.fail("nobody there speaks any protocol")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(adapter: str, world: World) -> None:
+    world.answers = [[_GOOD], [_BAD]]
+    async with _attempt(adapter, world) as attempt:
+        await _try(attempt)
+        assert world.reached[_GOOD]
+        assert isinstance(await _try(attempt), EngineUnavailable)
+    assert world.reached[_BAD] == 0
+    assert world.asked >= 2
+
+
+@pytest.mark.parametrize("adapter", [one for one in ADAPTERS if one != "trino by url"])
+async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, world: World) -> None:
+    world.answers = [[_BAD, _GOOD, _BAD]]
+    async with _attempt(adapter, world) as attempt:
+        await _try(attempt)
+    assert world.reached[_GOOD]
+    assert world.reached[_BAD] == 0
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, world: World) -> None:
+    world.answers = [[_BAD]]
+    async with _attempt(adapter, world) as attempt:
+        error = await _try(attempt)
+    assert not world.reached
+    assert isinstance(error, EngineUnavailable)
+    assert _BAD not in error.message
+
+
+async def test_rest_servers_are_held_to_the_same(world: World) -> None:
+    attempt = RestAttempt(_RULES, RestQuestion(f"http://{_NAME}:{world.port}/x?op=y", member="Path"))
+    world.answers = [[_GOOD], [_BAD]]
+    await _try(attempt)
+    assert isinstance(await _try(attempt), HostRefused)
+    await attempt.close()
+    assert world.reached == {_GOOD: 1}
+
+
+@pytest.mark.parametrize("adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver"])
+async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: str, world: World) -> None:
+    world.answers = [[_GOOD]]
+    dialect, interface, options = ADAPTERS[adapter]
+    filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
+    own = AddressRules(own=frozenset({("127.0.0.1", world.port)}))
+    connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(filled))
+    engine = build_engine(connector, replace(BuildContext.of(_SETTINGS), addresses=own))
+    with suppress(EngineError):
+        async with engine.session(_ANA, SessionOptions()) as session:
+            await session.submit("SELECT 1")
+    await engine.close()
+    assert not world.reached

@@ -1,0 +1,85 @@
+"""The npm package gethue, unmodified, in a real browser against a real server (Contract platform 13, item 87).
+
+The version that npm has, 4.8.3, calls the private paths of Hue's own pages. The page of the test gives those calls
+their public paths and the bearer token, as an application would: all else is the package's own code.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from tests.e2e.harness import running_server
+from tests.engines.cache import DOWNLOAD_TIMEOUT_S
+from tests.engines.chromium import ENGINE, Page, chromium, opened
+from tests.engines.gethue import bundle_page, origin_of
+
+pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(DOWNLOAD_TIMEOUT_S + 180)]
+
+PASSWORD = "a long enough word"
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the page is served: another origin than the server's."""
+    directory = tmp_path_factory.mktemp("page")
+    bundle_page(ENGINE, directory)
+    with origin_of(directory) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+async def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """A server with its sample data that lets the page's origin call."""
+    settings = {
+        "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
+        "QUERYSERVER__DESKTOP__CORS_ENABLED": "true",
+        "QUERYSERVER__DESKTOP__CORS_ALLOWED_ORIGINS": origin,
+    }
+    async with running_server(tmp_path_factory.mktemp("server") / "data", settings=settings) as process:
+        yield process.base_url
+
+
+@pytest.fixture
+async def page(origin: str) -> AsyncIterator[Page]:
+    """The page in a browser of its own."""
+    with chromium() as devtools:
+        async with opened(devtools, f"{origin}/index.html") as page:
+            yield page
+
+
+async def use(page: Page, server: str, statement: str) -> dict[str, Any]:
+    """What the package makes of one statement."""
+    asked = {
+        "server": server, "username": "admin", "password": PASSWORD, "type": "duckdb", "database": "main",
+        "statement": statement,
+    }  # fmt: skip
+    return await page.value(f"useGethue({asked!r})")
+
+
+@pytest.mark.platform(87)
+async def test_the_package_logs_in_looks_around_runs_a_query_and_reads_its_rows(page: Page, server: str) -> None:
+    found = await use(page, server, "SELECT id, name, price FROM products ORDER BY id")
+    assert found["interpreters"] == ["duckdb", "postgresql", "sqlite"]
+    assert (found["connector"]["id"], found["connector"]["dialect"]) == ("duckdb", "duckdb")
+    compute = {"id": "default", "name": "default", "type": "direct", "credentials": {}}
+    assert found["namespaces"] == [{"id": "default", "name": "default", "status": "CREATED", "computes": [compute]}]
+    assert [one["interface"] for one in found["computes"]] == ["duckdb"]
+    assert "main" in found["databases"]
+    assert found["status"] == "available", found["refusals"]
+    assert [column["name"] for column in found["meta"]][1:] == ["id", "name", "price"]
+    # The package adds a limit of ten rows to the statement, and a number before each row.
+    assert [row[:2] for row in found["rows"]] == [[number, number] for number in range(1, 11)]
+    assert found["size"]["rows"] == 10
+    shown = await page.value("[...document.querySelectorAll('table.hue-table tbody tr')].map(row => row.innerText)")
+    assert len(shown) == 10
+    assert shown[0].split("\t")[1].strip() == found["rows"][0][2]
+    assert page.complaints == []
+    assert (await page.screenshot()).startswith(b"\x89PNG")
+
+
+@pytest.mark.platform(87)
+async def test_the_package_hears_why_a_statement_failed(page: Page, server: str) -> None:
+    found = await use(page, server, "SELECT nothing FROM nowhere")
+    assert found.get("rows") is None
+    assert "nowhere" in found["refusals"][0]
+    assert "Traceback" not in found["refusals"][0]

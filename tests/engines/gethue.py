@@ -1,0 +1,40 @@
+"""A page with the modules of the npm package gethue as they are, on an origin of its own."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+from tests.engines.cache import RECIPES, run_tool
+from tests.engines.node import node_packages, program
+
+_RECIPE = RECIPES / "gethue"
+
+
+def bundle_page(engine: str, directory: Path) -> None:
+    """Put the page and its script into a directory."""
+    modules = node_packages(engine, _RECIPE, cache="gethue")
+    node = program(engine, "node")
+    run_tool(engine, [node, _RECIPE / "bundle.mjs", modules, _RECIPE / "page.js", directory / "bundle.js"])
+    (directory / "index.html").write_bytes((_RECIPE / "index.html").read_bytes())
+
+
+@contextmanager
+def origin_of(directory: Path) -> Generator[str]:
+    """Serves the files of a directory on a free port of loopback; gives the origin."""
+    handler = partial(_Quiet, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, name="page origin", daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(timeout=10)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the name of the standard library
+        """Nothing: the test looks at what the page says."""

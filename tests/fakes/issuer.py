@@ -1,0 +1,103 @@
+"""An issuer of tokens: real RSA keys, and a key server on loopback whose answers a test may change."""
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from jose import jwt
+from jose.jwk import construct
+from tests.fakes.webhdfs import Answer, Asked, Script, ScriptedNameNode, scripted_name_node
+
+ISSUER = "https://issuer.example"
+AUDIENCE = "queryserver"
+
+
+@cache
+def rsa_key(name: str, bits: int = 2048) -> RSAPrivateKey:
+    """A key of that name, made once per process: it takes a tenth of a second. The name tells two apart."""
+    assert name
+    return generate_private_key(public_exponent=65537, key_size=bits)
+
+
+def public_pem(key: RSAPrivateKey) -> str:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def jwk(key: RSAPrivateKey, kid: str | None, **more: Any) -> dict[str, Any]:
+    """One entry of a JWKS document."""
+    numbers = key.public_key().public_numbers()
+    entry = {"kty": "RSA", "n": _number(numbers.n), "e": _number(numbers.e), **more}
+    return entry if kid is None else {**entry, "kid": kid}
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    """Good claims with some changed; None leaves a claim out."""
+    now = int(time.time())
+    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ana", "iat": now, "exp": now + 600}
+    return {name: value for name, value in {**good, **changes}.items() if value is not None}
+
+
+def raw(header: Mapping[str, Any], content: Mapping[str, Any], signature: str = "") -> str:
+    """A token of any header, with a signature that nobody made."""
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, content)]
+    return ".".join([*parts, signature])
+
+
+@dataclass
+class Issuer:
+    """Signs tokens, and serves the public keys in its list."""
+
+    keys: dict[str, RSAPrivateKey] = field(default_factory=lambda: {"one": rsa_key("one")})
+    served: list[dict[str, Any]] | None = None
+    """Entries of the document, where they are not simply all `keys`."""
+    answer: Answer | None = None
+    """What is answered instead of the keys."""
+    script: Script | None = None
+    """Makes the answers instead."""
+    servers: list[ScriptedNameNode] = field(default_factory=list)
+
+    def token(self, kid: str | None = "one", *, key: RSAPrivateKey | None = None, **changes: Any) -> str:
+        """A token, by default one that is good. `header` adds to its header."""
+        header = dict(changes.pop("header", {})) | ({} if kid is None else {"kid": kid})
+        signer = key or self.keys[kid or "one"]
+        return jwt.encode(claims(**changes), _signing(signer), algorithm="RS256", headers=header)
+
+    def document(self) -> dict[str, Any]:
+        entries = [jwk(key, kid, alg="RS256", use="sig") for kid, key in self.keys.items()]
+        return {"keys": entries if self.served is None else self.served}
+
+    @property
+    def fetches(self) -> int:
+        """How often the keys were asked for."""
+        return sum(len(server.asked) for server in self.servers)
+
+    async def serve(self, asked: Asked) -> Answer:
+        if self.script is not None:
+            return await self.script(asked)
+        return self.answer or Answer(body=json.dumps(self.document()).encode())
+
+    @asynccontextmanager
+    async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
+        """The address of the document, while it is served."""
+        async with scripted_name_node(self.serve, tls) as server:
+            self.servers.append(server)
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.port}/keys"
+
+
+@cache
+def _signing(key: RSAPrivateKey) -> Any:
+    """The key as the library wants it: reading one takes it tens of milliseconds."""
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return construct(pem, algorithm="RS256")
+
+
+def _number(value: int) -> str:
+    return base64.urlsafe_b64encode(value.to_bytes((value.bit_length() + 7) // 8)).rstrip(b"=").decode()

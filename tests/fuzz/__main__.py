@@ -1,0 +1,126 @@
+"""Calls every operation of the document with what fits its schema and what does not, against a server of its own.
+
+`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Exit code 1 when an answer is a fault, has a status that the
+document does not name, or a body of another shape.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+from tests.e2e.harness import ServerProcess, running_server
+from tests.fuzz.hooks import KNOWN, TOKEN
+
+_HOOKS = Path(__file__).parent / "hooks.py"
+_PASSWORD = "correct horse battery"
+_SECONDS = 600
+_CHECKS = ("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+
+
+async def fuzz(seconds: int, *options: str) -> tuple[int, str]:
+    """Exit code and report of a run of that length, by an administrator."""
+    with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
+        state = Path(directory) / "data"
+        async with (
+            running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": _PASSWORD}) as server,
+            httpx.AsyncClient(base_url=server.base_url, timeout=60) as http,
+        ):
+            token = await _log_in(http)
+            environment = {"SCHEMATHESIS_HOOKS": str(_HOOKS), TOKEN: token, KNOWN: json.dumps(await _known(http))}
+            code, report = await _run(_command(server, seconds, options), environment, Path(directory))
+            if (await http.get("/api/v1/editor/get_history")).status_code != 200:
+                return 1, f"{report}\nThe token did not live until the end: the run says nothing.\n"
+            return code, report
+
+
+async def _log_in(http: httpx.AsyncClient) -> str:
+    answer = await http.post("/api/v1/token/auth", data={"username": "admin", "password": _PASSWORD})
+    token = str(answer.json()["access"])
+    http.headers["Authorization"] = f"Bearer {token}"
+    return token
+
+
+async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
+    """Some of each kind of thing that calls name."""
+    statement = {"statement": "SELECT 1 AS id, 'blue pen' AS name", "wait": 30}
+    operations = [
+        (await http.post(f"/api/v1/editor/execute/{dialect}", json=statement)).json()["history_uuid"]
+        for dialect in ("duckdb", "sqlite", "postgresql")
+    ]
+    session = (await http.post("/api/v1/editor/create_session", json={"session": {"type": "duckdb"}})).json()
+    file = {"file": ("pens.csv", b"id,name\n1,blue pen\n")}
+    reference = (await http.post("/api/v1/importer/upload/file", files=file)).json()["file_path"]
+    home = (await http.get("/api/v1/storage/filesystems")).json()[0]["user_home_directory"]
+    stored = (await http.post("/api/v1/storage/upload/file", files=file, params={"dest": home})).json()["path"]
+    part = str(uuid4())
+    sent = {"dest": home, "qquuid": part, "qqtotalfilesize": "40", "qqtotalparts": "2", "qqfilename": "parts.csv"}
+    await http.post("/api/v1/storage/upload/chunks", files=file, params=sent)
+    paths = [home, stored, f"{home}/new.csv", "/"]
+    return {
+        "dialect": ["duckdb", "sqlite", "postgresql"],
+        "source_type": ["duckdb", "sqlite", "postgresql"],
+        "snippet": [{"type": "duckdb"}, {"type": "postgresql"}],
+        "database": ["main", "public", "sample"],
+        "table": ["customers", "orders", "products"],
+        "column": ["id", "name", "country"],
+        "operationId": operations,
+        "operation_id": operations,
+        "session": [session["session"]],
+        "statement": ["SELECT 1", "SELECT * FROM customers", "SELEC"],
+        "path": [*paths, paths[1:3]],
+        "src_path": [*paths, paths[1:3]],
+        "dest_path": paths,
+        "dest": [home, stored],
+        "qquuid": [part],
+        "file_path": [reference, stored],
+        "connector": ["duckdb", {"id": "1"}],
+        "interface": ["duckdb", "trino", "sqlalchemy"],
+    }
+
+
+def _command(server: ServerProcess, seconds: int, options: Sequence[str]) -> list[str]:
+    return [
+        str(Path(sys.executable).parent / "st"),
+        "run",
+        f"{server.base_url}/api/v1/openapi.json",
+        *("--max-time", str(seconds), "--request-timeout", "90"),
+        *("--checks", ",".join(_CHECKS), "--continue-on-failure"),
+        *("--generation-database", "none", "--no-color"),
+        *options,
+    ]
+
+
+async def _run(command: Sequence[str], environment: Mapping[str, str], directory: Path) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, output.decode(errors="replace")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the report."""
+    code, report = asyncio.run(fuzz(int(arguments[0]) if arguments else _SECONDS))
+    print(report)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""When keys of another issuer are fetched, and how long they serve (Contract platform 3.9 rule 3)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.fakes.issuer import jwk, rsa_key
+
+from queryserver.auth.key_cache import CacheTimes, KeyCache
+from queryserver.auth.key_server import NoKeys
+from queryserver.auth.key_sets import KeySet
+from queryserver.domain.errors import KeyServerUnavailable
+
+
+class Source:
+    """Keys on demand; `gate` holds a fetch up."""
+
+    def __init__(self) -> None:
+        self.kids = ["one"]
+        self.is_down = False
+        self.fetches = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.is_closed = False
+
+    async def fetch(self) -> KeySet:
+        self.fetches += 1
+        await self.gate.wait()
+        if self.is_down:
+            raise NoKeys
+        return KeySet.parse(json.dumps({"keys": [jwk(rsa_key(kid), kid) for kid in self.kids]}).encode())
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def keys(source: Source, clock: Clock) -> AsyncIterator[KeyCache]:
+    cache = KeyCache(source, CacheTimes(cache_s=3600, refetch_floor_s=30, max_stale_s=86400), clock=clock)
+    yield cache
+    await cache.aclose()
+    assert source.is_closed
+
+
+@pytest.mark.platform(41)
+async def test_a_set_serves_for_its_time(keys: KeyCache, source: Source, clock: Clock) -> None:
+    (key,) = await keys.find("one")
+    clock.now += 3599
+    assert await keys.find("one")
+    assert keys.still_good(key)
+    assert source.fetches == 1
+    clock.now += 1
+    assert not keys.still_good(key)
+    assert await keys.find("one")
+    assert source.fetches == 2
+    assert keys.still_good(key)
+
+
+@pytest.mark.platform(41)
+async def test_unknown_ids_wait_for_the_floor(keys: KeyCache, source: Source, clock: Clock) -> None:
+    assert await keys.find("one")
+    assert not await keys.find("two")
+    assert source.fetches == 2
+    source.kids = ["one", "two"]
+    clock.now += 29
+    assert not await keys.find("two")
+    assert source.fetches == 2
+    clock.now += 1
+    assert await keys.find("two")
+    assert source.fetches == 3
+
+
+@pytest.mark.platform(41)
+async def test_the_first_fetch_answers_for_an_unknown_id_too(keys: KeyCache, source: Source) -> None:
+    for number in range(100):
+        assert not await keys.find(f"unknown{number}")
+    assert source.fetches == 1
+
+
+async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, source: Source) -> None:
+    source.gate.clear()
+    calls = [asyncio.ensure_future(keys.find("one")) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    calls[0].cancel()
+    source.gate.set()
+    assert all(await asyncio.gather(*calls[1:]))
+    assert source.fetches == 1
+
+
+@pytest.mark.platform(43)
+async def test_known_keys_serve_through_an_outage_and_not_for_ever(
+    keys: KeyCache, source: Source, clock: Clock
+) -> None:
+    (key,) = await keys.find("one")
+    source.is_down = True
+    began = clock.now
+    for age_s in (3600, 3610, 80_000, 86_400):
+        clock.now = began + age_s
+        assert await keys.find("one") == (key,)
+    assert source.fetches == 4, "one of the first two, for the floor"
+    clock.now = began + 86_401
+    with pytest.raises(KeyServerUnavailable):
+        await keys.find("one")
+    source.is_down = False
+    clock.now += 1
+    assert await keys.find("one") == (key,)
+
+
+@pytest.mark.platform(43)
+async def test_nobody_waits_long_for_keys_that_are_only_due(keys: KeyCache, source: Source, clock: Clock) -> None:
+    (key,) = await keys.find("one")
+    clock.now += 3600
+    source.gate.clear()
+    async with asyncio.timeout(5):
+        assert await keys.find("one") == (key,)
+    source.kids = ["two"]
+    source.gate.set()
+    await asyncio.sleep(0.01)
+    assert not keys.still_good(key)
+    assert not await keys.find("one")
+
+
+@pytest.mark.platform(42)
+async def test_without_any_keys_calls_ask_again_after_a_second(keys: KeyCache, source: Source, clock: Clock) -> None:
+    source.is_down = True
+    for _ in range(5):
+        with pytest.raises(KeyServerUnavailable):
+            await keys.find("one")
+    assert source.fetches == 1
+    clock.now += 1
+    source.is_down = False
+    assert await keys.find("one")
+
+
+async def test_closing_gives_up_a_fetch(source: Source, clock: Clock) -> None:
+    cache = KeyCache(source, CacheTimes(), clock=clock)
+    source.gate.clear()
+    call = asyncio.ensure_future(cache.find("one"))
+    await asyncio.sleep(0.01)
+    await cache.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert source.is_closed

@@ -1,0 +1,52 @@
+"""The service's own database and broker, which no connector may reach (Contract platform 5.11: Hosts)."""
+
+from ipaddress import ip_network
+
+import pytest
+import sqlalchemy as sa
+
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
+from queryserver.network.addresses import AddressRules, HostRefused
+from queryserver.settings import Settings
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
+        ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
+        ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
+        ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
+        ("postgresql://u:p@/queryserver?host=/run/postgresql", set[tuple[str, int]]()),
+        ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", set[tuple[str, int]]()),
+    ],
+)
+def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
+    settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
+    assert BuildContext.of(settings).addresses.own == own
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
+def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) -> None:
+    rules = AddressRules(own=frozenset({("127.0.0.1", 5432)}))
+    with pytest.raises(HostRefused):
+        SqlalchemyAddress(url=sa.make_url(url), rules=rules).checked_url(None, None)
+    elsewhere = AddressRules(own=frozenset({("127.0.0.1", 5433)}))
+    found = SqlalchemyAddress(url=sa.make_url(url), rules=elsewhere).checked_url(None, None)
+    assert found.host in {"127.0.0.1", "::1"}
+    assert found.port == 5432
+
+
+@pytest.mark.security("T8")
+def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
+    rules = AddressRules(blocked=(ip_network("127.0.0.0/8"),))
+    account = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@account/d"), rules=rules)
+    assert account.checked_url(None, None).host == "account"
+    assert account.places == ()
+    host = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@localhost:80/d"), rules=rules)
+    assert host.places == (("localhost", 80),)
+    with pytest.raises(HostRefused):
+        host.checked_url(None, None)

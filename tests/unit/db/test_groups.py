@@ -1,0 +1,161 @@
+"""Groups, their members and rights on a real database (Contract platform 4.3, 12)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.database import Database, open_database
+from queryserver.db.groups import GroupRepository
+from queryserver.domain.errors import (
+    DefaultGroupKept,
+    GroupExists,
+    InvalidGroupName,
+    InvalidRight,
+    InvalidUsername,
+    LastAdministrator,
+    UnknownGroup,
+    UnknownUser,
+)
+from queryserver.domain.usernames import UsernameRule
+from queryserver.interfaces.accounts import NewAccount
+from queryserver.services.groups import Groups
+
+RULE = UsernameRule()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Groups, and the database under them."""
+
+    database: Database
+    accounts: AccountRepository
+    groups: Groups
+
+    async def user(self, name: str, *, is_admin: bool = False) -> None:
+        await self.accounts.create(NewAccount(RULE.read(name), is_admin=is_admin), default_group="default")
+
+    async def rights(self, group: str) -> tuple[tuple[str, ...], int]:
+        [one] = await self.groups.grants(group)
+        return one.rights, one.members
+
+
+@pytest.fixture
+async def ground(database_dsn: str) -> AsyncIterator[Ground]:
+    """With the default group and ana, who is the only administrator, by the group admins."""
+    async with open_database(database_dsn) as database:
+        accounts = AccountRepository(database)
+        await accounts.ensure_group("default", ["download"])
+        ground = Ground(database, accounts, Groups(GroupRepository(database), RULE, "default"))
+        await ground.user("ana")
+        await ground.groups.create("admins")
+        await ground.groups.grant("admins", "admin")
+        await ground.groups.add("ana", "admins")
+        yield ground
+
+
+async def test_what_is_so_already_stays(ground: Ground) -> None:
+    groups = ground.groups
+    for _ in range(2):
+        await groups.grant("default", "connector:*")
+        await groups.add(" ANA ", "default")
+    assert await ground.rights("default") == (("connector:*", "download"), 1)
+    for _ in range(2):
+        await groups.ungrant("default", "connector:*")
+        await groups.remove("ana", "default")
+    assert await ground.rights("default") == (("download",), 0)
+
+
+async def test_groups_are_listed_in_order(ground: Ground) -> None:
+    for name in ("b", "B", "a b", "é"):
+        await ground.groups.create(name)
+    listed = await ground.groups.grants()
+    assert [one.name for one in listed] == ["B", "a b", "admins", "b", "default", "é"]
+
+
+async def test_a_deleted_group_takes_its_rights_and_memberships_along(ground: Ground) -> None:
+    groups = ground.groups
+    await groups.create("a")
+    await groups.grant("a", "download")
+    await groups.add("ana", "a")
+    await groups.delete("a")
+    await groups.create("a")
+    assert await ground.rights("a") == ((), 0)
+
+
+async def test_what_is_not_there_is_named(ground: Ground) -> None:
+    groups = ground.groups
+    for change in (groups.add("ana", "x"), groups.remove("ana", "x"), groups.delete("x"), groups.grants("x")):
+        with pytest.raises(UnknownGroup, match="Group x does not exist"):
+            await change
+    for change in (groups.grant("x", "download"), groups.ungrant("x", "download")):
+        with pytest.raises(UnknownGroup):
+            await change
+    for change in (groups.add("nobody", "default"), groups.remove("nobody", "default")):
+        with pytest.raises(UnknownUser):
+            await change
+    with pytest.raises(GroupExists):
+        await groups.create("default")
+    with pytest.raises(DefaultGroupKept):
+        await groups.delete("default")
+    for change in (groups.grant("default", "fly"), groups.ungrant("default", "connector:hive")):
+        with pytest.raises(InvalidRight):
+            await change
+    with pytest.raises(InvalidUsername):
+        await groups.add("a b", "default")
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a,b", "a\tb", "a\nb", "a\0", "a" * 151])
+async def test_names_that_cannot_be_listed_are_refused(ground: Ground, name: str) -> None:
+    with pytest.raises(InvalidGroupName):
+        await ground.groups.create(name)
+
+
+@pytest.mark.platform(55)
+@pytest.mark.parametrize("change", ["remove", "ungrant", "delete", "disable"])
+async def test_the_last_administrator_stays_also_by_group(ground: Ground, change: str) -> None:
+    async def attempt() -> object:
+        match change:
+            case "remove":
+                return await ground.groups.remove("ana", "admins")
+            case "ungrant":
+                return await ground.groups.ungrant("admins", "admin")
+            case "delete":
+                return await ground.groups.delete("admins")
+            case _:
+                return await ground.accounts.set_active("ana", active=False)
+
+    with pytest.raises(LastAdministrator):
+        await attempt()
+    assert await ground.rights("admins") == (("admin",), 1)
+    # A disabled one does not count.
+    await ground.user("cy", is_admin=True)
+    await ground.accounts.set_active("cy", active=False)
+    with pytest.raises(LastAdministrator):
+        await attempt()
+    await ground.user("bob", is_admin=True)
+    await attempt()
+
+
+@pytest.mark.platform(55)
+async def test_where_nobody_is_an_administrator_groups_can_change(ground: Ground) -> None:
+    await ground.database.execute("delete from group_members")
+    await ground.groups.ungrant("admins", "admin")
+    await ground.groups.delete("admins")
+
+
+@pytest.mark.platform(55)
+async def test_of_changes_at_once_one_is_refused(ground: Ground) -> None:
+    for round_number in range(5):
+        name = f"bob{round_number}"
+        await ground.user(name, is_admin=True)
+        outcomes = await asyncio.gather(
+            ground.groups.ungrant("admins", "admin"),
+            ground.accounts.set_admin(name, admin=False),
+            return_exceptions=True,
+        )
+        assert [type(one) for one in outcomes if isinstance(one, BaseException)] == [LastAdministrator]
+        await ground.groups.grant("admins", "admin")
+        await ground.accounts.set_admin(name, admin=False)

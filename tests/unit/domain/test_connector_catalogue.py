@@ -1,0 +1,186 @@
+"""The catalogue against its table, value by value (Contract platform 5.10).
+
+`connector_catalogue.txt` has one row of the table per line: number, dialect, interface, category, name, description,
+quote, flags, what runs, settings.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryserver.domain.connector_catalogue import all_types, flags_of, type_of
+from queryserver.domain.connector_settings import UNLISTED, complete_settings
+from queryserver.domain.connector_types import Category, Runs
+from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+
+_FLAGS = [
+    "is_sql",
+    "has_catalog",
+    "has_database",
+    "has_table",
+    "has_live_queries",
+    "has_optimizer_risks",
+    "has_optimizer_values",
+    "has_auto_limit",
+    "has_reference_language",
+    "has_reference_functions",
+    "has_use_statement",
+]
+_SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
+
+_OF_HIVE = {
+    "auth_mechanism": "",
+    "transport_mode": "binary",
+    "http_path": "cliservice",
+    "username": "",
+    "password": "",
+    "impersonation_enabled": True,
+    "kerberos_service_name": "hive",
+    "kerberos_host": "",
+    "use_ssl": False,
+    "ssl_validate": True,
+    "ssl_ca": "",
+    "allow_insecure_http": False,
+    "database": "default",
+    "connect_timeout_s": 10,
+    "query_timeout_s": 0,
+    "session_timeout_s": 0,
+    "close_queries": False,
+    "session_conf": "",
+    "is_llap": False,
+}
+_OF_IMPALA = {
+    **_OF_HIVE,
+    "impersonation_enabled": False,
+    "kerberos_service_name": "impala",
+    "query_timeout_s": 600,
+    "session_timeout_s": 3600,
+}
+_FURTHER: dict[int, dict[str, Any]] = {
+    1: _OF_HIVE,
+    3: _OF_IMPALA,
+    9: {**_OF_HIVE, "impersonation_enabled": False},
+    12: _OF_HIVE,
+    44: {"ssl_ca": "", "session_properties": "", "client_tags": ""},
+    45: {"ssl_ca": "", "serialization": "PROTOBUF"},
+}
+"""What rows list after the settings of the table: the optional ones of 5.11 with their defaults."""
+
+
+def rows() -> list[list[str]]:
+    lines = Path(__file__).with_name("connector_catalogue.txt").read_text("utf-8").splitlines()
+    return [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
+
+
+def settings_of(cell: str) -> list[tuple[str, Any]]:
+    return [] if cell == "(none)" else [(name, json.loads(value)) for name, value in _SETTING.findall(cell)]
+
+
+def flags_in(quote: str, letters: str) -> dict[str, Any]:
+    if letters == "{}":
+        return {}
+    quotes = {"b": "`", "d": '"'}
+    named = dict(zip(_FLAGS, (letter == "T" for letter in letters), strict=True))
+    return {**named, "sql_identifier_quote": quotes[quote], "sql_identifier_comment_single": "--"}
+
+
+@pytest.mark.platform(62)
+def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
+    assert [int(row[0]) for row in rows()] == list(range(1, 48))
+    assert [(row[1], row[2]) for row in rows()] == [(one.dialect, one.interface) for one in all_types()]
+
+
+@pytest.mark.platform(62)
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
+def test_a_type_equals_its_row(row: list[str]) -> None:
+    number, dialect, interface, category, name, description, quote, letters, runs, settings = row
+    found = type_of(dialect, interface)
+    assert found is not None
+    assert found.category == category
+    assert (found.nice_name, found.description) == (name, "" if description == "-" else description)
+    assert found.runs == runs.partition(",")[0]
+    assert dict(found.flags) == flags_in(quote, letters)
+    listed = settings_of(settings)
+    further = [(key, value) for key, value in _FURTHER.get(int(number), {}).items() if key not in dict(listed)]
+    assert list(found.settings) == [*listed, *further]
+    assert [type(value) for _, value in found.settings] == [type(value) for _, value in [*listed, *further]]
+
+
+def test_flags_of_an_unlisted_pair_are_those_of_its_dialect_or_of_plain_sql() -> None:
+    assert flags_of("postgresql", "fake") == flags_of("postgresql", "sqlalchemy")
+    assert flags_of("exotic", "sqlalchemy")["is_sql"]
+    assert len(flags_of("exotic", "sqlalchemy")) == 13
+    assert flags_of("pyspark", "livy") == {}
+
+
+def test_names_of_categories() -> None:
+    assert [one.label for one in Category] == [
+        "Editor",
+        "Browsers",
+        "Catalogs",
+        "Optimizers",
+        "Schedulers",
+        "Plugins",
+    ]
+
+
+def complete(dialect: str, interface: str, **given: object) -> dict[str, Any]:
+    row = type_of(dialect, interface)
+    assert row is not None
+    return complete_settings(row, given)
+
+
+def test_what_is_not_given_takes_the_default_of_the_type() -> None:
+    row = type_of("trino", "trino")
+    assert row is not None
+    assert complete("trino", "trino") == dict(row.settings)
+    assert complete("trino", "trino", url="https://h", catalog=None)["url"] == "https://h"
+
+
+def test_booleans_and_integers_may_be_text() -> None:
+    found = complete("hive", "hiveserver2", server_port=" 10001 ", use_sasl="No", is_llap=1, connect_timeout_s=7.0)
+    assert (found["server_port"], found["use_sasl"]) == (10001, False)
+    assert found["is_llap"] is True
+    assert type(found["connect_timeout_s"]) is int
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("server_port", "x", "Must be a whole number."),
+        ("server_port", True, "Must be a whole number."),
+        ("server_port", 1.5, "Must be a whole number."),
+        ("server_port", 10**30, "Must be a whole number."),
+        ("server_port", [], "Must be a whole number."),
+        ("use_sasl", "maybe", "Must be true or false."),
+        ("use_sasl", {}, "Must be true or false."),
+        ("username", 5, "Must be text."),
+        ("username", "a\0b", "Must be free of control characters."),
+        ("username", "a\r\nb", "Must be free of control characters."),
+        ("username", "\ud800", "Must be free of control characters."),
+        ("username", "a" * 70_000, "Must have at most 65536 characters."),
+        ("session_idle_s", 0, "Must be between 1 and 31536000."),
+        ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
+    ],
+)
+def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
+    with pytest.raises(ConnectorRefused) as refused:
+        complete("hive", "hiveserver2", **{name: value})
+    assert refused.value.errors == {name: [text]}
+
+
+def test_certificates_have_lines() -> None:
+    assert complete("trino", "trino", ssl_ca="-----BEGIN\r\n\tx\n")["ssl_ca"] == "-----BEGIN\r\n\tx\n"
+
+
+def test_unlisted_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> None:
+    for row in all_types():
+        if row.runs in {Runs.YES, Runs.DRIVER}:
+            assert UNLISTED.keys() <= complete_settings(row, UNLISTED).keys()
+            assert "session_idle_s" not in complete_settings(row, {})
+        else:
+            with pytest.raises(UnknownSetting):
+                complete_settings(row, {"session_idle_s": 5})

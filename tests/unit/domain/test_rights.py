@@ -1,0 +1,32 @@
+"""What a group can be given (Contract platform 4.3)."""
+
+import pytest
+
+from queryserver.domain.errors import InvalidRight
+from queryserver.domain.rights import read_right
+from queryserver.services.accounts import DEFAULT_RIGHTS
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "admin",
+        "connector:7",
+        "connector:*",
+        "connector:9223372036854775807",
+        "security.impersonate",
+        *DEFAULT_RIGHTS,
+    ],
+)
+def test_rights_of_the_contract_are_known(right: str) -> None:
+    assert read_right(right) == right
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["", "Admin", "admin ", "connector:", "connector:07", "connector:0", "connector:-1", "connector:٧", "connector:7\n",
+     "connector:hive", "filebrowser.hdfs_access", "*"],
+)  # fmt: skip
+def test_every_other_word_is_refused(right: str) -> None:
+    with pytest.raises(InvalidRight):
+        read_right(right)

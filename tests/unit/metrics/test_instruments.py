@@ -1,0 +1,86 @@
+"""What is counted, and how many worker processes give one answer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from queryserver.metrics.instruments import PrometheusMetrics
+
+_WORKER = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from prometheus_client import CollectorRegistry, generate_latest
+from queryserver.metrics.instruments import PrometheusMetrics
+from queryserver.metrics.workers import Merged, counts_directory
+
+registry = CollectorRegistry()
+metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=[])
+for _ in range(int(sys.argv[1])):
+    metrics.statement_ended("hive", "available", 1.5)
+metrics.pool(used=int(sys.argv[1]), idle=0)
+print("ready", flush=True)
+sys.stdin.readline()
+shown = CollectorRegistry()
+shown.register(Merged(counts_directory(), registry))
+print(generate_latest(shown).decode(), flush=True)
+"""
+
+
+def page(registry: CollectorRegistry) -> str:
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.platform(100)
+def test_values_of_labels_that_nobody_knows_are_counted_together():
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=["hdfs"])
+    for number in range(3):
+        metrics.statement_ended(f"made-up-{number}", "failed", 1)
+        metrics.engine_failed(f"made-up-{number}", "engine_error")
+        metrics.storage_operation(f"made-up-{number}", "list", "ok")
+        with metrics.engine_session(f"made-up-{number}"):
+            pass
+    text = page(registry)
+    assert "made-up" not in text
+    assert 'queryserver_statements_total{dialect="other",outcome="failed"} 3.0' in text
+    assert 'queryserver_storage_operations_total{fs="other",operation="list",outcome="ok"} 3.0' in text
+
+
+def test_sessions_and_uploads_count_while_they_are_open():
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=[])
+    with metrics.engine_session("hive"), metrics.engine_session("hive"), metrics.upload():
+        text = page(registry)
+        assert 'queryserver_engine_sessions{dialect="hive"} 2.0' in text
+        assert "queryserver_uploads_active 1.0" in text
+    text = page(registry)
+    assert 'queryserver_engine_sessions{dialect="hive"} 0.0' in text
+    assert "queryserver_uploads_active 0.0" in text
+
+
+@pytest.mark.platform(100)
+def test_several_workers_give_one_answer(tmp_path):
+    """What a dead one has counted stays, what it had open does not."""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+
+    def worker(statements: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _WORKER, str(statements)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    with worker(2) as first, worker(3) as second, worker(4) as third:
+        third.kill()
+        third.wait(10)
+        text, _ = first.communicate("\n", timeout=30)
+        second.kill()
+    assert 'queryserver_statements_total{dialect="hive",outcome="available"} 9.0' in text
+    assert 'queryserver_db_pool_connections{state="used"} 5.0' in text
+    # Nobody has counted a login yet.
+    assert "# TYPE queryserver_logins_total counter" in text
+    assert "# HELP queryserver_statement_seconds Time from" in text

@@ -1,0 +1,210 @@
+"""The sources hdfs and s3 of the metadata search: where they begin, what they match, when they end (8.4)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+
+import pytest
+from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
+
+from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
+from queryserver.domain.files import EntryKind, Scheme, StorageUser
+from queryserver.domain.search_terms import parse_query
+from queryserver.domain.searching import FacetName, Search, SourceAnswer
+from queryserver.domain.storage_paths import PathReader
+from queryserver.domain.user import User
+from queryserver.interfaces.storage import Batch, Storage, StorageTraits
+from queryserver.services.search.walks import StoreSearch, WalkBounds
+from queryserver.services.storage.stores import Stores
+
+pytestmark = pytest.mark.platform(96)
+
+ANA = User(4, "ana", rights=frozenset({"filebrowser.s3_access", "metadata"}))
+BOUNDS = WalkBounds(max_entries=5000, max_dirs=50, max_seconds=30)
+S3 = StorageTraits(lists_in_order=True, container_levels=1)
+NOW = datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC)
+
+
+def hdfs(*files: str, private: dict[str, str] | None = None) -> MemoryFileSystem:
+    made = MemoryFileSystem(Scheme.HDFS, powers=LIKE_HDFS, private=private)
+    _fill(made, files)
+    return made
+
+
+def s3(*files: str) -> MemoryFileSystem:
+    made = MemoryFileSystem(Scheme.S3A, S3, LIKE_S3, containers=sorted({file.partition("/")[0] for file in files}))
+    _fill(made, files)
+    return made
+
+
+def _fill(file_system: MemoryFileSystem, files: Sequence[str]) -> None:
+    for file in files:
+        file_system.tree.make_container(file.rpartition("/")[0])
+        file_system.tree.make_entry(file, EntryKind.FILE)
+
+
+def stores(*file_systems: MemoryFileSystem) -> Stores:
+    schemes = tuple(one.scheme for one in file_systems)
+    return Stores(file_systems, PathReader(schemes), {Scheme.S3A: "s3a://lake/user/${USER}"})
+
+
+async def found(
+    file_system: MemoryFileSystem, text: str, bounds: WalkBounds = BOUNDS, user: User = ANA, **changes
+) -> SourceAnswer:
+    source = StoreSearch(stores(file_system), file_system.scheme, bounds)
+    return await source.search(user, Search(parse_query(text), NOW, limit=100, **changes))
+
+
+def names(answer: SourceAnswer) -> list[str]:
+    return sorted(match.record.original_name for match in answer.matches)
+
+
+class TestBeginning:
+    async def test_without_a_path_the_search_begins_in_the_home(self):
+        answer = await found(hdfs("user/ana/sample.csv", "user/bob/sample.csv"), "sample")
+        assert names(answer) == ["hdfs:///user/ana/sample.csv"]
+
+    async def test_the_longest_folder_prefix_of_an_absolute_path_is_the_beginning_and_keeps_its_case(self):
+        store = hdfs("Data/In/a.csv", "Data/Inner/b.csv", "Data/Out/c.csv", "data/in/d.csv")
+        assert names(await found(store, "/Data/In*")) == [
+            "hdfs:///Data/In",
+            "hdfs:///Data/In/a.csv",
+            "hdfs:///Data/Inner",
+            "hdfs:///Data/Inner/b.csv",
+        ]
+
+    async def test_a_path_may_be_written_with_its_scheme(self):
+        assert names(await found(hdfs("data/a.csv"), "hdfs:///data/*.csv")) == ["hdfs:///data/a.csv"]
+        assert names(await found(s3("lake/in/a.csv", "lake/out/b.csv"), "s3a://lake/in*")) == [
+            "s3a://lake/in",
+            "s3a://lake/in/a.csv",
+        ]
+
+    @pytest.mark.parametrize("begin", ["s3://lake/in", "s3n://lake/in", "S3A:///lake/in"])
+    async def test_other_spellings_of_a_path_find_the_same(self, begin: str):
+        store = s3("lake/in/a.csv", "lake/out/b.csv")
+        assert names(await found(store, f"{begin}*")) == ["s3a://lake/in", "s3a://lake/in/a.csv"]
+        assert names(await found(hdfs("data/a.csv"), "hdfs:/data/*.csv")) == ["hdfs:///data/a.csv"]
+
+    async def test_a_bucket_that_may_not_be_listed_hides_no_other(self):
+        store = s3("closed/a.csv", "lake/a.csv")
+        store.tree.private = {"closed": "bob"}
+        answer = await found(store, "s3a://*a.csv")
+        assert names(answer) == ["s3a://lake/a.csv"]
+        with pytest.raises(PermissionDenied):
+            await found(store, "s3a://closed/a")
+
+    async def test_the_path_of_another_store_is_none_of_this_one(self):
+        assert names(await found(s3("lake/user/ana/x"), "/data")) == []
+
+    async def test_a_home_that_is_not_there_has_nothing_in_it(self):
+        answer = await found(hdfs("data/a.csv"), "a")
+        assert (answer.total, answer.truncated, answer.message) == (0, False, "/user/ana does not exist.")
+
+    async def test_a_beginning_that_the_store_denies_is_refused(self):
+        with pytest.raises(PermissionDenied):
+            await found(hdfs("data/a.csv", private={"data": "bob"}), "/data/a")
+
+    async def test_a_path_that_no_store_can_have_is_an_ordinary_term(self):
+        assert names(await found(hdfs("user/ana/x"), "/../etc/x")) == []
+
+
+class TestMatching:
+    async def test_a_term_matches_the_last_part_and_one_with_a_slash_the_whole_path(self):
+        store = hdfs("user/ana/sales/report.csv", "user/ana/sales.txt")
+        assert names(await found(store, "sales")) == ["hdfs:///user/ana/sales", "hdfs:///user/ana/sales.txt"]
+        assert names(await found(store, "sales/rep")) == ["hdfs:///user/ana/sales/report.csv"]
+
+    async def test_filters_take_whole_values(self):
+        store = hdfs("user/ana/sales/report.csv")
+        assert names(await found(store, "type:directory")) == ["hdfs:///user/ana/sales"]
+        assert names(await found(store, "type:direct")) == []
+        assert names(await found(store, "source:hdfs type:file")) == ["hdfs:///user/ana/sales/report.csv"]
+        for nothing in ("tag:x", "db:web", "table:web", "source:s3"):
+            assert names(await found(store, nothing)) == []
+
+    async def test_buckets_are_found_from_the_root(self):
+        answer = await found(s3("lake/a.csv", "shop/lake.csv"), "s3a://la*")
+        assert sorted((match.record.type, match.record.original_name) for match in answer.matches) == [
+            ("FILE", "s3a://lake/a.csv"),
+            ("S3BUCKET", "s3a://lake"),
+        ]
+
+    async def test_folders_of_keys_are_found_once_also_without_a_marker(self):
+        store = s3("lake/user/ana/in/sub/a.csv", "lake/user/ana/in/sub/b.csv")
+        store.tree.make_container("lake/user/ana/empty")
+        assert names(await found(store, "type:DIRECTORY")) == [
+            "s3a://lake/user/ana/empty",
+            "s3a://lake/user/ana/in",
+            "s3a://lake/user/ana/in/sub",
+        ]
+
+    async def test_facets_count_all_matches(self):
+        files = [f"user/ana/sample_{number}" for number in range(30)]
+        source = StoreSearch(stores(hdfs(*files)), Scheme.HDFS, BOUNDS)
+        answer = await source.search(
+            ANA, Search(parse_query("sample"), NOW, limit=10, facets=frozenset({FacetName.TYPE}))
+        )
+        assert (len(answer.matches), answer.total, answer.facets) == (10, 30, {FacetName.TYPE: {"FILE": 30}})
+
+
+class TestBounds:
+    @pytest.mark.parametrize("make", [hdfs, s3])
+    async def test_so_many_entries_are_looked_at(self, make):
+        store = make(*(f"lake/user/ana/{number:03}" for number in range(100)))
+        path = "/lake/user/ana/" if make is hdfs else "s3a://lake/user/ana/"
+        answer = await found(store, path, WalkBounds(40, 50, 30))
+        assert (answer.total, answer.truncated) == (40, True)
+        assert answer.message.endswith(f"the search began in {path.rstrip('/')}.")
+        exact = await found(store, path, WalkBounds(100, 50, 30))
+        assert (exact.total, exact.truncated, exact.message) == (100, False, "")
+
+    async def test_so_many_directories_are_listed(self):
+        store = hdfs(*(f"data/{number:03}/file" for number in range(20)))
+        answer = await found(store, "/data/ file", WalkBounds(5000, 11, 30))
+        assert (answer.total, answer.truncated) == (10, True)
+        assert not (await found(store, "/data/ file", WalkBounds(5000, 21, 30))).truncated
+
+    async def test_so_many_pages_of_keys_are_listed(self):
+        store = s3(*(f"lake/{number:05}" for number in range(3000)))
+        assert (await found(store, "s3a://lake/", WalkBounds(5000, 2, 30))).total == 2000
+        assert not (await found(store, "s3a://lake/", WalkBounds(5000, 3, 30))).truncated
+
+    async def test_what_was_found_in_time_is_told(self):
+        class Slow(MemoryFileSystem):
+            def as_user(self, user: StorageUser) -> Storage:
+                storage = super().as_user(user)
+                quick = storage.list_directory
+
+                async def slow(path: str, **options) -> AsyncGenerator[Batch]:
+                    if path != "data":
+                        await asyncio.sleep(60)
+                    async for batch in quick(path, **options):
+                        yield batch
+
+                storage.list_directory = slow
+                return storage
+
+        store = Slow(Scheme.HDFS, powers=LIKE_HDFS)
+        _fill(store, ["data/a/x", "data/b/x"])
+        answer = await found(store, "/data/", WalkBounds(5000, 50, 0.2))
+        assert (names(answer), answer.truncated) == (["hdfs:///data/a", "hdfs:///data/b"], True)
+
+    async def test_folders_that_the_caller_may_not_list_are_passed_over(self):
+        store = hdfs("data/a/x", "data/b/x", private={"data/a/x": "bob", "data/b": "bob"})
+        assert names(await found(store, "/data/ x")) == ["hdfs:///data/a/x"]
+
+
+class TestRights:
+    async def test_files_are_found_with_the_right_to_metadata_only(self):
+        with pytest.raises(PermissionDenied):
+            await found(hdfs("data/a"), "/data/a", user=User(5, "bob"))
+
+    async def test_s3_needs_its_right(self):
+        with pytest.raises(PermissionDenied):
+            await found(s3("lake/a"), "s3a://lake/", user=User(5, "bob", rights=frozenset({"metadata"})))
+
+    async def test_a_store_that_is_not_there_is_not_configured(self):
+        source = StoreSearch(stores(hdfs()), Scheme.S3A, BOUNDS)
+        with pytest.raises(SourceNotConfigured, match=r"^Not configured\.$"):
+            await source.search(ANA, Search(parse_query("x"), NOW))

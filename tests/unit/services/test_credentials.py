@@ -1,0 +1,62 @@
+"""Credentials that callers give: for one address only (Contract platform 5.11)."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+from tests.fakes.engine import FakeEngine
+from tests.fakes.statements import PlainSealer
+from tests.unit.services.driving import ANA, CONNECTOR
+
+from queryserver.domain.connector import Connector
+from queryserver.interfaces.engine import Credentials, EngineCapabilities
+from queryserver.services.connectors import Connectors
+from queryserver.services.credentials import CredentialBook
+
+GIVEN = Credentials("ana", "planted-secret")
+
+
+class Sessions:
+    """Holds what was sealed."""
+
+    def __init__(self, sealed: bytes) -> None:
+        self.sealed = sealed
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        return self.sealed
+
+
+class Placed(FakeEngine):
+    """Wants a login, and goes to `places`."""
+
+    places: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities(wants_credentials=True, places=self.places)
+
+
+def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connectors]:
+    connector = replace(CONNECTOR, options=MappingProxyType({"url": url}))
+
+    engine = Placed()
+    engine.places = places
+    return connector, Connectors([connector], build=lambda _: engine)
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize(
+    ("url", "places", "stays"),
+    [
+        ("oracle://${USER}:${PASSWORD}@one/x", (), True),
+        ("oracle://${USER}:${PASSWORD}@two/x", (), False),
+        ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
+    ],
+)
+async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[str, int], ...], stays: bool) -> None:
+    before, connectors = at("oracle://${USER}:${PASSWORD}@one/x", ())
+    sealed = CredentialBook(cast("Any", None), connectors, PlainSealer()).seal(GIVEN, before)
+    after, connectors = at(url, places)
+    book = CredentialBook(cast("Any", Sessions(sealed)), connectors, PlainSealer())
+    assert await book.of(ANA, after) == (GIVEN if stays else None)

@@ -1,0 +1,96 @@
+"""Sources that fail, and how sources come together (Contract platform 8.1)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queryserver.domain.errors import (
+    CatalogUnavailable,
+    PermissionDenied,
+    QueryServerError,
+    SourceNotConfigured,
+    StorageUnavailable,
+)
+from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer, SourceName
+from queryserver.domain.user import User
+from queryserver.interfaces.search import SearchSource
+from queryserver.services.search.search import Asked, MetadataSearch, SearchParts
+
+ANA = User(1, "ana", rights=frozenset({"metadata"}))
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+class Failing:
+    """A source that raises."""
+
+    def __init__(self, error: QueryServerError) -> None:
+        self._error = error
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        raise self._error
+
+
+class Holding:
+    """A source with `names`, all as good as `position`; each a day older than the one before."""
+
+    def __init__(self, *names: str, position: int = 1) -> None:
+        self._matches = [
+            Match(position, Record(name, name, "FILE", "S3", name, last_modified=NOW - timedelta(days=place)))
+            for place, name in enumerate(names)
+        ]
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        facets = {facet: {"FILE": len(self._matches)} for facet in search.facets}
+        return SourceAnswer(self._matches[: search.reach], len(self._matches), facets)
+
+
+def searching(**sources: SearchSource) -> MetadataSearch:
+    return MetadataSearch(SearchParts({SourceName(name): source for name, source in sources.items()}))
+
+
+@pytest.mark.platform(90)
+async def test_one_failing_source_leaves_the_others() -> None:
+    search = searching(documents=Holding("a"), sql=Failing(StorageUnavailable("It is down.")), s3=Holding("b"))
+    result = await search.search(ANA, Asked("x", facets=("type",)))
+    assert [record.name for record in result.records] == ["a", "b"]
+    assert (result.total, result.facets) == (2, {FacetName.TYPE: {"FILE": 2}})
+    told = {name.value: (one.ok, one.message) for name, one in result.sources.items()}
+    assert told["sql"] == (False, "It is down.")
+    assert told["hdfs"] == (False, "Not configured.")
+
+
+@pytest.mark.platform(90)
+@pytest.mark.parametrize(
+    ("errors", "raised"),
+    [
+        ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
+        ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
+        ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
+    ],
+)
+async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
+    search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))
+    with pytest.raises(raised) as caught:
+        await search.search(ANA, Asked(sources=(SourceName.SQL, SourceName.S3)))
+    assert type(caught.value) is raised
+
+
+@pytest.mark.platform(90)
+async def test_a_missing_source_is_no_failure() -> None:
+    search = searching(sql=Failing(SourceNotConfigured("Off.")), s3=Failing(StorageUnavailable("down")))
+    result = await search.search(ANA, Asked(sources=(SourceName.SQL, SourceName.S3)))
+    assert [one.message for one in result.sources.values()] == ["Off.", "down"]
+
+
+@pytest.mark.platform(93)
+async def test_pages_over_several_sources_give_each_match_once() -> None:
+    worse = Holding(*(f"w{number:02}" for number in range(18)), position=3)
+    search = searching(
+        documents=worse, sql=Holding(*(f"b{n}" for n in range(9))), s3=Holding(*(f"s{n}" for n in range(8)))
+    )
+    pages = [await search.search(ANA, Asked("x", limit=10, offset=start)) for start in range(0, 40, 10)]
+    names = [record.name for page in pages for record in page.records]
+    assert names[:9] == [f"b{number}" for number in range(9)]
+    assert names[9:17] == [f"s{number}" for number in range(8)]
+    assert len(names) == len(set(names)) == 35
+    assert {page.total for page in pages} == {35}

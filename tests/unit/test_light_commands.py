@@ -1,0 +1,18 @@
+"""What commands load: an operator's script may start many of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["queryserver.cli", "queryserver.container.administration", "queryserver.container.groups"],
+)
+def test_commands_about_users_and_groups_load_nothing_of_a_server(module: str) -> None:
+    script = f"import sys, {module}, queryserver.embedded.running, queryserver.embedded.settings; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert HEAVY.isdisjoint(ended.stdout.split())
