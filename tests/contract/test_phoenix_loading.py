@@ -1,6 +1,8 @@
 """Phoenix's loader keeps the rules of all loaders, with a key in each table: a real Query Server."""
 
+import asyncio
 import datetime as dt
+import time
 from collections.abc import AsyncGenerator
 from types import MappingProxyType
 
@@ -11,12 +13,12 @@ from tests.contract.loading_facts import NAMES, TEXTS, LoadingFacts
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
 from queryserver.engines.quoting import identifier
 from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import LoadColumn, TableLoader, TableName
+from queryserver.interfaces.loading import LoadColumn, TableLoad, TableLoader, TableName
 
 FACTS = LoadingFacts(
     dialect="phoenix",
@@ -120,6 +122,39 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
                 await self.load(loader, more, *batches)
             assert await self.missing(engine, more.staging)
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    @pytest.mark.capability("A failed import leaves nothing")
+    async def test_a_table_in_the_making_is_left_alone(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Of two CREATE TABLE in one moment Phoenix may let both through, so a sequence says whose the name is."""
+        load, slot = self.load_of(target), int(time.time()) // 300
+        # The later of the two that a claim takes, made by a server whose clock is ahead.
+        taken = identifier(f"_qs_import_{target.name}_{slot + 1}")
+        await self.run(engine, f"CREATE SEQUENCE {taken}", target)
+        with pytest.raises(StatementRejected, match="being made by somebody else"):
+            await self.load(loader, load, numbered(load, 1, 2))
+        assert await self.missing(engine, target)
+        await self.run(engine, f"DROP SEQUENCE {taken}", target)
+        await self.load(loader, load, numbered(load, 1, 2))
+        left = f"SELECT SEQUENCE_NAME FROM SYSTEM.\"SEQUENCE\" WHERE SEQUENCE_NAME LIKE '_qs_import_{target.name}%'"
+        assert await self.run(engine, left, target) == []
+
+    @pytest.mark.capability("A failed import leaves nothing")
+    async def test_two_tables_of_one_name_do_not_mix_their_columns(self, engine: Engine, target: TableName):
+        async def load_one(name: str, place: TableName) -> TableLoad | EngineError:
+            load = self.load_of(place, self.column("n", INT64), self.column(name, STRING))
+            async with self.loading(engine) as loader:
+                try:
+                    await self.load(loader, load, numbered(load, 1, 2, name))
+                except EngineError as error:
+                    return error
+            return load
+
+        for place in (TableName(None, f"{target.name}_{attempt}") for attempt in range(10)):
+            ends = await asyncio.gather(load_one("a", place), load_one("b", place))
+            (won,) = [end for end in ends if isinstance(end, TableLoad)]
+            assert [type(end) for end in ends if end is not won] == [StatementRejected]
+            assert await self.rows(engine, won) == [(n, won.columns[1].name) for n in (1, 2)]
+            await self.drop(engine, place)
 
     async def test_microseconds_are_stored(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, self.column("n", INT64), self.column("t", ColumnType(BaseType.DATETIME)))

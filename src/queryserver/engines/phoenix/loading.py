@@ -2,19 +2,24 @@
 
 Phoenix keeps one row per key and says nothing about a second one. So rows are counted at the end; rows of an append
 go to a staging table with a key of its own first, and are compared with those that are there.
+
+Of two CREATE TABLE of one name in the same moment both may succeed, with the columns of either. CREATE SEQUENCE has
+one winner: whoever makes a table first makes sequences named after it, and drops them when the table is there.
 """
 
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import EngineError, StatementDenied, StatementRejected
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.loading import read_ahead, refuse_changes, refuse_target, rows_failures, staged
 from queryserver.engines.phoenix.catalog import PhoenixCatalog
@@ -30,7 +35,11 @@ _BATCH_BYTES = 512 * 1024
 _GAP_BITS = 44
 """Two appends at the same time must not give the same numbers to their rows."""
 
+_CLAIM_S = 300
+"""How long a claim holds at least; what a server left when it died keeps its table's name for twice as long at most."""
+
 _TABLE = re.compile(r"[\w-]+")
+_SEQUENCE_EXISTS = re.compile(r"ERROR 1200\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class PhoenixLoader:
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         given = next((column.name for column in load.columns if not column.nullable), None)
         added = None if given is not None else _free_name(ROW_ID, load.columns)
-        create = partial(self._create, load.target, load.columns, key=given or "", added=added)
+        create = partial(self._create_alone, load.target, load.columns, key=given or "", added=added)
         async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(_Rows(load.target, load.columns, added), batches)
             if given is not None and await self._count(load.target) != rows:
@@ -123,6 +132,37 @@ class PhoenixLoader:
         )
         if distinct != rows or shared:
             raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
+
+    async def _create_alone(
+        self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None
+    ) -> None:
+        async with self._claimed(table):
+            await self._create(table, columns, key=key, added=added)
+
+    @asynccontextmanager
+    async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
+        """Nobody else makes the table meanwhile, whichever server asks. Raises StatementRejected when somebody does.
+
+        The slot after the present one is claimed too, so that claims made on both sides of its beginning meet.
+        """
+        slot = int(time.time()) // _CLAIM_S
+        async with AsyncExitStack() as claims:
+            for name in (f"_qs_import_{table.name}_{slot + ahead}" for ahead in (0, 1)):
+                place = self._place(TableName(table.database, name))
+                try:
+                    await execute(self._session, f"CREATE SEQUENCE {place}")
+                except StatementDenied:
+                    break  # Who may make no sequences can still make tables, as in any other client.
+                except StatementRejected as error:
+                    if _SEQUENCE_EXISTS.search(error.message):
+                        raise StatementRejected(f'Table "{table.name}" is being made by somebody else.') from None
+                    raise
+                claims.push_async_callback(self._release, place)
+            yield
+
+    async def _release(self, place: str) -> None:
+        with suppress(EngineError):
+            await execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = [
