@@ -9,14 +9,16 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 from tests.e2e.harness import ServerProcess, running_server
-from tests.fuzz.hooks import KNOWN, TOKEN
+from tests.fuzz.hooks import ANSWERED, KNOWN, TOKEN
 
 _HOOKS = Path(__file__).parent / "hooks.py"
 _PASSWORD = "correct horse battery"
@@ -24,8 +26,22 @@ _SECONDS = 600
 _CHECKS = ("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
-async def fuzz(seconds: int, *options: str) -> tuple[int, str]:
-    """Exit code and report of a run of that length, by an administrator."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of it. `answers`: how often each operation was answered with each status."""
+
+    code: int
+    report: str
+    answers: Mapping[tuple[str, int], int]
+
+    @property
+    def served(self) -> set[str]:
+        """Operations that did what they were asked at least once."""
+        return {operation for operation, status in self.answers if status < 300}
+
+
+async def fuzz(seconds: int, *options: str) -> Run:
+    """A run of that length, by an administrator."""
     with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
         state = Path(directory) / "data"
         async with (
@@ -33,11 +49,23 @@ async def fuzz(seconds: int, *options: str) -> tuple[int, str]:
             httpx.AsyncClient(base_url=server.base_url, timeout=60) as http,
         ):
             token = await _log_in(http)
-            environment = {"SCHEMATHESIS_HOOKS": str(_HOOKS), TOKEN: token, KNOWN: json.dumps(await _known(http))}
+            answered = Path(directory) / "answered"
+            answered.touch()
+            environment = {
+                "SCHEMATHESIS_HOOKS": str(_HOOKS),
+                TOKEN: token,
+                KNOWN: json.dumps(await _known(http)),
+                ANSWERED: str(answered),
+            }
             code, report = await _run(_command(server, seconds, options), environment, Path(directory))
             if (await http.get("/api/v1/editor/get_history")).status_code != 200:
-                return 1, f"{report}\nThe token did not live until the end: the run says nothing.\n"
-            return code, report
+                code, report = 1, f"{report}\nThe token did not live until the end: the run says nothing.\n"
+            return Run(code, report, _counted(answered))
+
+
+def _counted(answered: Path) -> Mapping[tuple[str, int], int]:
+    pairs = (line.split("\t") for line in answered.read_text().splitlines())
+    return Counter((operation, int(status)) for operation, status in pairs)
 
 
 async def _log_in(http: httpx.AsyncClient) -> str:
@@ -117,9 +145,12 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], directory
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the report."""
-    code, report = asyncio.run(fuzz(int(arguments[0]) if arguments else _SECONDS))
-    print(report)
-    return code
+    run = asyncio.run(fuzz(int(arguments[0]) if arguments else _SECONDS))
+    operations = {operation for operation, _ in run.answers}
+    print(run.report)
+    answers = sum(run.answers.values())
+    print(f"{answers} answers; {len(run.served)} of {len(operations)} operations did what they were asked.")
+    return run.code
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import schemathesis
@@ -12,6 +13,8 @@ TOKEN = "QUERYSERVER_FUZZ_TOKEN"
 """Environment variable with the administrator's access token."""
 KNOWN = "QUERYSERVER_FUZZ_KNOWN"
 """Environment variable with values that exist, by the name of the field that takes them, as JSON."""
+ANSWERED = "QUERYSERVER_FUZZ_ANSWERED"
+"""Environment variable with the file that gets a line for each answer: operation and status."""
 
 _choices = random.Random(7)
 # What the contract answers with 5xx though nothing is wrong: what this server cannot do, or has no address for.
@@ -42,6 +45,14 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
             for name in place.keys() & known.keys():
                 if _choices.random() < 0.5:
                     place[name] = _choices.choice(known[name])
+
+
+@schemathesis.hook
+def after_call(context: HookContext, case: Case, response: Response) -> None:
+    """Note the answer: a run of nothing but refusals would find nothing."""
+    del context
+    with Path(os.environ[ANSWERED]).open("a") as answered:
+        answered.write(f"{case.operation.label}\t{response.status_code}\n")
 
 
 @schemathesis.check
