@@ -141,6 +141,8 @@ class TestAnswers:
             wanted |= {"401", "429", "500"}
         if row.rights == "admin":
             wanted |= {"403"}
+        if row.rights == "network":
+            wanted |= {"403", "404"}
         if one.method == "POST" and row.error_style != "importer":
             wanted |= {"400", "413", "415", "503"}
         if "{" in one.path:

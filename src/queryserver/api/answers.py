@@ -51,10 +51,14 @@ _MEANING = {
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The failure answers of an operation, for the API description; 401, 405, 500 and 503 go without saying."""
-    always = (401, 405, 500, 503)
+    return refusals(401, 405, 500, 503, *statuses)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Failure answers for the API description, those that are named alone."""
     return {
         status: {"model": Unauthorized if status == 401 else ErrorBody, "description": _MEANING[status]}
-        for status in sorted({*always, *statuses})
+        for status in sorted(set(statuses))
     }
 
 

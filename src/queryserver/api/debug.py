@@ -5,7 +5,7 @@ from hmac import compare_digest
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from queryserver.api.answers import answer, gives
+from queryserver.api.answers import answer, gives, refusals
 from queryserver.api.client_address import client_address
 from queryserver.api.dependencies import ServicesOf
 from queryserver.api.errors import failure
@@ -51,7 +51,12 @@ async def is_ready(services: ServicesOf) -> Response:
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 
-@router.get("/metrics", responses=gives("text/plain"), response_class=Response, summary="Counters in Prometheus form")
+@router.get(
+    "/metrics",
+    responses=gives("text/plain") | refusals(403, 404),
+    response_class=Response,
+    summary="Counters in Prometheus form",
+)
 async def metrics(request: Request, services: ServicesOf) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
     desktop = services.settings.desktop

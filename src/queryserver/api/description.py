@@ -19,6 +19,8 @@ router = APIRouter(include_in_schema=True, tags=["description"])
 
 _PAGE = files("queryserver.api").joinpath("page")
 _ASSETS = {"page.js": "text/javascript", "page.css": "text/css"}
+Write = Callable[[dict[str, Any]], bytes]
+
 _FORMAT: dict[str, Any] = {
     "name": "format",
     "in": "query",
@@ -28,9 +30,27 @@ _FORMAT: dict[str, Any] = {
 }
 
 
+class _Written:
+    """The document as bytes, written once per process and form: nobody needs a login to ask for it."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Write, bytes] = {}
+        self._writing = asyncio.Lock()
+
+    async def get(self, request: Request, write: Write) -> bytes:
+        """The form that `write` gives."""
+        async with self._writing:
+            if write not in self._bytes:
+                services = services_of(request)
+                told = partial(_told, request.app, services.settings.desktop.url_prefix, write)
+                self._bytes[write] = await asyncio.get_running_loop().run_in_executor(services.threads, told)
+            return self._bytes[write]
+
+
 def describe(app: FastAPI) -> None:
     """Make `app.openapi()` give the whole document. The first time it takes about half a second."""
     app.openapi = partial(_kept, app)  # type: ignore[method-assign]
+    app.state.description = _Written()
 
 
 @router.get(
@@ -84,17 +104,16 @@ def _kept(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _written(request: Request, write: Callable[[dict[str, Any]], bytes]) -> bytes:
+async def _written(request: Request, write: Write) -> bytes:
+    written: _Written = request.app.state.description
+    return await written.get(request, write)
+
+
+def _told(app: FastAPI, prefix: str, write: Write) -> bytes:
     """The document with the prefix of this server before its paths."""
-    services = services_of(request)
-
-    def written() -> bytes:
-        document: dict[str, Any] = request.app.openapi()
-        prefix = services.settings.desktop.url_prefix.rstrip("/")
-        (server,) = document["servers"]
-        return write({**document, "servers": [{**server, "url": prefix or "/"}]})
-
-    return await asyncio.get_running_loop().run_in_executor(services.threads, written)
+    document: dict[str, Any] = app.openapi()
+    (server,) = document["servers"]
+    return write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]})
 
 
 def _as_yaml(document: dict[str, Any]) -> bytes:

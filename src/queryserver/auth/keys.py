@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from queryserver.domain.errors import ConfigurationError
 from queryserver.interfaces.accounts import Facts
-from queryserver.settings.contradictions import secret_key_problem
+from queryserver.settings.contradictions import fallbacks_problem, secret_key_problem
 from queryserver.settings.desktop import DesktopSettings
 from queryserver.settings.section import Secret
 
@@ -66,9 +66,13 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
     Blocks on the disk. Raises ConfigurationError.
     """
     secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _kept_secret(desktop.data_dir)
-    problem = secret_key_problem(secret)
-    if problem:
-        raise ConfigurationError([f"desktop.secret_key: {problem}"])
+    found = {
+        "desktop.secret_key": secret_key_problem(secret),
+        "desktop.secret_key_fallbacks": fallbacks_problem(desktop.secret_key_fallbacks),
+    }
+    problems = [f"{key}: {problem}" for key, problem in found.items() if problem]
+    if problems:
+        raise ConfigurationError(problems)
     return Keyring(SecretKey.derive(secret), tuple(map(SecretKey.derive, desktop.secret_key_fallbacks)))
 
 

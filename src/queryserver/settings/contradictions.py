@@ -1,7 +1,7 @@
 """Settings that are well formed, each by itself, and cannot stand together."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from queryserver.settings.auth import LdapSettings
@@ -38,6 +38,7 @@ def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[
     yield from _database(settings, given)
     yield from _external_tokens(settings)
     yield from _directory(settings)
+    yield from _catalog(settings)
     yield from _mail(settings)
     yield from _task_server(settings)
     yield from _editor(settings)
@@ -74,10 +75,18 @@ def secret_key_problem(key: Secret) -> str | None:
     return None
 
 
+def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
+    """Why former keys are no good, by their numbers: each is good for signing tokens as long as it is listed."""
+    problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
+    return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
+
+
 def _secret_keys(settings: Settings) -> Iterator[Complaint]:
-    key = settings.desktop.secret_key
+    key, former = settings.desktop.secret_key, settings.desktop.secret_key_fallbacks
     if key.get_secret_value() and (problem := secret_key_problem(key)):
         yield "desktop.secret_key", problem
+    if problem := fallbacks_problem(former):
+        yield "desktop.secret_key_fallbacks", problem
 
 
 def _server(settings: Settings) -> Iterator[Complaint]:
@@ -117,9 +126,7 @@ def _database_parts(settings: Settings) -> Iterator[tuple[str, str]]:
 def _external_tokens(settings: Settings) -> Iterator[Complaint]:
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
-        parts = urlsplit(url)
-        is_safe = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname))
-        if not is_safe:
+        if not _keeps_secrets(url):
             yield "desktop.auth.jwt.key_server_url", "must be https, except on loopback addresses."
     if jwt.key_server_url:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
@@ -147,6 +154,12 @@ def _directory_of_logins(ldap: LdapSettings) -> Iterator[Complaint]:
             yield "desktop.ldap.bind_password", "must be given with bind_dn."
     elif not ldap.nt_domain and "<username>" not in ldap.ldap_username_pattern:
         yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
+
+
+def _catalog(settings: Settings) -> Iterator[Complaint]:
+    url = settings.metadata.catalog.api_url
+    if url and not _keeps_secrets(url):
+        yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
 
 
 def _mail(settings: Settings) -> Iterator[Complaint]:
@@ -183,6 +196,16 @@ def _importer(settings: Settings) -> Iterator[Complaint]:
         yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
     if root is not None and uploads != root.absolute() and root.absolute().is_relative_to(uploads):
         yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
+
+
+def _keeps_secrets(url: str) -> bool:
+    """Whether it is an address to which a secret may be sent: encrypted, or on this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
 
 
 def _is_loopback(host: str | None) -> bool:

@@ -10,6 +10,8 @@ from pydantic import SecretStr
 from queryserver.auth.keys import Keyring, SecretKey, load_keyring, require_known_key
 from queryserver.auth.sealing import AesSealer
 from queryserver.domain.errors import ConfigurationError
+from queryserver.settings import load_settings
+from queryserver.settings.contradictions import contradictions
 from queryserver.settings.desktop import DesktopSettings
 
 FIRST = SecretKey.derive(SecretStr("the first secret of this deployment, long"))
@@ -68,6 +70,40 @@ def test_a_bad_key_file_stops_the_start(tmp_path: Path, content: str) -> None:
     (tmp_path / "secret_key").write_text(content)
     with pytest.raises(ConfigurationError, match=r"desktop\.secret_key"):
         load_keyring(DesktopSettings(data_dir=tmp_path))
+
+
+GOOD = "Zr8#a-former-key-of-this-deployment"
+
+
+@pytest.mark.platform(27)
+@pytest.mark.security("T13")
+@pytest.mark.parametrize("bad", ["", "planted-short", "planted-changeme" * 8, "a" * 64])
+def test_a_bad_former_key_is_named_by_number_and_stops_the_start(tmp_path: Path, bad: str) -> None:
+    keys = (SecretStr(GOOD), SecretStr(bad))
+    with pytest.raises(ConfigurationError) as refused:
+        load_keyring(DesktopSettings(data_dir=tmp_path, secret_key=SecretStr("short"), secret_key_fallbacks=keys))
+    own, former = refused.value.problems
+    assert own.startswith("desktop.secret_key: must have")
+    assert former.startswith("desktop.secret_key_fallbacks: Entry 2 ")
+    assert "planted" not in former
+
+
+@pytest.mark.platform(27)
+@pytest.mark.security("T13")
+def test_bad_former_keys_are_problems_of_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text(f'[desktop]\nsecret_key_fallbacks = ["planted-1", "{GOOD}", "planted-3"]')
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file, {})
+    short = "must have at least 32 characters."
+    assert refused.value.problems == [f"desktop.secret_key_fallbacks: Entry 1 {short} Entry 3 {short}"]
+
+
+def test_a_comma_is_part_of_a_former_key_that_stands_in_a_list() -> None:
+    key = f"{GOOD},and,more"
+    settings = load_settings(None, {"QUERYSERVER__DESKTOP__SECRET_KEY_FALLBACKS": f'["{key}"]'})
+    assert [one.get_secret_value() for one in settings.desktop.secret_key_fallbacks] == [key]
+    assert list(contradictions(settings, {})) == []
 
 
 @pytest.mark.platform(26)

@@ -14,7 +14,7 @@ from queryserver.settings.sample import sample_file
 SECRETS = """
 [desktop]
 secret_key = "Zr8#planted-secret-key-of-32-letters"
-secret_key_fallbacks = ["planted-fallback"]
+secret_key_fallbacks = ["Zr8#planted-former-key-of-32-letters"]
 [desktop.database]
 url = "postgresql://u:planted-url@h/d"
 [desktop.task_server]

@@ -199,6 +199,8 @@ def test_a_short_or_sample_key_is_refused(read: Reader, key: str) -> None:
         ("[desktop]\ntrusted_proxies = 'here'", "desktop.trusted_proxies"),
         ("[desktop.auth]\nforce_username_uppercase = true", "desktop.auth.force_username_uppercase"),
         ("[desktop.auth.jwt]\nkey_server_url = 'https://k'\nissuer = 'i'", "desktop.auth.jwt.audience"),
+        ("[metadata.catalog]\napi_url = 'http://atlas.example:21000'", "metadata.catalog.api_url"),
+        ("[metadata.catalog]\napi_url = 'https://atlas:x'", "metadata.catalog.api_url"),
         (
             "[desktop.auth.jwt]\nkey_server_url = 'http://k.example'\nissuer = 'i'\naudience = 'a'",
             "desktop.auth.jwt.key_server_url",
