@@ -6,13 +6,23 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import httpx
 import orjson
 import structlog
 
 from queryserver.catalogs.atlas_questions import search_body
 from queryserver.catalogs.atlas_records import record_of
 from queryserver.domain.errors import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
-from queryserver.domain.searching import FacetName, Match, Search, SourceAnswer, SourceName, count_facets, position_of
+from queryserver.domain.searching import (
+    FacetName,
+    Match,
+    Record,
+    Search,
+    SourceAnswer,
+    SourceName,
+    count_facets,
+    position_of,
+)
 from queryserver.network.exchanges import Answered, Asked, Exchanges
 
 log = structlog.get_logger(__name__)
@@ -39,10 +49,16 @@ class AtlasServer:
 
     @property
     def api(self) -> str:
-        """What the paths of calls are put behind; older settings end in a version, which goes."""
+        """What the paths of calls are put behind; older settings end in a version, which goes.
+
+        Raises CatalogUnavailable: what was set is no address.
+        """
         url = self.url.rstrip("/")
         for version in ("/v1", "/v2"):
             url = url.removesuffix(version)
+        if not _is_address(url):
+            log.warning("metadata.catalog.api_url is no address of a server")
+            raise CatalogUnavailable("The address of the catalogue is malformed.")
         return url if urlsplit(url).path.endswith(_API) else f"{url}{_API}"
 
 
@@ -68,9 +84,11 @@ class AtlasCatalog:
         records = [record_of(entity, source) for entity in found.entities]
         shown = records
         if search.facets:
-            shown = records[offset : offset + limit] or await self._behind(search, source, offset, limit)
+            shown = records[offset : offset + limit]
+            if limit and offset + limit > reach:
+                shown = await self._beyond(search, source, offset, limit)
         # Behind the last page there is nothing, which says nothing of how many are before it.
-        total = max(found.total, first + len(records) if records else 0)
+        total = max(found.total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
         return SourceAnswer(
             matches=tuple(Match(position_of(search.query.terms, one.name), one) for one in shown[:limit]),
             total=total,
@@ -78,10 +96,8 @@ class AtlasCatalog:
             truncated=bool(search.facets) and total > len(records),
         )
 
-    async def _behind(self, search: Search, source: SourceName, offset: int, limit: int) -> list[Any]:
-        """A page behind those that facets are counted of."""
-        if offset < _FACET_REACH or not limit:
-            return []
+    async def _beyond(self, search: Search, source: SourceName, offset: int, limit: int) -> list[Record]:
+        """A page that ends beyond the matches that facets are counted of."""
         body = search_body(search.query, source, cluster=self._server.cluster, offset=offset, limit=limit)
         return [record_of(entity, source) for entity in (await self._found(body)).entities] if body else []
 
@@ -150,6 +166,15 @@ class _Found:
 
     entities: tuple[Mapping[str, Any], ...]
     total: int
+
+
+def _is_address(url: str) -> bool:
+    """Whether it names a server; both readings are used, and each takes what the other refuses."""
+    try:
+        parts, parsed = urlsplit(url), httpx.URL(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname and parsed.host) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        return False
 
 
 def _object(value: object) -> Mapping[str, Any]:

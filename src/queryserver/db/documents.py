@@ -1,4 +1,4 @@
-"""History entries found by their statements (`interfaces.search_documents.DocumentRecords`).
+"""History entries found by their statements and names (`interfaces.search_documents.DocumentRecords`).
 
 Only rows of one user are read: an index over all statements would have to be written with each of them, gives rows of
 everybody, and helps no word that is in most of them. What a name is ranked by is kept beside the statement, for that
@@ -41,7 +41,7 @@ class HistoryDocuments:
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """Whether a statement has the term, and the `Position` in its name, as SQL; what they need joins the arguments.
+    """Whether a document has the term, and the `Position` in its name, as SQL; what they need joins the arguments.
 
     `foreign`: letters that are not ASCII must be folded, too.
     """
@@ -51,11 +51,15 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
     )
     at = len(arguments) + 1
     if term.is_literal:
-        arguments += ["".join(term.literals), "".join(term.as_word.literals)]
+        text = "".join(term.literals)
+        arguments += [text, "".join(term.as_word.literals)]
         fits, position = _LITERAL_FITS, _LITERAL_POSITION
+        if " " in text:
+            # A name has one blank for each run of blanks and line breaks of its statement; else it has nothing new.
+            fits = f"({fits} or {_LITERAL_NAME_FITS})"
     else:
         arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]
-        fits, position = _WILD_FITS, _WILD_POSITION
+        fits, position = f"({_WILD_FITS} or {_WILD_NAME_FITS})", _WILD_POSITION
     given = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
     return fits.format(**given), position.format(**given)
 
@@ -64,11 +68,13 @@ _FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
 
 # strpos is twice as fast as LIKE, and a statement must have the longest literal of what has wildcards.
 _LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
+_LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
 _LITERAL_POSITION = (
     "case when strpos({name}, {term}) = 0 then 4 when {name} = {term} then 0 when starts_with({name}, {term}) then 1"
     " when strpos({words}, {word}::text) > 0 then 2 else 3 end"
 )
 _WILD_FITS = "strpos({plain}, {part}::text) > 0 and {plain} like '%' || {term}::text || '%'"
+_WILD_NAME_FITS = "{name} like '%' || {term} || '%'"
 _WILD_POSITION = (
     "case when {name} not like '%' || {term} || '%' then 4 when {name} like {term} then 0"
     " when {name} like {term} || '%' then 1 when {words} like '%' || {word}::text || '%' then 2 else 3 end"

@@ -4,7 +4,7 @@ A table is one row that holds its columns as text: a refresh writes 30,000 rows 
 tables write none. Writers of a scope take turns by locking its row, so versions become visible in their order.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -66,12 +66,13 @@ on conflict (scope_id, database, name) do update set
     columns_cut = case when excluded.columns is null then kept.columns_cut else excluded.columns_cut end,
     version = excluded.version,
     changed_at = now()
-where (kept.kind, kept.comment, kept.owner, kept.modified_at, kept.columns) is distinct from (
+where (kept.kind, kept.comment, kept.owner, kept.modified_at, kept.columns, kept.columns_cut) is distinct from (
     excluded.kind,
     case when $11 then excluded.comment else coalesce(nullif(excluded.comment, ''), kept.comment) end,
     coalesce(nullif(excluded.owner, ''), kept.owner),
     coalesce(excluded.modified_at, kept.modified_at),
-    coalesce(excluded.columns, kept.columns)
+    coalesce(excluded.columns, kept.columns),
+    case when excluded.columns is null then kept.columns_cut else excluded.columns_cut end
 )
 """
 
@@ -84,22 +85,30 @@ where given.name <> '' and not exists (
 order by given.place
 """
 
+_CUT = "update metadata_scopes set truncated = true where id = $1 and not truncated"
+
 _READ = """
 select id, kind, database, name, comment, owner, modified_at, columns from metadata_objects
 where scope_id = $1 and version > $2 and id > $3 order by id limit $4
 """
 
+# The lock of a connector, until the transaction ends: two users who claim its scopes at once see each other's leases.
+_TAKE_TURNS = "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))"
+
 _CLAIM = """
-update metadata_scopes set lease_owner = $2, lease_until = now() + $3::interval
-where id = $1 and (lease_until is null or lease_until < now())
-    and coalesce(refreshed_at < now() - $4::interval, true) and coalesce(failed_at < now() - $5::interval, true)
+update metadata_scopes as mine set lease_owner = $2, lease_until = now() + $3::interval
+where id = $1 and coalesce(refreshed_at < now() - $4::interval, true)
+    and coalesce(failed_at < now() - $5::interval, true)
+    and not exists (
+        select from metadata_scopes as other where other.connector = mine.connector and other.lease_until >= now()
+    )
 returning id, version, epoch, truncated
 """
 
 _REMOVE = """
 with seen as (select * from unnest($3::text[], $4::text[]) as seen(database, name)),
 gone as (
-    delete from metadata_objects as kept where scope_id = $1 and changed_at < $2
+    delete from metadata_objects as kept where scope_id = $1 and changed_at < $2 and kept.database <> all($5::text[])
         and not exists (select from seen where seen.database = kept.database and seen.name = kept.name)
     returning 1
 )
@@ -152,7 +161,7 @@ class MetadataIndexTables:
         await self._database.execute(_USED, [scope.id for scope in scopes])
         return scopes
 
-    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> None:
+    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int | None) -> None:
         """See the Protocol."""
         last = {(one.database, one.name): one for one in objects}
         async with self._database.transaction() as connection:
@@ -162,7 +171,11 @@ class MetadataIndexTables:
             )
             if version is None:
                 return
-            kept = await _within(connection, scope_id, list(last.values()), max_tables)
+            kept = list(last.values())
+            if max_tables is not None:
+                kept = await _within(connection, scope_id, kept, max_tables)
+            if len(kept) < len(last) or any(one.columns_cut for one in kept):
+                await connection.execute(_CUT, scope_id)
             changed = 0
             for full in (True, False):
                 some = [one for one in kept if (one.comment is not None) is full]
@@ -171,6 +184,15 @@ class MetadataIndexTables:
                     changed += int(tag.rpartition(" ")[2])
             if not changed:
                 await connection.execute("update metadata_scopes set version = version - 1 where id = $1", scope_id)
+
+    async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
+        """See the Protocol."""
+        rows = await self._database.fetch(
+            "select database, count(*) filter (where name <> '') as tables from metadata_objects"
+            " where scope_id = $1 group by database",
+            scope_id,
+        )
+        return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
         """See the Protocol."""
@@ -182,7 +204,9 @@ class MetadataIndexTables:
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
         """See the Protocol."""
         scope = await self.scope(key)
-        row = await self._database.row(_CLAIM, scope.id, owner, lease, interval, min(interval, _FAILED_PAUSE))
+        async with self._database.transaction() as connection:
+            await connection.execute(_TAKE_TURNS, key.connector)
+            row = await connection.fetchrow(_CLAIM, scope.id, owner, lease, interval, min(interval, _FAILED_PAUSE))
         return None if row is None else _scope(key, row)
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
@@ -196,7 +220,14 @@ class MetadataIndexTables:
         return renewed == 1
 
     async def complete(
-        self, scope_id: int, *, owner: str, seen: Mapping[str, Sequence[str]], began: datetime, truncated: bool
+        self,
+        scope_id: int,
+        *,
+        owner: str,
+        seen: Mapping[str, Sequence[str]],
+        unread: Collection[str],
+        began: datetime,
+        truncated: bool,
     ) -> None:
         """See the Protocol."""
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
@@ -205,9 +236,8 @@ class MetadataIndexTables:
                 "select true from metadata_scopes where id = $1 and lease_owner = $2 for update", scope_id, owner
             )
             if held:
-                gone = await connection.fetchval(
-                    _REMOVE, scope_id, began, [one for one, _ in pairs], [one for _, one in pairs]
-                )
+                databases, names = [one for one, _ in pairs], [one for _, one in pairs]
+                gone = await connection.fetchval(_REMOVE, scope_id, began, databases, names, list(unread))
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0))
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:

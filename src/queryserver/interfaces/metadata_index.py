@@ -1,6 +1,6 @@
 """The index of databases, tables and columns that the metadata search reads (Contract platform 8.4)."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -84,8 +84,16 @@ class MetadataIndexRecords(Protocol):
         """Those that exist, with the same address; noted as used."""
         ...
 
-    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> None:
-        """Add or change objects; those that say nothing new touch nothing. Tables above `max_tables` are left out."""
+    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int | None) -> None:
+        """Add or change objects; those that say nothing new touch nothing.
+
+        New tables above `max_tables` are left out; None: whoever calls has counted. The scope is truncated from then on
+        when something was left out, or an object has columns that were cut.
+        """
+        ...
+
+    async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
+        """The databases that have objects, and how many tables of each are indexed."""
         ...
 
     def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
@@ -93,7 +101,10 @@ class MetadataIndexRecords(Protocol):
         ...
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or somebody has it."""
+        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or somebody has it.
+
+        None also while another scope of the same connector is refreshed: a data source is read once at a time.
+        """
         ...
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
@@ -101,9 +112,19 @@ class MetadataIndexRecords(Protocol):
         ...
 
     async def complete(
-        self, scope_id: int, *, owner: str, seen: Mapping[str, Sequence[str]], began: datetime, truncated: bool
+        self,
+        scope_id: int,
+        *,
+        owner: str,
+        seen: Mapping[str, Sequence[str]],
+        unread: Collection[str],
+        began: datetime,
+        truncated: bool,
     ) -> None:
-        """End a refresh: what was not seen and did not come meanwhile is removed. `seen`: database to its tables."""
+        """End a refresh: what was not seen and did not come meanwhile is removed.
+
+        `seen`: database to its tables. Of the databases in `unread` nobody knows what they hold: their rows stay.
+        """
         ...
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:

@@ -40,5 +40,5 @@ class DocumentRecords(Protocol):
     async def search(
         self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
     ) -> FoundDocuments:
-        """Entries of that user which have all terms in their statement: best position first, then newest."""
+        """Entries of that user with all terms in statement or name: best position first, then newest."""
         ...

@@ -8,8 +8,8 @@ from queryserver.settings.section import NO_SECRET, Count, Flag, Positive, Secre
 class CatalogSettings(Section):
     """A catalogue service that search asks."""
 
-    interface: Literal["", "atlas", "navigator", "dummy"] = ""
-    """Kind of the catalogue; empty: none."""
+    interface: Literal["", "local", "atlas", "navigator", "dummy"] = ""
+    """Kind of the catalogue; empty or `local`: none."""
     api_url: Text = ""
     """Its address."""
     server_user: Text = ""

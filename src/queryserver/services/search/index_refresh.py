@@ -2,15 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import structlog
 
+from queryserver.domain.catalog import TableSummary
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
     CredentialsRequired,
@@ -20,6 +21,7 @@ from queryserver.domain.errors import (
     EngineTimeout,
     MetadataNotFound,
     QueryServerError,
+    StatementDenied,
     StatementRejected,
 )
 from queryserver.domain.user import User
@@ -43,8 +45,10 @@ _SWEEP_EVERY = timedelta(hours=1)
 _FORGET_AFTER = timedelta(days=30)
 _AT_ONCE = 2  # connectors
 _NOBODY = User(id=0, username="metadata-index", is_admin=True)
+_GONE = (MetadataNotFound, EngineForbidden, StatementDenied)
+"""What is told of an object that is not there, or not for this user."""
 # One object that cannot be read must not keep all others out.
-_OF_ONE_OBJECT = (MetadataNotFound, EngineForbidden, StatementRejected)
+_OF_ONE_OBJECT = (*_GONE, StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,34 +180,89 @@ class _Reading:
         self.claim = claim
         self._parts, self._limits = parts, limits
         self._user, self._connector, self._scope = user, connector, claim.scope
+        self._indexed: Mapping[str, int] = {}
         self._seen: dict[str, list[str]] = {}
+        self._unread: set[str] = set()
         self._tables = 0
         self._truncated = False
         self._waiting: list[IndexedObject] = []
-        self._renewed_at = asyncio.get_running_loop().time()
 
     async def read(self) -> None:
         """Raises what ends the refresh; then what is indexed stays."""
-        began = await self._parts.records.now()
+        records = self._parts.records
+        began = await records.now()
+        self._indexed = await records.tables_by_database(self._scope.id)
+        await self._while_held()
+        if self._unread:
+            log.info("databases not read", connector=self._connector.key, number=len(self._unread))
+        await records.complete(
+            self._scope.id,
+            owner=self.claim.owner,
+            seen=self._seen,
+            unread=self._unread,
+            began=began,
+            truncated=self._truncated,
+        )
+
+    async def _while_held(self) -> None:
+        """Read everything; beside it the lease is renewed, for one call may take longer than a lease lasts."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                beating = group.create_task(self._beat(), name="metadata-lease")
+                await self._databases()
+                beating.cancel()
+        except ExceptionGroup as errors:
+            first = errors.exceptions[0]
+            raise first from first.__cause__
+
+    async def _beat(self) -> None:
+        """Raises DatabaseUnavailable: somebody else reads by now."""
+        while True:
+            await asyncio.sleep(self._limits.lease.total_seconds() / 4)
+            try:
+                is_held = await self._renew()
+            except DatabaseUnavailable:
+                continue  # it may be back before the lease ends
+            if not is_held:
+                raise DatabaseUnavailable
+
+    async def _databases(self) -> None:
         async with self._parts.lookups.catalog(self._user, self._connector) as catalog:
             databases = list(await self._answer(catalog.databases()))
+            databases += await self._left_out(catalog, databases)
         for database in databases:
-            self._seen[database] = []
-            await self._put(IndexedObject(DATABASE, database, ""))
             await self._database(database)
         await self._write()
-        await self._parts.records.complete(
-            self._scope.id, owner=self.claim.owner, seen=self._seen, began=began, truncated=self._truncated
-        )
+
+    async def _left_out(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
+        """What is indexed and still there, though not listed: Trino leaves out catalogs that are down.
+
+        What cannot be told is unread.
+        """
+        found: list[str] = []
+        missing = sorted(self._indexed.keys() - set(listed))
+        for place, database in enumerate(missing):
+            try:
+                told = await self._answer(catalog.database(database))
+            except _GONE:
+                continue
+            except QueryServerError:
+                # The others may take as long to fail.
+                self._leave(missing[place:])
+                break
+            if told.name == database:  # else it is another spelling of one that is listed
+                found.append(database)
+        return found
+
+    def _leave(self, databases: Sequence[str]) -> None:
+        """Keep what is indexed of databases that cannot be read; it counts."""
+        self._unread.update(databases)
+        self._tables += sum(self._indexed.get(database, 0) for database in databases)
 
     async def _database(self, database: str) -> None:
         async with self._parts.lookups.catalog(self._user, self._connector) as catalog:
-            try:
-                told = await self._answer(catalog.database(database))
-                await self._put(IndexedObject(DATABASE, database, "", told.comment, told.owner_name))
-                tables = list(await self._answer(catalog.tables(database)))
-            except _OF_ONE_OBJECT:
-                return
+            await self._put(await self._itself(catalog, database))
+            tables = await self._listed(catalog, database)
         left = self._limits.max_tables - self._tables
         self._truncated = self._truncated or len(tables) > left
         tables = tables[: max(left, 0)]
@@ -213,6 +272,22 @@ class _Reading:
             await self._put(IndexedObject(kind_of(one.kind), database, one.name, one.comment or None))
         for start in range(0, len(tables), _TABLES_PER_CATALOG):
             await self._columns(database, self._seen[database][start : start + _TABLES_PER_CATALOG])
+
+    async def _itself(self, catalog: Catalog, database: str) -> IndexedObject:
+        try:
+            told = await self._answer(catalog.database(database))
+        except _OF_ONE_OBJECT:
+            return IndexedObject(DATABASE, database, "")
+        return IndexedObject(DATABASE, database, "", told.comment, told.owner_name)
+
+    async def _listed(self, catalog: Catalog, database: str) -> Sequence[TableSummary]:
+        try:
+            return await self._answer(catalog.tables(database))
+        except _GONE:
+            return []
+        except StatementRejected:
+            self._leave([database])
+            return []
 
     async def _columns(self, database: str, names: Sequence[str]) -> None:
         async with self._parts.lookups.catalog(self._user, self._connector) as catalog:
@@ -226,29 +301,14 @@ class _Reading:
             return
         one = described(table, self._limits.max_columns)
         # Under the names by which the list told it: those are compared at the end.
-        await self._put(
-            IndexedObject(
-                one.kind,
-                database,
-                name,
-                one.comment or None,
-                one.owner,
-                one.modified_at,
-                one.columns,
-                columns_cut=one.columns_cut,
-            )
-        )
+        await self._put(replace(one, database=database, name=name, comment=one.comment or None))
 
     async def _answer(self, asked: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(self._connector.limits.metadata_timeout.total_seconds()):
-                answer = await asked
+                return await asked
         except TimeoutError:
             raise EngineTimeout("The data source did not answer in time.") from None
-        # A slow engine describes few tables within the time of a lease.
-        if asyncio.get_running_loop().time() - self._renewed_at > self._limits.lease.total_seconds() / 4:
-            await self._renew()
-        return answer
 
     async def _put(self, one: IndexedObject) -> None:
         self._waiting.append(one)
@@ -256,13 +316,14 @@ class _Reading:
             await self._write()
 
     async def _write(self) -> None:
-        await self._renew()  # first: what was read for a scope that is another's by now must not get into it
+        # First: what was read for a scope that is another's by now must not get into it.
+        if not await self._renew():
+            raise DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
-            await self._parts.records.put(self._scope.id, waiting, max_tables=self._limits.max_tables)
+            # Tables are counted here: rows that the end of this refresh removes leave room for no others.
+            await self._parts.records.put(self._scope.id, waiting, max_tables=None)
 
-    async def _renew(self) -> None:
-        """Raises DatabaseUnavailable: somebody else reads by now."""
-        self._renewed_at = asyncio.get_running_loop().time()
-        if not await self._parts.records.renew(self._scope.id, owner=self.claim.owner, lease=self._limits.lease):
-            raise DatabaseUnavailable
+    async def _renew(self) -> bool:
+        """Whether the scope is this reading's still."""
+        return await self._parts.records.renew(self._scope.id, owner=self.claim.owner, lease=self._limits.lease)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
 
 from queryserver.domain.errors import (
     CatalogNotConfigured,
@@ -24,8 +25,20 @@ from queryserver.interfaces.metrics import UNMEASURED, SearchMetrics
 from queryserver.interfaces.search import Catalog, SearchSource
 
 _SOURCE_S = 30.0
+_SPARE_S = 10.0
+"""For a source that ends by itself: it tells what it found until then, which a limit from outside would lose."""
 _LOCAL = frozenset({"", "local"})
 _DUMMY = "dummy"
+
+
+@runtime_checkable
+class BoundedSource(Protocol):
+    """A source that ends a search by itself after a time of its settings, with what it found."""
+
+    @property
+    def longest_s(self) -> float:
+        """That time."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,7 @@ class MetadataSearch:
             return SourceNotConfigured()
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(_SOURCE_S):
+            async with asyncio.timeout(limit_s(source)):
                 return await source.search(user, search)
         except QueryServerError as error:
             return error
@@ -179,6 +192,11 @@ class _Asking:
             self._metrics.searched(name.value, time.perf_counter() - began)
         self._has_answered = True
         return answer
+
+
+def limit_s(source: SearchSource) -> float:
+    """How long a source may take before it counts as failed."""
+    return max(_SOURCE_S, source.longest_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
 
 
 _Answers = Mapping[SourceName, SourceAnswer | QueryServerError]

@@ -69,12 +69,17 @@ class _Walk:
 
 
 class StoreSearch:
-    """See SearchSource; for one store, with its rights and as the caller."""
+    """See SearchSource and BoundedSource; for one store, with its rights and as the caller."""
 
     def __init__(self, stores: Stores, scheme: Scheme, bounds: WalkBounds) -> None:
         self._stores = stores
         self._scheme = scheme
         self._bounds = bounds
+
+    @property
+    def longest_s(self) -> float:
+        """See BoundedSource."""
+        return self._bounds.max_seconds
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """See the Protocol. Raises StorageError and what the store says of the folder where the search begins."""

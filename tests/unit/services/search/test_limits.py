@@ -1,0 +1,32 @@
+"""How long a source may take (Contract platform 8.4)."""
+
+from queryserver.domain.files import Scheme
+from queryserver.domain.searching import Search, SourceAnswer
+from queryserver.domain.storage_paths import PathReader
+from queryserver.domain.user import User
+from queryserver.services.search.search import limit_s
+from queryserver.services.search.walks import StoreSearch, WalkBounds
+from queryserver.services.storage.stores import Stores
+
+
+class Plain:
+    """A source without a time of its own."""
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        del user, search
+        return SourceAnswer()
+
+
+def walk(max_seconds: float) -> StoreSearch:
+    stores = Stores((), PathReader((Scheme.HDFS,)), {})
+    return StoreSearch(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
+
+
+def test_a_walk_ends_before_it_counts_as_failed() -> None:
+    """What it found within its own time is told, however long that is."""
+    for seconds in (3, 25, 30, 31, 600):
+        assert limit_s(walk(seconds)) >= seconds + 5
+
+
+def test_other_sources_have_half_a_minute() -> None:
+    assert limit_s(Plain()) == limit_s(walk(3)) == 30
