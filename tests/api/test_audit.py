@@ -51,6 +51,14 @@ async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: l
     assert "Wrong-0-word" not in json.dumps(audited)
 
 
+async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(api: Api, audited: list[Event]):
+    name = (await api.user("ana")).username + "login"
+    await accounts(api).create(name, PASSWORD)
+    for typed in (f" {name.upper()} ", "".join(chr(ord(letter) + 0xFEE0) for letter in name)):
+        assert (await api.stranger.post("token/auth", username=typed, password=PASSWORD)).status_code == 200
+    assert [event["user"] for event in about(audited, "login")] == [name] * 2
+
+
 @pytest.mark.security("T29")
 @pytest.mark.parametrize("name", ["eve\r\nforged line", "eve\x1b[2J", "e" * 150])
 async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event], name: str):

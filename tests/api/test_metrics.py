@@ -9,6 +9,8 @@ from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 
 TOKEN = "metrics-token-of-the-tests"
+# The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
+# schedules_fired_total, emails_total.
 NAMES = {
     *("http_requests_total", "http_request_seconds", "http_requests_active"),
     *("logins_total", "login_throttled_total", "tokens_issued_total", "external_jwt_total", "jwks_fetch_total"),
@@ -80,10 +82,13 @@ async def test_only_the_token_opens_it_from_a_foreign_address(counted: Api):
 async def test_all_names_are_there_after_one_statement_and_nothing_private(counted: Api):
     ana = await counted.user("verysecretname")
     await ana.run(POSTGRESQL, "SELECT 'verysecrettext'")
+    await ana.run(POSTGRESQL, "SELECT verysecretcolumn")
+    await ana.get("storage/view=file:///verysecretpath")
     page = await scraped(counted)
     assert NAMES - page.names - {name.removesuffix("_total") for name in page.names} == set()
     for name, labels in LABELS.items():
         found = page.labels(name)
+        assert found, name
         assert all(one == labels for one in found), name
     assert "verysecret" not in page.text
     assert ana.username not in page.text

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import Scope
 
 from queryserver.api.client_address import client_address
+from queryserver.api.routing import AS_IT_CAME, whole_url
 from queryserver.settings.networks import Network, contains
 
 
@@ -21,13 +23,13 @@ class CallToJudge:
 
     @property
     def method(self) -> str:
-        """In capitals."""
-        return self._request.method
+        """In capitals; HEAD is HEAD, though it is answered as GET is."""
+        return self._as_it_came()["method"]
 
     @property
     def url(self) -> str:
-        """The whole address, query included."""
-        return str(self._request.url)
+        """The whole address as it came, query included."""
+        return str(whole_url(self._as_it_came()))
 
     @property
     def headers(self) -> Headers:
@@ -44,3 +46,6 @@ class CallToJudge:
         """Whether the peer is a trusted proxy."""
         peer = self._request.client
         return peer is not None and contains(self._trusted, peer.host)
+
+    def _as_it_came(self) -> Scope:
+        return self._request.scope.get(AS_IT_CAME, self._request.scope)

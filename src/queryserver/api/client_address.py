@@ -9,12 +9,21 @@ from queryserver.settings.networks import Network, contains, parsed_address
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """The peer; behind trusted proxies the last address of their chain that is not one of them."""
+    """The peer; behind trusted proxies the last address of their chain that is not one of them.
+
+    A proxy that writes one of the two headers may pass the other one on as the caller sent it: the two must agree.
+    """
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
         return peer
-    for hop in reversed(_forwarded(request.headers)):
-        address = parsed_address(hop)
+    chains = (_forwarded_for(request.headers), _forwarded(request.headers))
+    told = {_beyond(trusted, chain, peer) for chain in chains if chain}
+    return told.pop() if len(told) == 1 else peer
+
+
+def _beyond(trusted: Sequence[Network], chain: Sequence[str], peer: str) -> str:
+    for hop in reversed(chain):
+        address = parsed_address(_without_port(hop))
         if address is None:
             # A proxy of ours wrote what is no address: behind it nothing can be believed.
             return peer
@@ -24,13 +33,14 @@ def client_address(request: Request, trusted: Sequence[Network]) -> str:
     return peer
 
 
+def _forwarded_for(headers: Headers) -> list[str]:
+    """The addresses of `X-Forwarded-For`, the nearest last."""
+    return [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")]
+
+
 def _forwarded(headers: Headers) -> list[str]:
-    """The addresses of the chain, the nearest last. `X-Forwarded-For` goes first: more proxies write it themselves."""
-    chain = [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")]
-    if not chain:
-        elements = [element for value in headers.getlist("forwarded") for element in value.split(",")]
-        chain = [_for(element) for element in elements]
-    return [_without_port(hop) for hop in chain]
+    """Those of `Forwarded`."""
+    return [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")]
 
 
 def _for(element: str) -> str:

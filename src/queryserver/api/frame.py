@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api.errors import failure, internal_error
 from queryserver.api.metrics import RequestMetrics
-from queryserver.api.routing import answers_head, normalized
+from queryserver.api.routing import AS_IT_CAME, answers_head, normalized
 from queryserver.api.streaming import HEADERS_ONLY
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -41,7 +41,7 @@ class Frame:
         request_id = _request_id(scope)
         answer = _Answer(scope, send, request_id)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
-        call = {**scope, "request_id": request_id}
+        call = {**scope, "request_id": request_id, AS_IT_CAME: scope}
         started = time.perf_counter()
         self._metrics.active.inc()
         # Each call runs in a context of its own: what is bound here ends with it.

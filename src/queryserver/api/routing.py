@@ -8,10 +8,14 @@ import re
 from urllib.parse import quote, unquote_to_bytes
 
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import URL
+from starlette.types import Scope
 
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
+AS_IT_CAME = "queryserver.as_it_came"
+"""Key of a scope: the one of the server, whose method and path are not yet put in order for matching."""
 _PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 
 
@@ -115,6 +119,14 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
         return None
     text = text[len(prefix) :]
     return text[:-1] if len(text) > 1 and text.endswith("/") else text
+
+
+def whole_url(scope: Scope) -> URL:
+    """The address of a call as the client wrote it: with our prefix, a last slash and its own way of encoding."""
+    raw_path = scope.get("raw_path")
+    if raw_path:
+        scope = {**scope, "path": quote(raw_path.partition(b"?")[0], safe=_ASCII)}
+    return URL(scope=scope)
 
 
 def answers_head(path: str) -> bool:

@@ -90,14 +90,17 @@ class ExternalTokens:
             good = await self._logged(token)
             self._remember(digest, good)
         elif good.claims.refused_from <= self._clock():
-            raise TokenRefused("times", "it has expired")
+            del self._good[digest]
+            refused = TokenRefused("times", "it has expired")
+            _log(refused)
+            raise refused
         return good.claims
 
     async def _logged(self, token: str) -> _Good:
         try:
             return await self._verified(token)
         except TokenRefused as refused:
-            log.info("external bearer refused", check=refused.check, reason=refused.reason)
+            _log(refused)
             raise
 
     async def _verified(self, token: str) -> _Good:
@@ -163,6 +166,10 @@ class ExternalTokens:
         self._good[digest] = good
         if len(self._good) > _REMEMBERED:
             self._good.popitem(last=False)
+
+
+def _log(refused: TokenRefused) -> None:
+    log.info("external bearer refused", check=refused.check, reason=refused.reason)
 
 
 def _form(token: str) -> tuple[str, bytes]:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import TypeAlias, cast
 
@@ -44,16 +44,27 @@ def _can_be_kept(text: str) -> bool:
     return "\0" not in text and text == text.encode("utf-8", "replace").decode()
 
 
-class PlugInThreads:
-    """Where the blocking functions of plug-ins run: at most 8 at once, each call has 10 s, its wait included."""
+class TooManyWaiting(Exception):
+    """So many calls wait for a thread that one more would wait in vain."""
 
-    def __init__(self, *, limit_s: float = _LIMIT_S) -> None:
+
+class PlugInThreads:
+    """Where the blocking functions of plug-ins run: at most 8 at once, each call has 10 s, its wait included.
+
+    With `most_waiting`, a call that finds so many waiting raises TooManyWaiting at once.
+    """
+
+    def __init__(self, *, limit_s: float = _LIMIT_S, most_waiting: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="plug-in")
+        # Calls wait here and not in the pool: what is given up there stays, password and all, until a thread is free.
+        self._free = asyncio.Semaphore(_THREADS)
+        self._waiting = 0
+        self._most_waiting = most_waiting
         self._limit_s = limit_s
         self._running: set[asyncio.Task[_Outcome]] = set()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """What a function gives, be it async or not. Raises Exceptions that it raises, TimeoutError.
+        """What a function gives, be it async or not. Raises Exceptions that it raises, TimeoutError, TooManyWaiting.
 
         In a task of its own: it may raise what would end this server, or pass over being cancelled.
         """
@@ -100,7 +111,31 @@ class PlugInThreads:
             except BaseException as error:  # noqa: BLE001 raised by the caller
                 return None, error
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, outcome)
+        await self._wait_for_a_thread()
+        running = self._threads.submit(outcome)
+        try:
+            ended = await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            # Nobody waits any more, but the thread works on.
+            loop = asyncio.get_running_loop()
+            running.add_done_callback(lambda _: self._free_later(loop))
+            raise
+        self._free.release()
+        return ended
+
+    async def _wait_for_a_thread(self) -> None:
+        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
+            raise TooManyWaiting
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    def _free_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Called in the thread. The loop may have ended before it."""
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._free.release)
 
 
 @asynccontextmanager

@@ -2,9 +2,10 @@
 
 import structlog
 
-from queryserver.auth.plug_ins import PlugInThreads, is_well_formed
-from queryserver.domain.errors import AuthenticationFailed, LoginBackendUnavailable
+from queryserver.auth.plug_ins import PlugInThreads, TooManyWaiting, is_well_formed
+from queryserver.domain.errors import AuthenticationFailed, InvalidUsername, LoginBackendUnavailable
 from queryserver.domain.user import AuthenticatedUser
+from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import RequestInfo
 
 log = structlog.get_logger(__name__)
@@ -13,17 +14,27 @@ log = structlog.get_logger(__name__)
 class PluggedLogin:
     """See `interfaces.auth.LoginBackend`: calls the method `login` of a class of others, sync or async."""
 
-    def __init__(self, name: str, instance: object, threads: PlugInThreads) -> None:
+    def __init__(self, name: str, instance: object, threads: PlugInThreads, usernames: UsernameRule) -> None:
         self._name = name
+        self._usernames = usernames
         self._login = getattr(instance, "login")  # noqa: B009 nothing else is known of it
         self._threads = threads
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """What the class says. Raises AuthenticationFailed, LoginBackendUnavailable for all else that it raises."""
+        """What the class says of the name by the case rule; of an illegal one it is not asked.
+
+        Raises AuthenticationFailed, LoginBackendUnavailable for all else that it raises, and under overload.
+        """
         try:
-            given = await self._threads.call(self._login, username, password, request)
+            name = self._usernames.read(username).shown
+        except InvalidUsername:
+            return None
+        try:
+            given = await self._threads.call(self._login, name, password, request)
         except AuthenticationFailed:
             raise
+        except TooManyWaiting:
+            raise LoginBackendUnavailable("Too many logins at once.") from None
         except Exception as error:
             log.exception("login back end failed", backend=self._name)
             raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error

@@ -30,6 +30,8 @@ from queryserver.services.tokens import TokenLives, Tokens
 from queryserver.settings import Settings
 from queryserver.settings.auth import AuthSettings
 
+_MOST_LOGINS_WAITING = 200
+
 
 @asynccontextmanager
 async def open_accounts(
@@ -48,16 +50,16 @@ async def open_accounts(
         stack.push_async_callback(token_records.aclose)
         stack.push_async_callback(callers.aclose)
         passwords = stack.enter_context(Argon2Passwords.open())
-        threads = PlugInThreads()
-        stack.callback(threads.close)
+        threads, login_threads = _plug_in_threads(stack)
         accounts = Accounts(records, passwords, login_throttle(auth, database), rules)
         await accounts.ensure_default_group()
-        arrivals = Arrivals(callers, records, rules.usernames, default_group=rules.default_group)
+        trail = AuditTrail(AUDIT)
+        arrivals = Arrivals(callers, records, rules.usernames, default_group=rules.default_group, audit=trail)
         reader = await stack.enter_async_context(open_external_tokens(settings, rules.usernames, metrics))
         external = reader and ExternalBearers(
             reader, arrivals, token_records, create_users=auth.jwt.create_users, metrics=metrics
         )
-        notes = AccountNotes(AuditTrail(AUDIT), metrics)
+        notes = AccountNotes(trail, metrics)
         own = OWN_JWT in auth.authenticators
         tokens = Tokens(codec, token_records, _lives(auth), notes=notes, external=external, are_bearers=own)
         caller_ground = CallerGround(settings, codec, token_records, arrivals, external)
@@ -67,7 +69,7 @@ async def open_accounts(
             records=records,
             tokens=tokens,
             arrivals=arrivals,
-            backends=await stack.enter_async_context(open_backends(ground, threads)),
+            backends=await stack.enter_async_context(open_backends(ground, login_threads)),
             throttle=login_throttle(auth, database),
             usernames=rules.usernames,
             notes=notes,
@@ -81,6 +83,14 @@ async def open_accounts(
             logins=Logins(parts),
             tokens=tokens,
         )
+
+
+def _plug_in_threads(stack: AsyncExitStack) -> tuple[PlugInThreads, PlugInThreads]:
+    """Those of authenticators, and of login back ends: slow logins of strangers must hold up no call of others."""
+    threads = PlugInThreads(), PlugInThreads(most_waiting=_MOST_LOGINS_WAITING)
+    for one in threads:
+        stack.callback(one.close)
+    return threads
 
 
 def _lives(auth: AuthSettings) -> TokenLives:

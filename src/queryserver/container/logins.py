@@ -76,4 +76,4 @@ def _open(name: str, ground: LoginGround, threads: PlugInThreads) -> AbstractAsy
 async def _plugged(name: str, ground: LoginGround, threads: PlugInThreads) -> AsyncGenerator[LoginSource]:
     opened = open_plug_in(_KEY, name, settings=ground.settings, threads=threads, method="login")
     async with opened as instance:
-        yield LoginSource(name, PluggedLogin(name, instance, threads), creates_users=True)
+        yield LoginSource(name, PluggedLogin(name, instance, threads, ground.usernames), creates_users=True)

@@ -19,9 +19,12 @@ _INSERT = """
     returning id
 """
 
+# Locked against deletion until the memberships are written.
+_GROUPS = "select id, name from groups where name = any($1::text[]) order by id for key share"
+
 _JOIN = """
     insert into group_members (user_id, group_id)
-    select $1, g.id from groups g where g.name = any($2::text[])
+    select $1, unnest($2::bigint[])
     on conflict do nothing
 """
 
@@ -162,10 +165,11 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     )
     if user_id is None:
         raise UsernameTaken(account.username.shown)
+    groups = {row["name"]: row["id"] for row in await connection.fetch(_GROUPS, [default_group, *account.groups])}
     for name in account.groups:
-        if not await connection.fetchval("select exists (select from groups where name = $1)", name):
+        if name not in groups:
             raise UnknownGroup(name)
-    await connection.execute(_JOIN, user_id, [default_group, *account.groups])
+    await connection.execute(_JOIN, user_id, list(groups.values()))
     return user_id
 
 

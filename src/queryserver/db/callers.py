@@ -37,9 +37,11 @@ _LEAVE = f"""
     where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
 """
 
+# Locked against deletion until the memberships are written: what is deleted meanwhile is left out.
 _JOIN = f"""
     insert into group_members (user_id, group_id)
     select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
+    for key share of g
     on conflict do nothing
 """
 

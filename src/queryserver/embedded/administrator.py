@@ -4,7 +4,9 @@ import secrets
 import string
 from collections.abc import Callable
 
+from queryserver.container.auditing import AUDIT
 from queryserver.services.accounts import Accounts
+from queryserver.services.auditing import BY_SERVER, AuditTrail
 
 NAME = "admin"
 _ALPHABET = string.ascii_letters + string.digits
@@ -17,5 +19,10 @@ async def ensure_administrator(accounts: Accounts, given: str | None, tell: Call
     A random password is told once and kept as a hash only; a `given` one is not told. Raises InvalidPassword.
     """
     password = given or "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
-    if await accounts.create_first(NAME, password) and given is None:
+    if not await accounts.create_first(NAME, password):
+        return
+    trail = AuditTrail(AUDIT)
+    for operation in ("user.create", "user.make_admin"):
+        trail.record(NAME, operation, NAME, facts=BY_SERVER)
+    if given is None:
         tell(f"Administrator: {NAME}\nPassword:      {password}\nThe password is shown this once only.")

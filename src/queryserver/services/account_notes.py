@@ -7,7 +7,7 @@ from queryserver.domain.errors import (
     QueryServerError,
 )
 from queryserver.interfaces.metrics import AccountMetrics
-from queryserver.services.auditing import AuditTrail
+from queryserver.services.auditing import BY_SERVER, AuditTrail
 
 
 class AccountNotes:
@@ -18,7 +18,7 @@ class AccountNotes:
         self.metrics = metrics
 
     def accepted(self, username: str, client: str, back_end: str) -> None:
-        """Somebody is logged in."""
+        """Somebody is logged in. The name is that of the account, however it was given."""
         self.metrics.login("accepted", back_end)
         self._audit.record(username, "login", client=client, facts={"back_end": back_end})
 
@@ -34,6 +34,15 @@ class AccountNotes:
             case _:
                 pass
         self._audit.record(username, "login", outcome=error.code, client=client)
+
+    def made_first(self, username: str, client: str) -> None:
+        """The first login has made its user."""
+        self._audit.record(username, "user.create", username, client=client, facts=BY_SERVER)
+        self.promoted(username, client)
+
+    def promoted(self, username: str, client: str) -> None:
+        """A login has made its user an administrator."""
+        self._audit.record(username, "user.make_admin", username, client=client, facts=BY_SERVER)
 
     def revoked(self, username: str, *, everything: bool) -> None:
         """Tokens of a user have ended by a call."""

@@ -11,6 +11,7 @@ from queryserver.domain.errors import InvalidToken, InvalidUsername, UserInactiv
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.domain.usernames import Username, UsernameRule
 from queryserver.interfaces.accounts import AccountRecords, CallerKey, CallerRecords, KnownCaller, NewAccount
+from queryserver.services.auditing import BY_SERVER, UNHEARD, AuditTrail
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +41,14 @@ class Arrivals:
         usernames: UsernameRule,
         *,
         default_group: str,
+        audit: AuditTrail = UNHEARD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers
         self._accounts = accounts
         self._usernames = usernames
         self._default_group = default_group
+        self._audit = audit
         self._clock = clock
         self._settled: OrderedDict[int, _Settled] = OrderedDict()
 
@@ -93,6 +96,7 @@ class Arrivals:
         except UsernameTaken:
             return  # by a call at the side of this one
         log.info("user made at first sight", user_id=user_id)
+        self._audit.record(username.shown, "user.create", username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
         """Bring the groups of a user in line with those named; whether there was something to do.
@@ -103,6 +107,9 @@ class Arrivals:
         if settled and (settled.named, settled.groups) == (named, user.groups) and self._clock() < settled.until:
             return False
         groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
+        beside = self._settled.get(user.id)
+        # A call at the side of this one may have found the same to do, and has told of it.
+        self._tell(user.username, user.groups if beside is settled or beside is None else beside.groups, groups)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
         self._settled[user.id] = _Settled(named, groups, self._clock() + _SETTLED_S)
@@ -110,6 +117,11 @@ class Arrivals:
         if len(self._settled) > _MOST_SETTLED:
             self._settled.popitem(last=False)
         return groups != user.groups
+
+    def _tell(self, username: str, before: frozenset[str], now: frozenset[str]) -> None:
+        for operation, groups in (("group.add_member", now - before), ("group.remove_member", before - now)):
+            for group in sorted(groups):
+                self._audit.record(username, operation, f"{group} {username}", facts=BY_SERVER)
 
 
 def _admitted(known: KnownCaller | None) -> KnownCaller:

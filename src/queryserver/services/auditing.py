@@ -11,6 +11,8 @@ from queryserver.interfaces.audit import Audit
 OK = "ok"
 _LONGEST = 150
 _NO_FACTS: Mapping[str, str] = MappingProxyType({})
+BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
+"""Of changes that nobody ordered with a command: the server makes them when somebody comes."""
 
 
 class AuditTrail:
@@ -58,3 +60,12 @@ class AuditTrail:
             raise
         finally:
             self.record(user, operation, subject, outcome=outcome, facts=facts)
+
+
+class _Unheard:
+    def record(self, event: AuditEvent) -> None:
+        del event
+
+
+UNHEARD = AuditTrail(_Unheard())
+"""Keeps nothing: for commands that change nothing."""

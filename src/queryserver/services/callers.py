@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from queryserver.domain.errors import InvalidToken, NotAuthenticated
+from queryserver.domain.errors import AuthenticationFailed, InvalidToken, NotAuthenticated
 from queryserver.domain.user import User
 from queryserver.interfaces.auth import AuthRequest, CallerSource
 from queryserver.services.bearers import bearer_token
@@ -16,13 +16,18 @@ class Callers:
 
     async def authenticate(self, request: AuthRequest) -> User:
         """The caller. Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable."""
-        for source in self._sources:
-            user = await source.caller(request)
-            if user is not None:
-                return user
-        refusal = _refusal(request)
-        refusal.challenges = await self._challenges(request)
-        raise refusal
+        try:
+            for source in self._sources:
+                user = await source.caller(request)
+                if user is not None:
+                    return user
+            raise _refusal(request)
+        except AuthenticationFailed:
+            # An entry that refuses the caller at once says all there is to say.
+            raise
+        except NotAuthenticated as refusal:
+            refusal.challenges = await self._challenges(request)
+            raise
 
     async def _challenges(self, request: AuthRequest) -> tuple[str, ...]:
         every = [await source.challenge(request) for source in self._sources]

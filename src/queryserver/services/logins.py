@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -57,6 +57,16 @@ class LoginParts:
     first_login_becomes_admin: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """`username` as it was typed, and the key that it is known and counted under."""
+
+    username: str
+    key: str
+    password: str = field(repr=False)
+    request: RequestInfo
+
+
 class Logins:
     """Logs people in, one answer for every reason of a refusal (Rule T15)."""
 
@@ -70,21 +80,22 @@ class Logins:
         Raises AuthenticationFailed, LoginThrottled, LoginBackendUnavailable, DatabaseUnavailable.
         """
         try:
-            pair, back_end = await self._log_in(username, password, request)
+            login, back_end = await self._log_in(_Attempt(username, self._key(username), password, request))
         except QueryServerError as error:
             self._parts.notes.refused(username, request.client, error)
             raise
-        self._parts.notes.accepted(username, request.client, back_end)
+        pair = self._parts.tokens.issue(login)
+        self._parts.notes.accepted(login.username, request.client, back_end)
         return pair
 
-    async def _log_in(self, username: str, password: str, request: RequestInfo) -> tuple[TokenPair, str]:
-        """The tokens, and the name of the back end that accepted the login."""
-        throttle, key = self._parts.throttle, self._key(username)
+    async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
+        """Who that is, and the name of the back end that accepted the login."""
+        throttle, key, request = self._parts.throttle, attempt.key, attempt.request
         await throttle.require_free(key, request.client)
         try:
             # Read first: a password change during the check raises the epoch, and ends what we are about to issue.
             before = await self._parts.records.login_of(key)
-            login, back_end = await self._accepted(username, password, request, before)
+            login, back_end = await self._accepted(attempt, before)
         except AuthenticationFailed:
             log.info("login refused", client=request.client)
             await self._tell_about_first_user()
@@ -95,21 +106,20 @@ class Logins:
         await throttle.forget(key, request.client)
         await self._parts.records.record_login(login.user_id)
         log.info("login", user_id=login.user_id, client=request.client)
-        return self._parts.tokens.issue(login), back_end
+        return login, back_end
 
-    async def _accepted(
-        self, username: str, password: str, request: RequestInfo, before: StoredLogin | None
-    ) -> tuple[StoredLogin, str]:
+    async def _accepted(self, attempt: _Attempt, before: StoredLogin | None) -> tuple[StoredLogin, str]:
         if before is None and self._parts.first_login_becomes_admin:
-            await self._create_first(username, password)
-        source, accepted = await self._ask_backends(username, password, request)
+            await self._create_first(attempt)
+        source, accepted = await self._ask_backends(attempt)
         await self._settle(source, accepted)
         key = self._key(accepted.username)
-        login = before if before and key == self._key(username) else await self._parts.records.login_of(key)
+        login = before if before and key == attempt.key else await self._parts.records.login_of(key)
         if login is None or not login.is_active:
             raise AuthenticationFailed
         if self._parts.first_login_becomes_admin and await self._parts.records.promote_first(login.user_id):
             log.warning("the first login has become an administrator", user_id=login.user_id)
+            self._parts.notes.promoted(login.username, attempt.request.client)
         return login, source.name
 
     async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> None:
@@ -121,15 +131,13 @@ class Logins:
         except (UserNotFound, UserInactive):
             raise AuthenticationFailed from None
 
-    async def _ask_backends(
-        self, username: str, password: str, request: RequestInfo
-    ) -> tuple[LoginSource, AuthenticatedUser]:
+    async def _ask_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
         """The first that accepts wins. Raises AuthenticationFailed, LoginBackendUnavailable."""
         is_out_of_reach = is_refused = False
         for source in self._parts.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
-                    accepted = await source.backend.login(username, password, request)
+                    accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
             except AuthenticationFailed:
                 # Whatever it says: every refused login looks the same (Rule T15).
                 raise AuthenticationFailed from None
@@ -143,11 +151,11 @@ class Logins:
         if is_out_of_reach:
             if is_refused:
                 # While one of them is away, passwords of the others must not be free to guess.
-                await self._parts.throttle.count(self._key(username), request.client)
+                await self._parts.throttle.count(attempt.key, attempt.request.client)
             raise LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise AuthenticationFailed
 
-    async def _create_first(self, username: str, password: str) -> None:
+    async def _create_first(self, attempt: _Attempt) -> None:
         """Only into an empty database, and only what could log in afterwards.
 
         Without local logins nothing would prove that whoever comes first is who the name says.
@@ -155,8 +163,10 @@ class Logins:
         if not any(source.name == LOCAL for source in self._parts.backends):
             return
         try:
-            if not await self._users_known() and await self._parts.accounts.create_first(username, password):
+            shown = self._parts.usernames.read(attempt.username).shown
+            if not await self._users_known() and await self._parts.accounts.create_first(shown, attempt.password):
                 log.warning("the first login has become an administrator")
+                self._parts.notes.made_first(shown, attempt.request.client)
         except (InvalidUsername, InvalidPassword):
             return
 

@@ -1,6 +1,7 @@
 """Limits on failed logins (Contract platform 3.8)."""
 
 import hashlib
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +24,8 @@ class ThrottleLimits:
 class LoginThrottle:
     """Counts failures by name, by address and by both. Unknown names count like known ones.
 
-    Of IPv6, networks of 64 bits count: nobody who has one runs out of addresses in it.
+    Of IPv6, networks of 64 bits count: nobody who has one runs out of addresses in it. Spellings that a directory may
+    take for one name count as one.
     """
 
     def __init__(self, failures: LoginFailures, limits: ThrottleLimits) -> None:
@@ -61,11 +63,18 @@ class LoginThrottle:
 
 
 def _user_key(username_key: str) -> str:
-    return f"user {_digest(username_key)}"
+    return f"user {_digest(_folded(username_key))}"
 
 
 def _both_key(username_key: str, address: str) -> str:
     return f"{_user_key(username_key)} {_digest(network_of(address))}"
+
+
+def _folded(name: str) -> str:
+    """Without case and accents, whatever the case rule: each spelling would have guesses of its own otherwise."""
+    for _ in range(2):  # folding makes marks, and taking letters apart makes capitals
+        name = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
 
 
 def _refuse(wait: timedelta | None) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from jose import jwt
+from structlog.testing import capture_logs
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
@@ -75,6 +76,35 @@ async def test_the_difference_of_clocks_is_accepted_and_no_more(external: Api, i
         assert (await bearer(external, issuer.token(**good))).status_code == 200, good
     for bad in ({"exp": now - 31}, {"nbf": now + 60}, {"iat": now + 60}):
         assert (await bearer(external, issuer.token(**bad))).status_code == 401, bad
+
+
+def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
+    """Check and reason of each external token that the log says was refused."""
+    return [(line["check"], line["reason"]) for line in lines if line["event"] == "external bearer refused"]
+
+
+async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(
+    jwt_opener: JwtOpener, issuer: Issuer
+) -> None:
+    async with issuer.serving() as url, jwt_opener(url, leeway_s=0) as api:
+        token = issuer.token(exp=int(time.time()) + 2)
+        assert (await bearer(api, token)).status_code == 200
+        await asyncio.sleep(2.1)
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert (await bearer(api, token)).json() == not_valid()
+        assert refusals(lines) == [("times", "it has expired")] * 2
+
+
+async def test_the_log_says_of_a_revoked_token_why_it_was_refused(external: Api, issuer: Issuer) -> None:
+    token = issuer.token(jti="a-jti")
+    assert (await bearer(external, token)).status_code == 200
+    await external.stranger.post("token/revoke", token=token)
+    with capture_logs() as lines:
+        assert (await bearer(external, token)).json() == not_valid()
+        assert (await external.stranger.post("token/verify", token=token)).status_code == 401
+    assert refusals(lines) == [("user", "the token was revoked")] * 2
+    assert token.rpartition(".")[2] not in str(lines)
 
 
 @pytest.mark.platform(39)

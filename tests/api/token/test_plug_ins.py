@@ -4,16 +4,17 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
-from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid
+from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid, tampered
 from tests.fakes.plug_ins import Journal
 
 from queryserver.auth.plug_ins import PlugInThreads
@@ -82,6 +83,23 @@ async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journa
     assert not {"body", "stream", "json", "form", "receive"} & {name.strip("_") for name in dir(request)}
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("HEAD", "/sql/api/v1/editor/get_history"),
+        ("GET", "/sql/api/v1/editor/get_history/?limit=5&x=%2F"),
+        ("GET", "/sql/api/v1/editor/%67et_history/"),
+    ],
+)
+async def test_a_request_tells_method_and_address_as_they_came(
+    opener: Opener, journal: type[Journal], method: str, path: str
+) -> None:
+    async with opener({"url_prefix": "/sql"}, api_auth=(f"{HERE}.Sync",)) as api:
+        assert (await api.http.request(method, path, headers={"X-Sync": "ana"})).status_code == 200
+    request = journal.requests[0]
+    assert (request.method, request.url) == (method, f"http://test{path}")
+
+
 @pytest.mark.platform(47)
 async def test_a_refusal_is_401_at_once(chain: Api) -> None:
     await accounts(chain).create("ana", PASSWORD)
@@ -108,10 +126,14 @@ async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
         assert [line["error_id"] for line in lines if line.get("exc_info")] == [response.json()["error_id"]]
 
 
+def impatient(**options: Any) -> PlugInThreads:
+    return PlugInThreads(limit_s=0.1, **options)
+
+
 async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(
     monkeypatch: pytest.MonkeyPatch, opener: Opener
 ) -> None:
-    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", lambda: PlugInThreads(limit_s=0.1))
+    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", impatient)
     async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
         for word in ("exit", "interrupt", "cancel", "stay"):
             with capture_logs():
@@ -121,7 +143,7 @@ async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(
 
 
 async def test_a_class_that_hangs_is_500_in_its_time(monkeypatch: pytest.MonkeyPatch, opener: Opener) -> None:
-    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", lambda: PlugInThreads(limit_s=0.1))
+    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", impatient)
     async with opener(api_auth=(f"{HERE}.Slow", "jwt")) as api:
         with capture_logs():
             answers = await asyncio.gather(*(call(api, X_Slow="yes") for _ in range(3)))
@@ -151,6 +173,21 @@ async def test_when_nobody_knows_the_caller_the_answer_asks_for_all_kinds(chain:
     assert (await call(chain, Authorization="Bearer opaque")).json() == not_valid()
     split = await chain.http.get("/api/v1/editor/get_history", headers=[(b"X-Challenge", "é\x07".encode("latin-1"))])
     assert split.headers.get_list("www-authenticate") == challenges[:2]
+
+
+@pytest.mark.platform(47)
+async def test_a_token_that_is_no_good_is_answered_with_all_kinds_too(opener: Opener) -> None:
+    # The class comes last: the token is refused before anybody asks it.
+    async with opener(api_auth=("jwt", f"{HERE}.Sync")) as api:
+        await accounts(api).create("ana", PASSWORD)
+        pair = await log_in(api)
+        challenges = ['Bearer realm="api"', 'Sync realm="GET"']
+        for value in (f"Bearer {tampered(pair['access'])}", f"Bearer {pair['refresh']}", "Bearer", "Bearer a b"):
+            refused = await call(api, Authorization=value)
+            assert (refused.status_code, refused.headers.get_list("www-authenticate")) == (401, challenges), value
+        await accounts(api).disable("ana")
+        inactive = await bearer(api, pair["access"])
+        assert (inactive.json()["code"], inactive.headers.get_list("www-authenticate")) == ("user_inactive", challenges)
 
 
 async def test_groups_are_those_that_are_named_and_the_default_one(chain: Api) -> None:
@@ -211,12 +248,52 @@ async def test_login_back_ends_of_others_make_their_users(opener: Opener, journa
         assert (await bearer(api, pair["access"])).status_code == 200
         (account,) = await accounts(api).all()
         assert (account.username, account.first_name, account.groups) == ("ana", "Ann", ("analysts", "default"))
-        assert journal.asked == ["Door Ana 127.0.0.1"]
+        assert journal.asked == ["Door ana 127.0.0.1"]
         assert journal.threads[0].startswith("plug-in")
         assert await log_in(api, "bob", "let me in too")
         await accounts(api).disable("ana")
         refused = await api.stranger.post("token/auth", username="ana", password="let me in")
         assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
+
+
+class Narrow:
+    """A login back end that holds up its thread until `opened`."""
+
+    opened = threading.Event()
+    inside = threading.Semaphore(0)
+
+    def login(self, username: str, password: str, request: object) -> None:
+        del username, password, request
+        self.inside.release()
+        self.opened.wait()
+
+
+async def test_slow_logins_hold_up_no_call_of_others(opener: Opener) -> None:
+    free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
+    names = {"backend": (f"{__name__}.Narrow",), "api_auth": (f"{HERE}.Sync",)}
+    async with opener(**names, **free) as api:
+        logins = [
+            asyncio.create_task(api.stranger.post("token/auth", username=f"eve{number}", password="x"))
+            for number in range(12)
+        ]
+        try:
+            for _ in range(8):
+                assert await asyncio.to_thread(Narrow.inside.acquire, timeout=10)
+            assert (await asyncio.wait_for(call(api, X_Sync="ana"), 5)).status_code == 200
+        finally:
+            Narrow.opened.set()
+        assert {answer.status_code for answer in await asyncio.gather(*logins)} == {401}
+
+
+@pytest.mark.platform(36)
+async def test_a_back_end_of_others_is_asked_for_legal_names_only(opener: Opener, journal: type[Journal]) -> None:
+    async with opener(backend=(f"{HERE}.Door",)) as api:
+        for name in ("a b", "..", "ana\r\nroot"):
+            refused = await api.stranger.post("token/auth", username=name, password="let me in")
+            assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
+        assert journal.asked == []
+        await log_in(api, "  ANA ", "let me in")
+        assert journal.asked == ["Door ana 127.0.0.1"]
 
 
 NO_ACCOUNT = {"detail": "No active account found with the given credentials"}

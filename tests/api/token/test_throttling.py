@@ -77,3 +77,17 @@ async def test_no_spelling_of_a_name_has_failures_of_its_own(tokens: Api) -> Non
     for name in spellings:
         assert (await tokens.stranger.post("token/auth", username=name, password="wrong")).status_code == 401
     assert (await tokens.stranger.post("token/auth", username="ana", password=PASSWORD)).status_code == 429
+
+
+@pytest.mark.platform(36)
+@pytest.mark.security("T15")
+async def test_no_spelling_that_a_directory_folds_has_failures_of_its_own(opener: Opener) -> None:
+    rule = {"ignore_username_case": False, "force_username_lowercase": False}
+    async with opener(login_failures_per_user_and_address=0, login_failures_per_user=8, **rule) as api:
+        spellings = ["rene", "René", "RENE\u0301", "R\u00c9NE", "rene\u0301", "\uff32ene", "r\u00ebn\u00ea", "rEnE"]
+        for name in spellings:
+            assert (await api.stranger.post("token/auth", username=name, password="wrong")).status_code == 401, name
+        assert (await api.stranger.post("token/auth", username="r\u00e8ne", password="wrong")).status_code == 429
+        assert (await api.stranger.post("token/auth", username="irene", password="wrong")).status_code == 401
+        await accounts(api).unlock("RENE")
+        assert (await api.stranger.post("token/auth", username="ren\u00e9", password="wrong")).status_code == 401

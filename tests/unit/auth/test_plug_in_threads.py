@@ -1,0 +1,110 @@
+"""Threads for blocking functions of others (Contract platform 4.1, 4.2)."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from queryserver.auth.plug_ins import PlugInThreads, TooManyWaiting
+from queryserver.auth.plugged_login import PluggedLogin
+from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.usernames import UsernameRule
+from queryserver.interfaces.auth import RequestInfo
+
+THREADS = 8
+CLIENT = RequestInfo("192.0.2.1")
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What blocks all who wait for it; open at the end, so that no thread outlives its test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def pool(limit_s: float = 10, most_waiting: int | None = None) -> PlugInThreads:
+    return PlugInThreads(limit_s=limit_s, most_waiting=most_waiting)
+
+
+async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> None:
+    threads = pool(most_waiting=2)
+    calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS + 2)]
+    await asyncio.sleep(0.05)
+    for _ in range(3):
+        with pytest.raises(TooManyWaiting):
+            await threads.call(gate.wait)
+    gate.set()
+    assert await asyncio.gather(*calls) == [True] * len(calls)
+    assert await threads.call(gate.wait) is True
+    threads.close()
+
+
+async def test_those_who_gave_up_waiting_leave_nothing_behind(gate: threading.Event) -> None:
+    threads = pool(limit_s=0.5, most_waiting=THREADS)
+    for _ in range(2):
+        calls = [threads.call(gate.wait) for _ in range(2 * THREADS + 1)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(one) for one in ended} == {TimeoutError, TooManyWaiting}
+    gate.set()
+    # All threads have said themselves that they are free again: these calls end only when there are so many at once.
+    together = threading.Barrier(THREADS)
+    ended = await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS)))
+    assert set(ended) == set(range(THREADS))
+    threads.close()
+
+
+async def test_async_functions_need_no_thread(gate: threading.Event) -> None:
+    async def quick() -> str:
+        return "here"
+
+    threads = pool(most_waiting=0)
+    calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS)]
+    await asyncio.sleep(0.05)
+    assert await threads.call(quick) == "here"
+    gate.set()
+    await asyncio.gather(*calls)
+    threads.close()
+
+
+async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) -> None:
+    class Door:
+        def login(self, *_: object) -> None:
+            gate.wait()
+
+    threads = pool(most_waiting=0)
+    login = PluggedLogin("a.Door", Door(), threads, UsernameRule())
+    calls = [asyncio.create_task(login.login("ana", "x", CLIENT)) for _ in range(THREADS)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(LoginBackendUnavailable, match="Too many"):
+        await login.login("ana", "x", CLIENT)
+    gate.set()
+    assert await asyncio.gather(*calls) == [None] * THREADS
+    threads.close()
+
+
+@pytest.mark.platform(36)
+@pytest.mark.parametrize(
+    ("typed", "rule", "given"),
+    [
+        (" Ana ", UsernameRule(), ["ana"]),
+        ("Ana", UsernameRule(force_lowercase=False, force_uppercase=True), ["ANA"]),
+        ("Ana", UsernameRule(ignore_case=False, force_lowercase=False), ["Ana"]),
+        ("a b", UsernameRule(), []),
+        ("..", UsernameRule(), []),
+    ],
+)
+async def test_others_are_asked_for_legal_names_by_the_case_rule(
+    typed: str, rule: UsernameRule, given: list[str]
+) -> None:
+    asked: list[str] = []
+
+    class Door:
+        async def login(self, username: str, *_: object) -> None:
+            asked.append(username)
+
+    threads = pool()
+    assert await PluggedLogin("a.Door", Door(), threads, rule).login(typed, "x", CLIENT) is None
+    assert asked == given
+    threads.close()
