@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.api.conftest import ApiOpener
+from tests.api.conftest import ApiOpener, make_settings
 from tests.api.dialects import POSTGRESQL, Dialect
-from tests.api.driving import Api, Caller, verdict
+from tests.api.driving import Api, Caller, open_api, verdict
+
+from queryserver.settings.connectors import InterpreterSettings
+from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
 
 
 async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:
@@ -166,6 +170,62 @@ class TestClose:
             assert (await ana.ended(running))["code"] == "canceled"
             assert (await ana.ended(waiting))["code"] == "canceled"
         assert (await ana.page(done))["data"] == [[0], [1], [2]]
+
+    async def test_with_close_queries_its_results_are_closed(self, closing: Api):
+        ana, bob = await closing.user("ana"), await closing.user("bob")
+        first, second, plain = [(await opened(ana, one))["id"] for one in ("hive2", "hive2", "mysql")]
+        theirs = (await opened(bob, "hive2"))["id"]
+        done = [(await ana.run("hive2", "rows 3", session_id=first))["history_uuid"] for _ in range(2)]
+        kept = [
+            (await caller.run(dialect, "rows 3", **fields))["history_uuid"]
+            for caller, dialect, fields in (
+                (ana, "hive2", {"session_id": second}),
+                (ana, "hive2", {}),
+                (bob, "hive2", {"session_id": theirs}),
+                (ana, "mysql", {"session_id": plain}),
+            )
+        ]
+        changed = (await ana.run("hive2", "ddl", session_id=first))["history_uuid"]
+        await closed(ana, type="hive2", id=first)
+        await closed(ana, type="mysql", id=plain)
+        assert [await ana.state(one) for one in done] == ["closed", "closed"]
+        assert await ana.state(changed) == "success"
+        body = await ana.on(done[0], "fetch_result_data")
+        assert (body["status"], body["code"]) == (-3, "closed")
+        callers = (ana, ana, bob, ana)
+        assert [await caller.state(one) for caller, one in zip(callers, kept, strict=True)] == ["available"] * 4
+        assert (await closed(ana, type="hive"))["session"]["id"] == second
+        assert [await caller.state(one) for caller, one in zip(callers, kept, strict=True)] == [
+            "closed", "available", "available", "available",
+        ]  # fmt: skip
+
+    async def test_impala_and_each_connector_have_a_word_of_their_own(self, closing: Api):
+        ana = await closing.user("ana")
+        for key, state in (("impala", "available"), ("tidy", "closed"), ("hive2", "closed"), ("keeping", "available")):
+            session = (await opened(ana, key))["id"]
+            done = (await ana.run(key, "rows 3", session_id=session))["history_uuid"]
+            await closed(ana, type=key, id=session)
+            assert await ana.state(done) == state, key
+
+    @pytest.fixture
+    async def closing(self, tmp_path: Path, database_dsn: str, users_url: str):
+        """A server whose `[beeswax]` closes queries, and whose `[impala]` does not."""
+        usual = make_settings(tmp_path, database_dsn, users_url)
+        interpreters = {
+            **usual.notebook.interpreters,
+            "impala": InterpreterSettings(interface="fake"),
+            "tidy": InterpreterSettings(interface="fake", dialect="impala", options={"close_queries": "true"}),
+            "keeping": InterpreterSettings(interface="fake", dialect="hive", options={"close_queries": False}),
+        }
+        changed = usual.model_copy(
+            update={
+                "beeswax": BeeswaxSettings(close_queries=True),
+                "impala": ImpalaSettings(close_queries=False),
+                "notebook": usual.notebook.model_copy(update={"interpreters": interpreters}),
+            }
+        )
+        async with open_api(changed) as api:
+            yield api
 
     @pytest.mark.item(57)
     async def test_a_session_of_somebody_else_is_not_found(self, ana: Caller, bob: Caller):

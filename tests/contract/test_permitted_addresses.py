@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.fakes import http_driver
 
 from queryserver.container.connectors import build_engine
 from queryserver.container.interfaces.context import BuildContext
@@ -32,11 +33,7 @@ _GOOD, _BAD = "127.0.0.2", "127.0.0.9"
 _RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
 _DRIVERS = ConnectorPolicySettings().allowed_drivers
 _SETTINGS = Settings.model_validate(
-    {
-        "desktop": {
-            "connector_policy": {"allowed_drivers": (*ConnectorPolicySettings().allowed_drivers, "mariadb+pymysql")}
-        }
-    }
+    {"desktop": {"connector_policy": {"allowed_drivers": (*_DRIVERS, "mariadb+pymysql", http_driver.NAME)}}}
 )
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 _ANA = User(id=1, username="ana")
@@ -45,6 +42,7 @@ ADAPTERS = {
     "postgresql": ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@{name}:{port}/x?connect_timeout=2"}),
     "mysql": ("mysql", "sqlalchemy", {"url": "mysql://u:p@{name}:{port}/x?connect_timeout=2"}),
     "any driver": ("mysql", "sqlalchemy", {"url": "mariadb+pymysql://u:p@{name}:{port}/x"}),
+    "any driver over http": ("presto", "sqlalchemy", {"url": f"{http_driver.NAME}://u:p@{{name}}:{{port}}/login"}),
     "hive": ("hive", "hiveserver2", {"server_host": "{name}", "server_port": "{port}"}),
     "hive without sasl": ("hive", "hiveserver2", {"server_host": "{name}:{port}", "auth_mechanism": "NOSASL"}),
     "hive over http": (
@@ -94,6 +92,7 @@ async def _listening(world: World, address: str) -> AsyncGenerator[None]:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
     """One of this test's own."""
+    http_driver.register()
     world = World()
     async with _listening(world, _GOOD), _listening(world, _BAD):
         monkeypatch.setattr(socket, "getaddrinfo", world.resolve)
@@ -161,7 +160,9 @@ async def test_rest_servers_are_held_to_the_same(world: World) -> None:
     assert world.reached == {_GOOD: 1}
 
 
-@pytest.mark.parametrize("adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver"])
+@pytest.mark.parametrize(
+    "adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"]
+)
 async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: str, world: World) -> None:
     world.answers = [[_GOOD]]
     dialect, interface, options = ADAPTERS[adapter]

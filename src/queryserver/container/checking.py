@@ -31,7 +31,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
     """
-    written = [*_written(settings), *_missing_files(settings), *await _unbuildable(settings)]
+    written = [*_written(settings), *await _missing_files(settings), *await _unbuildable(settings)]
     tried = [] if offline else await _tried(settings, look_at_results)
     return _in_order(chain(written, await unloadable(settings), *tried))
 
@@ -41,7 +41,7 @@ async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
 
     `results` looks at the result store.
     """
-    written = [*_written(settings), *_missing_files(settings), *await _unbuildable(settings)]
+    written = [*_written(settings), *await _missing_files(settings), *await _unbuildable(settings)]
     return _in_order(chain(written, *await _tried(settings, results)))
 
 
@@ -57,7 +57,11 @@ def _written(settings: Settings) -> Iterator[Finding]:
         yield Finding.warning(key, text)
 
 
-def _missing_files(settings: Settings) -> Iterator[Finding]:
+async def _missing_files(settings: Settings) -> Sequence[Finding]:
+    return await asyncio.to_thread(lambda: list(_no_files(settings)))
+
+
+def _no_files(settings: Settings) -> Iterator[Finding]:
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -71,15 +75,19 @@ def _missing_files(settings: Settings) -> Iterator[Finding]:
 
 
 async def _unbuildable(settings: Settings) -> Sequence[Finding]:
-    """Interpreters and stores that could not be served. Each is made and closed again; none connects to anything."""
+    """Interpreters and stores that could not be served. Each is made and closed again; none connects to anything.
+
+    They are made in threads: adapters are imported, certificates read, and paths looked at on the disk.
+    """
     found: list[Finding] = []
     context = BuildContext.of(settings)
     for connector in configured_connectors(settings):
         async with _problems(found):
-            await build_engine(connector, context).close()
+            engine = await asyncio.to_thread(build_engine, connector, context)
+            await engine.close()
     for build in BUILDERS.values():
         async with _problems(found):
-            if (store := build(settings)) is not None:
+            if (store := await asyncio.to_thread(build, settings)) is not None:
                 await store.close()
     return found
 

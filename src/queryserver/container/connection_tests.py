@@ -1,18 +1,20 @@
 """Drafts of connectors to what a test tries."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver.container.auditing import AUDIT
+from queryserver.container.connector_checks import by_setting
+from queryserver.container.interfaces import rest
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.problems import OptionsRefused
 from queryserver.container.stored_connectors import drafted_connector
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_types import Runs
-from queryserver.domain.errors import ConnectorRefused, InvalidPath
+from queryserver.domain.errors import ConfigurationError, ConnectorRefused, InvalidPath
 from queryserver.engines.local_files import MEMORY
 from queryserver.interfaces.connection_trials import Trial
 from queryserver.interfaces.engine import Engine
@@ -27,73 +29,102 @@ from queryserver.settings import Settings
 
 _EMBEDDED = frozenset({"duckdb", "sqlite"})
 _NO_FILE = "The file does not exist yet: the first statement makes it"
+_HELD_ELSEWHERE = "The file is in use by another server, which runs its statements: it was not opened"
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
+
+EngineMaker = Callable[[Connector, BuildContext], Engine]
+Holding = Callable[[str], Awaitable[bool]]
 
 
 def connection_tests(
     settings: Settings,
     context: BuildContext,
     drafts: ConnectorDrafts,
-    engines: Callable[[Connector, BuildContext], Engine],
+    engines: EngineMaker,
+    may_hold: Holding,
 ) -> ConnectionTests:
-    """`engines` makes the engine of a connector."""
+    """`engines` makes the engine of a connector.
 
-    async def prepare(draft: Draft) -> Trial:
-        return await _trial(draft, settings, context, engines)
-
+    `may_hold` tells whether this process has, or can get hold of, data that only one process can have open.
+    """
+    trials = _Trials(settings, context, engines, may_hold)
     return ConnectionTests(
         TestParts(
             drafts=drafts,
             audit=ConnectorAudit(AUDIT),
-            prepare=prepare,
+            prepare=trials.trial,
             reach=TcpReach(context.addresses),
             timeout=timedelta(seconds=context.policy.test_timeout_s),
         )
     )
 
 
-async def _trial(
-    draft: Draft,
-    settings: Settings,
-    context: BuildContext,
-    engines: Callable[[Connector, BuildContext], Engine],
-) -> Trial:
-    """Raises ConnectorRefused and its subclasses, DriverNotInstalled."""
-    row = draft.row
-    try:
-        connector = drafted_connector("new", row.dialect, row.interface, draft.settings, settings)
-        if row.runs is Runs.TEST:
-            return _rest_trial(connector, context)
-        # Adapters are imported at their first use, certificates read, and files looked for.
-        engine, further = await asyncio.to_thread(_engine, connector, context, engines)
-    except InvalidPath as error:
-        raise ConnectorRefused({"path": [error.message]}) from error
-    except OptionsRefused as refused:
-        raise refused.refusal() from refused
-    capabilities = engine.capabilities
-    return Trial(
-        attempt=EngineAttempt(engine, row.dialect, passes_tokens=context.use_thrift_http_jwt),
-        places=capabilities.places,
-        takes_own_logins=capabilities.wants_credentials,
-        warnings=[*_warnings(connector), *further],
-    )
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """Makes what is to be tried."""
+
+    settings: Settings
+    context: BuildContext
+    engines: EngineMaker
+    may_hold: Holding
+
+    async def trial(self, draft: Draft) -> Trial:
+        """Raises ConnectorRefused and its subclasses, InterfaceNotSupported, DriverNotInstalled."""
+        row = draft.row
+        try:
+            connector = drafted_connector("new", row.dialect, row.interface, draft.settings, self.settings)
+            if row.runs is Runs.TEST:
+                return _rest_trial(connector, self.context)
+            # Adapters are imported at their first use, certificates read, and files looked for.
+            engine = await asyncio.to_thread(self.engines, connector, self.context)
+        except InvalidPath as error:
+            raise ConnectorRefused({"path": [error.message]}) from error
+        except OptionsRefused as refused:
+            raise refused.refusal() from refused
+        except ConfigurationError as error:
+            raise ConnectorRefused(by_setting(error.problems)) from error
+        engine, further = await self._openable(engine, connector)
+        return Trial(
+            attempt=EngineAttempt(engine, row.dialect, passes_tokens=self.context.use_thrift_http_jwt),
+            places=await asyncio.to_thread(_places, engine, connector),
+            takes_own_logins=engine.capabilities.wants_credentials,
+            warnings=[*_warnings(connector), *further],
+        )
+
+    async def _openable(self, engine: Engine, connector: Connector) -> tuple[Engine, list[str]]:
+        """The engine to try, and what is to be said of it; one in memory where the file itself is not to be opened.
+
+        A test makes no file, and takes none away from the server that has it.
+        """
+        path = str(connector.options.get("path", MEMORY))
+        root = self.context.databases_dir
+        if connector.interface not in _EMBEDDED or path == MEMORY or root is None:
+            return engine, []
+        data = engine.capabilities.data_name
+        if not await asyncio.to_thread((root / path).exists):
+            reason = None if connector.read_only else _NO_FILE
+        else:
+            reason = _HELD_ELSEWHERE if data and not await self.may_hold(data) else None
+        if reason is None:
+            return engine, []
+        await engine.close()
+        options = MappingProxyType({**connector.options, "path": MEMORY})
+        return self.engines(replace(connector, options=options, read_only=False), self.context), [reason]
 
 
-def _engine(
-    connector: Connector, context: BuildContext, engines: Callable[[Connector, BuildContext], Engine]
-) -> tuple[Engine, list[str]]:
-    """The engine to try, and what is to be said of it. A test makes no file: one that is missing is tried in memory."""
-    engine = engines(connector, context)
-    root, path = context.databases_dir, str(connector.options.get("path", MEMORY))
-    if connector.interface not in _EMBEDDED or connector.read_only or path == MEMORY:
-        return engine, []
-    if root is None or (root / path).exists():
-        return engine, []
-    in_memory = replace(connector, options=MappingProxyType({**connector.options, "path": MEMORY}))
-    return engines(in_memory, context), [_NO_FILE]
+def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
+    """Where the engine connects to; port 0 where only the driver knows which. Drivers are imported late."""
+    known = engine.capabilities.places
+    if known or connector.interface != "sqlalchemy":
+        return known
+    from queryserver.engines.sqlalchemy import SqlalchemyEngine  # noqa: PLC0415 as in its builder
+
+    host = engine.host if isinstance(engine, SqlalchemyEngine) else None
+    return () if host is None else ((host, 0),)
 
 
 def _rest_trial(connector: Connector, context: BuildContext) -> Trial:
+    rest.require_valid(connector, context)
     options = connector.options
     if connector.dialect == "hdfs":
         url = str(options["server_url"]).rstrip("/")

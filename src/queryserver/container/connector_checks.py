@@ -1,7 +1,8 @@
 """Whether connectors are valid and can run here: asked of the very builders that make engines."""
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from queryserver.container.drivers import InstalledDrivers
 from queryserver.container.interfaces import rest
@@ -21,6 +22,7 @@ _NATIVE = frozenset({"postgresql", "mysql", "trino", "phoenix"})
 """Dialects of urls that adapters of this server speak by themselves."""
 
 _OF_KERBEROS = frozenset({"GSSAPI", "SPNEGO"})
+_PLACE = re.compile(r"notebook\.interpreters\.[^.]+\.(?:options\.)?")
 
 
 class BuilderChecks:
@@ -48,7 +50,7 @@ class BuilderChecks:
         except OptionsRefused as refused:
             raise refused.refusal() from refused
         except ConfigurationError as error:
-            raise ConnectorRefused(_by_setting(error.problems)) from error
+            raise ConnectorRefused(by_setting(error.problems)) from error
 
     async def is_runnable(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> bool:
         """See the Protocol."""
@@ -66,10 +68,10 @@ class BuilderChecks:
         return builder.build(connector, self._context)
 
 
-def _by_setting(problems: list[str]) -> Mapping[str, list[str]]:
-    """Adapters say `<setting>: <text>`."""
+def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
+    """Adapters say `<setting>: <text>`, before it may stand the place of the connector in the settings."""
     found = dict[str, list[str]]()
     for problem in problems:
-        setting, _, text = problem.partition(": ")
+        setting, _, text = _PLACE.sub("", problem).partition(": ")
         found.setdefault(setting, []).append(f"{text[:1].upper()}{text[1:]}")
     return found

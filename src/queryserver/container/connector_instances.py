@@ -3,18 +3,21 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from queryserver.auth.keys import FINGERPRINT_FACT, Keyring, load_keyring, require_known_key
 from queryserver.auth.sealing import AesSealer
 from queryserver.container.auditing import AUDIT
 from queryserver.container.connector_checks import BuilderChecks
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.hiveserver2 import section_defaults
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.facts import FactRepository
 from queryserver.db.migrations import require_newest
 from queryserver.db.resealing import Resealing
+from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector
@@ -48,11 +51,13 @@ def stored_connector_services(
     """`changed` is awaited after each change: when it returns, this process knows it."""
     desktop = settings.desktop
     checks = BuilderChecks(settings, context)
+    catalogue = Catalogue(partial(section_defaults, context=context))
     is_granted = desktop.connector_policy.grant_to_default_group
     parts = InstanceParts(
         records=records,
         checks=checks,
-        drafts=ConnectorDrafts(records, checks),
+        drafts=ConnectorDrafts(records, checks, catalogue),
+        catalogue=catalogue,
         audit=ConnectorAudit(AUDIT),
         changed=changed,
         default_groups=(desktop.auth.default_user_group,) if is_granted else (),

@@ -4,6 +4,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.problems import OptionsRefused, Problem
 from queryserver.container.interfaces.registry import builder_of
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.errors import ConfigurationError, InterfaceNotSupported, InvalidPath
@@ -36,18 +37,22 @@ def usual_limits(dialect: str, editor: EditorSettings) -> ConnectorLimits:
 def build_engine(connector: Connector, context: BuildContext) -> Engine:
     """The engine of a connector; connects to nothing.
 
-    Raises ConfigurationError for an interface, driver or option that this server cannot run; for a stored one
-    InterfaceNotSupported and DriverNotInstalled where nothing else is wrong.
+    Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
+    single options are the reason; for a stored one InterfaceNotSupported and DriverNotInstalled where nothing else is
+    wrong.
     """
     builder = builder_of(connector.interface)
     if builder is None and connector.is_stored:
         raise InterfaceNotSupported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
     if builder is None:
-        raise _problem(connector, "interface", f"{connector.interface} cannot be run here")
+        place = f"notebook.interpreters.{connector.key}.interface"
+        raise ConfigurationError([f"{place}: {connector.interface} cannot be run here."])
     try:
         return builder.build(connector, context)
     except InvalidPath as error:
-        raise _problem(connector, "options.path", error.message) from error
+        raise OptionsRefused(connector.key, [Problem("path", error.message.rstrip("."))]) from error
+    except OptionsRefused:
+        raise
     except ConfigurationError as error:
         raise ConfigurationError([_with_key(connector, problem) for problem in error.problems]) from error
 
@@ -82,7 +87,3 @@ def _with_key(connector: Connector, problem: str) -> str:
     """Adapters know the option, not the connector."""
     place = f"notebook.interpreters.{connector.key}."
     return problem if problem.startswith(place) else f"{place}{problem}"
-
-
-def _problem(connector: Connector, key: str, text: str) -> ConfigurationError:
-    return ConfigurationError([f"notebook.interpreters.{connector.key}.{key}: {text}."])

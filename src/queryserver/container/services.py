@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from queryserver.container.importing import (
     open_import_files,
 )
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.hiveserver2 import with_closing
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.metrics import metrics_of, metrics_page
 from queryserver.container.records import Kept, open_records
@@ -37,6 +38,7 @@ from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
 from queryserver.db.request_counts import DatabaseRequestCounts
 from queryserver.db.statements.leases import Leases
+from queryserver.db.statements.session_results import results_of_session
 from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
@@ -44,6 +46,7 @@ from queryserver.interfaces.connectors import CHANGED as CONNECTORS_CHANGED
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import Metrics
 from queryserver.services.auditing import AuditTrail
+from queryserver.services.connector_order import Preference
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import (
@@ -149,10 +152,10 @@ async def _foundation(
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
     context = BuildContext.of(settings)
     connectors = Connectors(
-        configured_connectors(settings),
+        [with_closing(one, context) for one in configured_connectors(settings)],
         build=lambda connector: engines(connector, context),
-        default=settings.notebook.default_interpreter,
-        read_stored=partial(read_stored, ConnectorRepository(kept.database, accounts.sealer), settings),
+        preference=Preference(settings.notebook.interpreters_shown_on_wheel, settings.notebook.default_interpreter),
+        read_stored=partial(_stored, ConnectorRepository(kept.database, accounts.sealer), settings, context),
         metrics=metrics,
     )
     stack.push_async_callback(connectors.aclose)
@@ -183,6 +186,13 @@ async def _foundation(
         streams=streams,
         threads=threads,
     )
+
+
+async def _stored(
+    records: ConnectorRepository, settings: Settings, context: BuildContext
+) -> tuple[int, Sequence[Connector]]:
+    version, found = await read_stored(records, settings)
+    return version, [with_closing(one, context) for one in found]
 
 
 def _runner_parts(base: _Foundation) -> RunnerParts:
@@ -239,7 +249,7 @@ def _services(
         users=Users(UserListRepository(base.kept.database)),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=connection_tests(settings, base.context, stored.drafts, base.engines),
+        connection_tests=connection_tests(settings, base.context, stored.drafts, base.engines, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,
@@ -317,10 +327,12 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
     return Sessions(
         records=base.kept.sessions,
         statements=base.kept.records,
+        results=partial(results_of_session, base.kept.database),
         connectors=base.connectors,
         credentials=base.credentials,
         runner=runner,
         notices=notices,
+        signals=base.signals,
         limits=SessionLimits(
             max_per_user=base.settings.editor.max_sessions_per_user,
             lease=base.settings.editor.lease_timeout,

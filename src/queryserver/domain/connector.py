@@ -32,6 +32,8 @@ class Connector:
     options: Mapping[str, str | int | float | bool] = field(default_factory=lambda: MappingProxyType({}))
     groups: frozenset[str] | None = None
     read_only: bool = False
+    close_queries: bool = False
+    """Whether close_session closes the results of the session, too (Contract editor 13)."""
     right: str | None = None
     """The right that opens a stored instance; None: an interpreter of the settings, opened by `groups`."""
     version: int = 0

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from queryserver.domain.connector_instances import SettingValue
@@ -24,6 +25,11 @@ _FLAGS = ("shared_session", "sample_views", "read_only")
 
 UNLISTED: Mapping[str, SettingValue] = MappingProxyType({**dict.fromkeys(_SECONDS, 1), **dict.fromkeys(_FLAGS, False)})
 """What every type that runs here takes besides, each with a value of its type; absent: that of `[editor]`."""
+
+
+def with_defaults(row: ConnectorType, defaults: Mapping[str, SettingValue]) -> ConnectorType:
+    """The type with these defaults for what it lists; other names do not count."""
+    return replace(row, settings=tuple((name, defaults.get(name, value)) for name, value in row.settings))
 
 
 def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:

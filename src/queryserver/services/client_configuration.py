@@ -57,6 +57,8 @@ class Configuration:
     is_admin: bool
     interpreters: Sequence[Interpreter]
     main: Interpreter | None
+    default_sql: Interpreter | None
+    """What a statement runs in that names none."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool
@@ -76,34 +78,22 @@ class ClientConfiguration:
         self._connectors = connectors
         self._stores = stores
         self._history = history
-        self._wheel = {name.casefold(): place for place, name in enumerate(_wheel(settings))}
 
     async def of(self, user: User) -> Configuration:
         """The configuration for a caller. Raises DatabaseUnavailable."""
-        interpreters = [
-            Interpreter(one, flags_of(one.dialect, one.interface))
-            for one in sorted(self._connectors.visible(user), key=self._place)
-        ]
+        main, default_sql = self._connectors.main(user), self._connectors.default_sql(user)
+        interpreters = [_interpreter(one) for one in self._connectors.visible(user)]
         may_import = self._settings.importer.is_enabled and user.may(IMPORTER)
         return Configuration(
             is_admin=user.is_admin,
             interpreters=interpreters,
-            main=self._main(interpreters),
+            main=None if main is None else _interpreter(main),
+            default_sql=None if default_sql is None else _interpreter(default_sql),
             browsers=list(self._browsers(user, has_sql=any(one.is_sql for one in interpreters), importer=may_import)),
             document_types=["directory", *(f"query-{dialect}" for dialect in await self._history.dialects(user.id))],
             may_import=may_import,
             may_download=self._settings.desktop.enable_download and user.may(DOWNLOAD),
         )
-
-    def _place(self, connector: Connector) -> int:
-        """Those of the wheel first; what is sorted keeps its order else."""
-        return self._wheel.get(connector.key.casefold(), len(self._wheel))
-
-    def _main(self, interpreters: Sequence[Interpreter]) -> Interpreter | None:
-        default = self._settings.notebook.default_interpreter.casefold()
-        named = [one for one in interpreters if default and one.connector.key.casefold() == default]
-        named += [one for one in interpreters if default and one.connector.nice_name.casefold() == default]
-        return next(iter([*named, *interpreters]), None)
 
     def _browsers(self, user: User, *, has_sql: bool, importer: bool) -> Iterator[Browser]:
         caller = Caller.of(user)
@@ -120,6 +110,5 @@ class ClientConfiguration:
             yield Browser("importer", "Importer", "/indexer/importer", "Import")
 
 
-def _wheel(settings: Settings) -> Sequence[str]:
-    """Each name at its first place."""
-    return list(dict.fromkeys(settings.notebook.interpreters_shown_on_wheel))
+def _interpreter(connector: Connector) -> Interpreter:
+    return Interpreter(connector, flags_of(connector.dialect, connector.interface))

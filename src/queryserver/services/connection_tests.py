@@ -20,8 +20,11 @@ from queryserver.services.connector_drafts import ConnectorDrafts, Draft, GivenC
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 4
+_ANSWERS = frozenset({"auth", "engine"})
 _TIMED_OUT = "No answer came within {:g} s"
 _OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
+_ONLY_NAME = "Only the name of the host was looked up: the port is known to the driver alone"
+_NOTHING = "Nothing was connected to: the address is known to the driver alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class _Course:
     checks: list[Check] = field(default_factory=list[Check])
     at_work: tuple[str, float] | None = None
     server_version: str | None = None
+    is_connected: bool = False
+    """The connection is a step of its own; else the login makes it."""
     is_over: bool = False
 
     @contextmanager
@@ -64,15 +69,31 @@ class _Course:
         except BaseException:
             self.fail()
             raise
-        self.checks.append(Check(name, ok=True, ms=_ms_since(self.at_work[1])))
+        ms = _ms_since(self.at_work[1])
         self.at_work = None
+        if name == "login" and not self.is_connected:
+            self.connected_by_login(ms)
+            ms = 0
+        self.checks.append(Check(name, ok=True, ms=ms))
+
+    def connected_by_login(self, ms: int) -> None:
+        """The login has shown that there is a connection."""
+        self.is_connected = True
+        self.checks.append(Check("connect", ok=True, ms=ms))
 
     def fail(self) -> None:
         """The step under way has failed."""
         if self.at_work is not None:
             name, began = self.at_work
             self.at_work = None
-            self.checks.append(Check(name, ok=False, ms=_ms_since(began)))
+            failed = "connect" if name == "login" and not self.is_connected else name
+            self.checks.append(Check(failed, ok=False, ms=_ms_since(began)))
+
+    def answered(self) -> None:
+        """It was the data source itself that said no: then there was a connection."""
+        last = self.checks[-1]
+        if last.name == "connect" and not last.ok:
+            self.checks[-1:] = [Check("connect", ok=True, ms=last.ms), Check("login", ok=False, ms=0)]
 
     def login_failed(self) -> None:
         """Where a login costs no exchange of its own, the first statement shows that it was refused."""
@@ -168,10 +189,12 @@ class ConnectionTests:
             return "timeout", [_TIMED_OUT.format(self._parts.timeout.total_seconds()), *texts]
         error = ended.exception()
         if error is None:
-            return "", [*texts, _OWN_LOGIN] if trial.takes_own_logins else texts
+            return "", [*texts, *_untried(trial, course)]
         if not isinstance(error, QueryServerError | OSError):
             log.error("connection test failed", exc_info=error)
         reason = reason_of(error)
+        if reason in _ANSWERS:
+            course.answered()
         if reason == "auth":
             course.login_failed()
         return reason, [cleaned(error, draft.settings, trial.places), *texts]
@@ -189,9 +212,12 @@ class ConnectionTests:
             await trial.attempt.close()
 
     async def _connect(self, places: Sequence[tuple[str, int]], course: _Course) -> None:
-        """To the first address that takes a connection; a data source without places has nothing to fail here."""
+        """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
         with course.step("resolve"):
             found = await self._addresses(places)
+        if not all(port for _, port in found) or not found:
+            return
+        course.is_connected = True
         with course.step("connect"):
             failure = None
             for address, port in found:
@@ -233,6 +259,15 @@ async def _log_in(trial: Trial, user: User, course: _Course) -> None:
         if not course.is_over:
             raise
         log.info("tested session did not close cleanly", code=error.code)
+
+
+def _untried(trial: Trial, course: _Course) -> list[str]:
+    """What a test that went well says of how far it went."""
+    if not trial.takes_own_logins:
+        return []
+    if course.is_connected:
+        return [_OWN_LOGIN]
+    return [_ONLY_NAME if trial.places else _NOTHING, _OWN_LOGIN]
 
 
 def _ms_since(began: float) -> int:

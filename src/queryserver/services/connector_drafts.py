@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from queryserver.domain.connector_catalogue import type_of
+from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, SettingValue
 from queryserver.domain.connector_secrets import with_stored_secrets
 from queryserver.domain.connector_settings import complete_settings
@@ -41,7 +41,8 @@ class Draft:
 class ConnectorDrafts:
     """Reads what was given, beside what is stored."""
 
-    def __init__(self, records: ConnectorRecords, checks: ConnectorChecks) -> None:
+    def __init__(self, records: ConnectorRecords, checks: ConnectorChecks, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
         self._records = records
         self._checks = checks
 
@@ -58,13 +59,34 @@ class ConnectorDrafts:
 
         Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
-        row = _row(given, instance)
+        row = self._row(given, instance)
         stored = instance.settings if instance else {}
         if given.settings is None and instance is not None:
             return Draft(row, stored)
         settings = with_stored_secrets(complete_settings(row, given.settings or {}), stored)
         await self._checks.require_valid(row, settings)
         return Draft(row, settings)
+
+    def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
+        dialect, interface = given.dialect or "", given.interface or ""
+        if instance is not None:
+            changed = {
+                name: ["Cannot be changed."]
+                for name, sent, stored in (
+                    ("dialect", given.dialect, instance.dialect),
+                    ("interface", given.interface, instance.interface),
+                )
+                if sent is not None and sent != stored
+            }
+            if changed:
+                raise ImmutableField(changed, "The type of a connector cannot be changed.")
+            dialect, interface = instance.dialect, instance.interface
+        elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
+            raise ConnectorRefused({name: ["Must be given."] for name in missing})
+        row = self._catalogue.type_of(dialect, interface)
+        if row is None:
+            raise ConnectorTypeNotFound(dialect, interface)
+        return row
 
 
 def require_names(given: GivenConnector, *, is_new: bool) -> None:
@@ -81,25 +103,3 @@ def require_names(given: GivenConnector, *, is_new: bool) -> None:
         problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
     if problems:
         raise ConnectorRefused(problems)
-
-
-def _row(given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
-    dialect, interface = given.dialect or "", given.interface or ""
-    if instance is not None:
-        changed = {
-            name: ["Cannot be changed."]
-            for name, sent, stored in (
-                ("dialect", given.dialect, instance.dialect),
-                ("interface", given.interface, instance.interface),
-            )
-            if sent is not None and sent != stored
-        }
-        if changed:
-            raise ImmutableField(changed, "The type of a connector cannot be changed.")
-        dialect, interface = instance.dialect, instance.interface
-    elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
-        raise ConnectorRefused({name: ["Must be given."] for name in missing})
-    row = type_of(dialect, interface)
-    if row is None:
-        raise ConnectorTypeNotFound(dialect, interface)
-    return row

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.connector_catalogue import all_types, type_of
+from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.domain.connector_secrets import masked
 from queryserver.domain.connector_settings import complete_settings
@@ -91,6 +91,7 @@ class InstanceParts:
     records: ConnectorRecords
     checks: ConnectorChecks
     drafts: ConnectorDrafts
+    catalogue: Catalogue
     audit: ConnectorAudit
     changed: Callable[[], Awaitable[None]]
     """Awaited after a change: then this process knows it."""
@@ -109,14 +110,16 @@ class ConnectorInstances:
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
-        return [await self._shown_type(row) for row in all_types() if self._parts.offered.shows(row)]
+        return [
+            await self._shown_type(row) for row in self._parts.catalogue.all_types() if self._parts.offered.shows(row)
+        ]
 
     async def template(self, dialect: str, interface: str, given: GivenConnector) -> Template:
         """A type with what was given laid over its defaults; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
-        row = type_of(dialect, interface)
+        row = self._parts.catalogue.type_of(dialect, interface)
         if row is None or not self._parts.offered.shows(row):
             raise ConnectorTypeNotFound(dialect, interface)
         settings = complete_settings(row, given.settings or {})
@@ -175,7 +178,7 @@ class ConnectorInstances:
 
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
         """The instance as `user` sees it."""
-        row = type_of(instance.dialect, instance.interface)
+        row = self._parts.catalogue.type_of(instance.dialect, instance.interface)
         hidden = masked(instance.settings)
         runs = row is not None and await self._parts.checks.is_runnable(row, instance.settings)
         return ShownInstance(

@@ -20,12 +20,14 @@ from queryserver.domain.errors import (
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
+from queryserver.services.connector_order import ConnectorOrder, Preference
 from queryserver.services.engine_uses import EngineUses
 
 log = structlog.get_logger(__name__)
 
 _OTHER_NAMES = {"beeswax": "hive"}
 _TRY_AGAIN_S = 2.0
+_NO_PREFERENCE = Preference()
 
 
 async def _none_stored() -> tuple[int, Sequence[Connector]]:
@@ -33,7 +35,7 @@ async def _none_stored() -> tuple[int, Sequence[Connector]]:
 
 
 class Connectors:
-    """The configured connectors in their order, then the stored ones by id; engines are built when first used.
+    """The configured connectors and the stored ones; engines are built when first used.
 
     Stored ones are known as they were when they were last read. `read_stored` gives the number of their state, too.
     One that this server cannot run is not offered. Use `watching()` to hear of changes between calls.
@@ -44,12 +46,14 @@ class Connectors:
         connectors: Sequence[Connector],
         *,
         build: Callable[[Connector], Engine],
-        default: str = "",
+        preference: Preference = _NO_PREFERENCE,
         read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] = _none_stored,
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
         self._connectors = dict(self._configured)
+        self._preference = preference
+        self._order = ConnectorOrder(self._connectors.values(), preference)
         self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
         """Stored ones that cannot run here, and why."""
         self._read_stored = read_stored
@@ -58,7 +62,6 @@ class Connectors:
         self._stale = asyncio.Event()
         self._changed = asyncio.Condition()
         self._changes = 0
-        self._default = default.casefold()
         self._engines = EngineUses(build, metrics)
 
     @asynccontextmanager
@@ -108,8 +111,8 @@ class Connectors:
         NotSupported for a stored one that the caller may use and no server of this build can run.
         """
         wanted = _usual((name or "").strip())
-        visible = self.visible(user)
         if wanted:
+            visible = self.visible(user)
             dialect, key = _parts(wanted)
             found = (
                 _first(visible, lambda one: one.key.casefold() == wanted)
@@ -117,19 +120,34 @@ class Connectors:
                 or _first(visible, lambda one: one.key.casefold() == key and one.dialect == dialect)
             )
         else:
-            found = _first(visible, lambda one: one.key.casefold() == self._default) or _first(visible, lambda _: True)
+            found = self.default_sql(user)
         if found is None:
             self._refuse_idle(user, wanted)
             raise UnknownDialect(name or "")
         return found
 
     def visible(self, user: User) -> Sequence[Connector]:
-        """The connectors that the caller may use, in their configured order."""
-        return [one for one in self._connectors.values() if one.open_to(user)]
+        """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
+        return self._order.visible(user)
+
+    def main(self, user: User) -> Connector | None:
+        """The one that the caller begins with; None when they may use none."""
+        return self._order.main(user)
+
+    def default_sql(self, user: User) -> Connector | None:
+        """The one that is meant where the caller names none."""
+        return self._order.default_sql(user)
 
     def find(self, key: str) -> Connector | None:
-        """The connector of that key, whoever asks."""
+        """The connector of that key that runs here, whoever asks."""
         return self._connectors.get(key.casefold())
+
+    def known(self, key: str) -> Connector | None:
+        """The connector of that key, also where it does not run in this process; None: it was deleted."""
+        found = self.find(key)
+        if found is None and key in self._idle:
+            found, _ = self._idle[key]
+        return found
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Keys and dialect of history entries that a name chooses; an unknown one chooses nothing."""
@@ -144,9 +162,7 @@ class Connectors:
 
     def require_permission(self, user: User, key: str) -> None:
         """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
-        connector = self.find(key)
-        if connector is None and key in self._idle:
-            connector, _ = self._idle[key]
+        connector = self.known(key)
         if connector is not None and not connector.open_to(user):
             raise PermissionDenied("You may no longer use the connector of this operation.")
 
@@ -215,6 +231,7 @@ class Connectors:
         configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
         # From here on without a wait: nobody sees one half of a change.
         self._version, self._connectors, self._idle = version, {**configured, **running}, idle
+        self._order = ConnectorOrder(self._connectors.values(), self._preference)
         self._engines.retire_all_but(self._connectors.values())
         async with self._changed:
             self._changes += 1

@@ -1,9 +1,10 @@
 """Sessions that callers open and close themselves (Contract editor 9)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import InvalidParameter, SessionNotFound, TooManySessions
@@ -14,6 +15,7 @@ from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.runner import Runner
+from queryserver.services.signals import StateSignals
 from queryserver.services.statements.handing_over import new_session_guid
 
 CLOSE_SESSION = "close-session"
@@ -46,18 +48,23 @@ class Sessions:
         *,
         records: SessionRecords,
         statements: StatementRecords,
+        results: Callable[[int, int], Awaitable[Sequence[UUID]]],
         connectors: Connectors,
         credentials: CredentialBook,
         runner: Runner,
         notices: Notices,
+        signals: StateSignals,
         limits: SessionLimits,
     ) -> None:
+        """`results` gives the statements of a user and a session whose results are kept."""
         self._records = records
         self._statements = statements
+        self._results = results
         self._connectors = connectors
         self._credentials = credentials
         self._runner = runner
         self._notices = notices
+        self._signals = signals
         self._limits = limits
 
     async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
@@ -102,14 +109,26 @@ class Sessions:
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
-        """Cancel what runs in a session, and close it; False when it was closed already."""
+        """Cancel what runs in a session, and close it; False when it was closed already.
+
+        Its results stay, unless its connector has `close_queries`.
+        """
         for statement_id in await self._statements.active_in_session(record.id):
             await self._statements.request_cancel(statement_id, by="close_session")
-        if await self._runner.close_session(record.id):
-            return True
-        closed = await self._records.close(record.id)
-        await self._notices.publish(CLOSE_SESSION, str(record.id))
+        closed = await self._runner.close_session(record.id)
+        if not closed:
+            closed = await self._records.close(record.id)
+            await self._notices.publish(CLOSE_SESSION, str(record.id))
+        connector = self._connectors.known(record.connector)
+        if connector is not None and connector.close_queries:
+            await self._close_results(record)
         return closed
+
+    async def _close_results(self, record: SessionRecord) -> None:
+        """As close_statement does for each."""
+        for statement_id in await self._results(record.user_id, record.id):
+            if await self._statements.close_result(statement_id):
+                self._signals.notify(statement_id)
 
     async def _record(self, user: User, connector: Connector, asked: SessionRequest) -> SessionRecord:
         credentials = asked.credentials

@@ -104,7 +104,7 @@ class NotebookSettings(Section):
     default_limit: Count = 5000
     """Another name of `editor.default_limit`."""
     default_interpreter: Text = ""
-    """Key of the data source that is meant when a call names none; empty: the first."""
+    """Key, id or display name of the data source that is meant when a call names none; empty: the first."""
     interpreters_shown_on_wheel: Names = ()
     """Keys of the data sources that clients show first."""
     interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])

@@ -1,6 +1,7 @@
 """What a check of the settings finds (Contract platform 11): in what is written, and in what it names."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,15 @@ import pytest
 from tests.e2e.harness import free_port
 from tests.fixtures.database import execute
 
-from queryserver.container import looks
+from queryserver.container import checking, looks
 from queryserver.container.checking import check_settings
+from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.domain.connector import Connector
+from queryserver.domain.files import Scheme
 from queryserver.domain.findings import Finding
 from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.interfaces.engine import Engine
 from queryserver.settings import Settings
 from queryserver.settings.loading import read_settings
 
@@ -79,6 +85,24 @@ options = {{server_host = "h", server_port = 99999}}
         "error desktop.auth.api_auth",
     ]
     assert "planted" not in "".join(found)
+
+
+async def test_nothing_is_built_on_the_event_loop(read: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read("[notebook.interpreters.lite]\ninterface = 'sqlite'\n")
+    threads: list[threading.Thread] = []
+
+    def build(connector: Connector, context: BuildContext) -> Engine:
+        threads.append(threading.current_thread())
+        return build_engine(connector, context)
+
+    def store(_settings: Settings) -> None:
+        threads.append(threading.current_thread())
+
+    monkeypatch.setattr(checking, "build_engine", build)
+    monkeypatch.setattr(checking, "BUILDERS", {Scheme.FILE: store})
+    assert await lines(settings, offline=True) == []
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.platform(85)

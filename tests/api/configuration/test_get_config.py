@@ -1,6 +1,7 @@
 """get_config: everything a client needs before it begins (Contract platform 7.1, 7.2)."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.api.configuration.conftest import Opener
@@ -108,6 +109,54 @@ async def test_the_default_interpreter_is_the_main_action(open_with: Opener, nam
         found = await told(await api.user())
     assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == "lite"
     assert found["app_config"]["editor"]["default_sql_interpreter"] == "duck"
+
+
+async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
+    """Key of the interpreter that a statement was sent to."""
+    done = await caller.told(path, statement="select 1", wait=60, **fields)
+    assert done["query_status"]["state"] == "available", done
+    operation = UUID(done["history_uuid"])
+    return await caller.api.database.value("select connector from statements where id = $1", operation)
+
+
+@pytest.mark.platform(82)
+@pytest.mark.parametrize(
+    ("notebook", "main", "first"),
+    [
+        ('default_interpreter = "LIGHT"', "lite", "duck"),
+        ('default_interpreter = "Lite"\ninterpreters_shown_on_wheel = "duck"', "lite", "duck"),
+        ('interpreters_shown_on_wheel = "nope, LITE, 77"', "lite", "lite"),
+        ('default_interpreter = "Spare"', "duck", "duck"),
+        ("", "duck", "duck"),
+    ],
+)
+async def test_a_call_that_names_none_runs_in_the_main_one(
+    open_with: Opener, notebook: str, main: str, first: str
+) -> None:
+    named = THREE.replace("sqlite", 'sqlite"\nname = "Light', 1) + 'name = "Spare"\n'
+    async with open_with(f"[notebook]\n{notebook}\n{named}") as api:
+        ana = await api.user()
+        found = await told(ana)
+        assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == main
+        assert found["app_config"]["editor"]["interpreter_names"][0] == first
+        assert await runs_in(ana, "editor/execute") == main
+        assert await runs_in(ana, "editor/execute", snippet="{}") == main
+        assert await runs_in(await api.user("analyst", groups=("analysts",)), "editor/execute") == (
+            "vault" if "Spare" in notebook else main
+        )
+
+
+@pytest.mark.platform(82)
+async def test_a_dialect_means_its_first_interpreter_in_the_order_of_the_list(open_with: Opener) -> None:
+    toml = '[notebook]\ninterpreters_shown_on_wheel = "vault, second"\n' + THREE
+    toml += '[notebook.interpreters.second]\ninterface = "sqlite"\ndialect = "sqlite"\n'
+    async with open_with(toml) as api:
+        ana, analyst = await api.user("ana"), await api.user("analyst", groups=("analysts",))
+        for caller, names in ((ana, ["second", "duck", "lite"]), (analyst, ["vault", "second", "duck", "lite"])):
+            assert (await told(caller))["app_config"]["editor"]["interpreter_names"] == names
+            assert await runs_in(caller, "editor/execute/sqlite") == names[0]
+            assert await runs_in(caller, "editor/execute", snippet='{"type": "SQLite"}') == names[0]
+            assert await runs_in(caller, "editor/execute/lite") == "lite"
 
 
 @pytest.mark.platform(83)

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.api.configuration.conftest import Opener
@@ -47,6 +48,23 @@ async def test_with_stored_connectors_only_the_first_is_the_main_action(open_wit
         first = await create(admin, "Scratch", "duckdb", "duckdb")
         found = await (await api.user("ana")).told("get_config")
     assert found["main_button_action"]["type"] == found["default_sql_interpreter"] == first
+
+
+@pytest.mark.platform(82, 84)
+async def test_a_stored_connector_on_the_wheel_goes_before_those_of_the_settings(open_with: Opener) -> None:
+    toml = '[notebook]\ninterpreters_shown_on_wheel = "1"\ndefault_interpreter = "{0}"\n'
+    toml += '[notebook.interpreters.lite]\ninterface = "sqlite"\ndialect = "sqlite"\n'
+    for default in ("", "more", "1"):
+        async with open_with(toml.format(default)) as api:
+            ana, admin = await api.user("ana"), await api.user("admin", admin=True)
+            if not default:
+                assert await create(admin, "More", "sqlite", "sqlite") == "1"
+            assert await shown(ana) == ["1", "lite"]
+            assert (await ana.told("get_config"))["default_sql_interpreter"] == "1"
+            for path in ("editor/execute", "editor/execute/sqlite"):
+                done = await ana.told(path, statement="select 1", wait=60)
+                operation = UUID(done["history_uuid"])
+                assert await api.database.value("select connector from statements where id = $1", operation) == "1"
 
 
 @pytest.mark.platform(84)

@@ -12,6 +12,13 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller
+from tests.fakes import http_driver
+
+from queryserver.container.connection_tests import connection_tests
+from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.domain.user import User
+from queryserver.services.connector_drafts import GivenConnector
 
 _STEPS = ["resolve", "connect", "login", "statement"]
 
@@ -190,6 +197,36 @@ async def test_a_stored_connector_is_tested_by_its_id_with_its_secret(keeper: Ke
     )
 
 
+@pytest.mark.platform(73)
+@pytest.mark.security("T8")
+async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a_new_one_would_be(
+    small_api: ApiOpener, tmp_path: Path
+) -> None:
+    databases = {"local_database_dir": tmp_path / "databases"}
+    urls = {
+        "mysql": ("mysql://u:p@db:3306/x", "driver_not_allowed"),
+        "presto": ("presto://db:8080/x?protocol=https", "option_not_allowed"),
+        "postgresql": ("postgresql://u:p@10.9.8.7/x", "host_not_allowed"),
+    }
+    async with small_api(
+        desktop={"connector_policy": {**databases, "extra_url_options": {"presto": ("protocol",)}}}
+    ) as api:
+        keeper = await Keeper.of(api)
+        stored = {
+            (await keeper.create(dialect, dialect, "sqlalchemy", url=url))["id"]: (code, "url")
+            for dialect, (url, code) in urls.items()
+        }
+        sent = await keeper.create("hdfs", "hdfs", "rest", server_url="http://10.9.8.7:9870/webhdfs/v1")
+        stored[sent["id"]] = ("host_not_allowed", "server_url")
+    less = {**databases, "allowed_drivers": ("postgresql", "presto"), "blocked_networks": ("10.9.8.0/24",)}
+    async with small_api(desktop={"connector_policy": less}) as api:
+        keeper = await Keeper.of(api)
+        for connector, (code, setting) in stored.items():
+            response = await keeper.caller.post("connector/instance/test", connector=json.dumps({"id": connector}))
+            body = response.json()
+            assert (response.status_code, body["code"], list(body["errors"])) == (400, code, [setting])
+
+
 @pytest.mark.platform(74)
 @pytest.mark.parametrize(
     ("dialect", "interface", "settings"),
@@ -310,6 +347,98 @@ async def test_logins_of_users_are_tested_up_to_the_connection(keeper: Keeper, u
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
     assert last(body) == ("connect", True, "")
     assert "create_session" in body["warnings"]
+
+
+@pytest.fixture
+async def any_driver(small_api: ApiOpener, tmp_path: Path) -> AsyncGenerator[Caller]:
+    """An administrator where the driver of these tests is allowed."""
+    http_driver.register()
+    policy = {"local_database_dir": tmp_path / "databases", "allowed_drivers": (http_driver.NAME, "postgresql")}
+    async with small_api(desktop={"connector_policy": policy}) as api:
+        yield await api.user("root", admin=True)
+
+
+@pytest.mark.platform(73)
+async def test_without_a_port_the_login_shows_whether_there_is_a_connection(
+    any_driver: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{http_driver.NAME}://127.0.0.1/login"
+    async with listening(speaking(200, '{"rows": [["Hello World!"]]}')) as port:
+        monkeypatch.setattr(http_driver, "usual_port", port)
+        body = await outcome_of(any_driver, "presto", "sqlalchemy", url=url)
+        assert (last(body), len(body["checks"])) == (("statement", True, ""), 4)
+    assert last(await outcome_of(any_driver, "presto", "sqlalchemy", url=url)) == ("connect", False, "refused")
+    body = await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://no-such-host.invalid/d")
+    assert last(body) == ("resolve", False, "dns")
+
+
+@pytest.mark.platform(73)
+async def test_nothing_is_called_connected_where_only_a_name_was_looked_up(any_driver: Caller) -> None:
+    own = "${USER}:${PASSWORD}"
+    body = await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://{own}@127.0.0.1/d")
+    assert (last(body), body["ok"]) == (("resolve", True, ""), True)
+    assert "Only the name of the host was looked up" in body["warnings"]
+    body = await outcome_of(
+        any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://{own}@no-such-host.invalid/d"
+    )
+    assert last(body) == ("resolve", False, "dns")
+
+
+@pytest.mark.platform(73)
+@pytest.mark.security("T8")
+async def test_a_driver_that_is_led_to_a_refused_address_is_refused(any_driver: Caller) -> None:
+    async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        location = "http://169.254.169.254/latest/meta-data"
+        writer.write(f"HTTP/1.1 302 X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+
+    async with listening(redirecting) as port:
+        url = f"{http_driver.NAME}://127.0.0.1:{port}"
+        assert last(await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{url}/login")) == (
+            "login",
+            False,
+            "refused",
+        )
+        assert last(await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{url}/d")) == (
+            "statement",
+            False,
+            "refused",
+        )
+
+
+@pytest.mark.platform(73)
+async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: ApiOpener, tmp_path: Path) -> None:
+    async with small_api() as holder:
+        keeper = await Keeper.of(holder)
+        stored = await keeper.create("Held", "duckdb", "duckdb", path="held.db")
+        assert (await keeper.caller.run(stored["id"], "CREATE TABLE t (a int)"))["status"] == 0
+        async with small_api() as other:
+            before = await other.database.fetch("select connector, owner from engine_owners order by connector")
+            services = other.services
+            tests = connection_tests(
+                services.settings,
+                BuildContext.of(services.settings),
+                services.stored_connectors.drafts,
+                build_engine,
+                services.runner.may_hold,
+            )
+            async with tests.running():
+                user = User(id=1, username="root", is_admin=True)
+                outcome = await tests.test(user, GivenConnector(id=stored["id"]))
+                assert outcome.reason == ""
+                assert "in use by another server" in outcome.warnings
+            assert await other.database.fetch("select connector, owner from engine_owners order by connector") == before
+        tests = connection_tests(
+            holder.services.settings,
+            BuildContext.of(holder.services.settings),
+            holder.services.stored_connectors.drafts,
+            build_engine,
+            holder.services.runner.may_hold,
+        )
+        async with tests.running():
+            outcome = await tests.test(user, GivenConnector(id=stored["id"]))
+            assert (outcome.reason, outcome.warnings) == ("", "")
 
 
 async def test_certificates_that_are_not_verified_are_a_warning(keeper: Keeper) -> None:

@@ -14,6 +14,9 @@ from tests.api.driving import Api, Caller
 from tests.fixtures.database import execute
 
 from queryserver.db.database import Database, PoolLimits, open_database
+from queryserver.domain.connector import Connector
+from queryserver.domain.errors import DriverNotInstalled
+from queryserver.interfaces.engine import Engine
 
 _numbers = count(1)
 _SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"
@@ -145,6 +148,55 @@ async def test_a_held_session_goes_on_with_what_it_was_opened_with(servers: Serv
     closed = await servers.there.post_json("editor/close_session", session={"id": session})
     assert closed.status_code == 200
     await servers.drained(name)
+
+
+@pytest.mark.platform(66)
+async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_here(servers: Servers, name: str) -> None:
+    there, settings = servers.there, listed({"url": servers.url(name)})
+    made = await servers.keeper.send(
+        {"nice_name": name, "dialect": "sql", "interface": "sqlalchemy", "settings": settings}
+    )
+    opened = await there.post_json("editor/create_session", session={"type": made["id"]})
+    session = opened.json()["session"]["id"]
+    under_way = (await there.execute(made["id"], _SLEEP, session_id=session))["history_uuid"]
+    await there.running(under_way)
+    lacking = listed({"url": "clickhouse://localhost:1"})
+    changed = await servers.keeper.send({"id": made["id"], "settings": lacking})
+    assert changed["is_runnable"] is False
+    refused = await there.post(f"editor/execute/{made['id']}", statement=_WHO)
+    assert (refused.status_code, refused.json()["code"]) == (501, "driver_not_installed")
+    await there.ended(under_way)
+    assert (await there.page(under_way))["data"][0][1] == name
+    back = listed({"url": servers.url(f"{name}-new")})
+    await servers.keeper.send({"id": made["id"], "settings": back})
+    found = await there.run(made["id"], _WHO, session_id=session)
+    assert (await there.page(found["history_uuid"]))["data"] == [[name]]
+    assert (await servers.keeper.delete(made["id"])).status_code == 200
+    await servers.drained(name)
+
+
+@pytest.mark.platform(66)
+async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(
+    servers: Servers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await servers.new(name)
+    opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
+    session = opened.json()["session"]["id"]
+    engines = servers.second.services.connectors._engines
+    build = engines._build
+
+    def lacking(connector: Connector) -> Engine:
+        if connector.key == made["id"]:
+            raise DriverNotInstalled("It is not there.")
+        return build(connector)
+
+    monkeypatch.setattr(engines, "_build", lacking)
+    await servers.keeper.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
+    assert refused.json()["code"] == "driver_not_installed"
+    assert await rows(servers.ana, made["id"], _WHO) == [[f"{name}-new"]]
+    found = await servers.ana.run(made["id"], _WHO, session_id=session)
+    assert (await servers.ana.page(found["history_uuid"]))["data"] == [[name]]
 
 
 @pytest.mark.platform(63, 84)

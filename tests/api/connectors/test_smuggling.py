@@ -1,6 +1,9 @@
 """Drivers, options and hosts that no connector may name, in every spelling (Contract platform 5.11; T7, T8)."""
 
+from pathlib import Path
+
 import pytest
+from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 
 _REFUSED = (
@@ -31,7 +34,19 @@ _REFUSED = (
     "sslcrl",
     "krb_keytab",
     "ssl_key_path",
+    "option_files",
+    "auth_plugins",
+    "krb5_conf",
+    "verify",
+    "connectionLifecycleInterceptors",
+    "config",
+    "ssl_verify_certs",
+    "hosts",
+    "proxies",
+    "driver_class_name",
+    "trust_stores",
 )
+_SCHEMES = ("mysql", "postgresql", "druid")
 
 
 def connector(url: str, dialect: str = "mysql") -> dict[str, object]:
@@ -51,24 +66,39 @@ def encoded(name: str) -> str:
     return "".join(f"%{ord(one):02x}" for one in name)
 
 
+def spelled(name: str) -> set[str]:
+    """Ways to write it that drivers take for the same."""
+    return {name, mixed(name), name.upper(), name.replace("_", "-")}
+
+
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
 @pytest.mark.parametrize("option", _REFUSED)
 async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
-    spellings = {
-        option,
-        mixed(option),
-        option.upper(),
-        encoded(option),
-        encoded(mixed(option)),
-        option.replace("_", "-"),
-    }
-    for scheme in ("mysql", "postgresql", "druid"):
-        for spelled in spellings:
-            for query in (f"{spelled}=x", f"charset=utf8&{spelled}=x" if scheme == "mysql" else f"{spelled}"):
+    spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
+    for scheme in _SCHEMES:
+        for name in spellings:
+            for query in (f"{name}=x", f"charset=utf8&{name}=x" if scheme == "mysql" else name):
                 refused = await keeper.refused(connector(f"{scheme}://h/d?{query}"))
                 assert refused[:2] == (400, "option_not_allowed"), (scheme, query)
                 assert list(refused[2]) == ["url"]
+
+
+@pytest.mark.platform(71)
+@pytest.mark.security("T7")
+async def test_an_administrator_who_lists_them_allows_none_of_them(small_api: ApiOpener, tmp_path: Path) -> None:
+    names = sorted(name for option in _REFUSED for name in spelled(option))
+    policy = {
+        "local_database_dir": tmp_path / "databases",
+        "extra_url_options": dict.fromkeys(_SCHEMES, (*names, "harmless")),
+    }
+    async with small_api(desktop={"connector_policy": policy}) as api:
+        keeper = await Keeper.of(api)
+        for scheme in _SCHEMES:
+            assert (await keeper.update(connector(f"{scheme}://h/d?harmless=x"))).status_code in {200, 409}
+            status, code, errors = await keeper.refused(connector(f"{scheme}://h/d?{'&'.join(names)}"))
+            assert (status, code) == (400, "option_not_allowed")
+            assert errors == {"url": [f"The option {name} is not allowed." for name in names]}
 
 
 @pytest.mark.platform(71)
@@ -145,7 +175,10 @@ _BLOCKED = (
     "224.0.0.1",
     "255.255.255.255",
     "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
     "[fd00:ec2::254]",
+    "[fd20:ce::254]",
 )
 
 

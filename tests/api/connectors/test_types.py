@@ -1,15 +1,17 @@
 """types, new: the catalogue over HTTP (Contract platform 5.2, 5.4)."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.conftest import ApiOpener
+from tests.api.conftest import ApiOpener, make_settings
 from tests.api.connectors.driving import Keeper, by_name, listed
-from tests.api.driving import Caller
+from tests.api.driving import Caller, open_api
 
 from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.connector_types import ConnectorType
+from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
 _FLAGS = {
@@ -114,6 +116,34 @@ async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper:
     assert await keeper.shown(stored["id"]) == stored
     again = await keeper.send(stored)
     assert again == {**stored, "version": 2, "last_modified": again["last_modified"]}
+
+
+@pytest.mark.platform(65)
+async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(
+    tmp_path: Path, database_dsn: str, users_url: str
+) -> None:
+    impala = ImpalaSettings(query_timeout_s=77, session_timeout_s=88)
+    sections = {"beeswax": BeeswaxSettings(close_queries=True), "impala": impala}
+    of_hive = {"query_timeout_s": 0, "session_timeout_s": 0, "close_queries": True}
+    of_impala = {"query_timeout_s": 77, "session_timeout_s": 88, "close_queries": False}
+    async with open_api(make_settings(tmp_path, database_dsn, users_url).model_copy(update=sections)) as api:
+        keeper = await Keeper.of(api)
+        types = [one for group in (await types_of(keeper.caller))["connectors"] for one in group["values"]]
+        for dialect, usual in (("hive", of_hive), ("hplsql", of_hive), ("impala", of_impala)):
+            (listed_type,) = (one for one in types if (one["dialect"], one["interface"]) == (dialect, "hiveserver2"))
+            made = await keeper.create(f"Usual {dialect}", dialect, "hiveserver2")
+            new = await template(keeper.caller, dialect, "hiveserver2")
+            for one in (listed_type, new, made, await keeper.shown(made["id"])):
+                assert {name: by_name(one)[name] for name in usual} == usual
+            connector = api.services.connectors.find(made["id"])
+            assert connector is not None
+            assert connector.close_queries is usual["close_queries"]
+            back = await keeper.send({"id": made["id"], "settings": listed({"query_timeout_s": 5})})
+            assert {name: by_name(back)[name] for name in usual} == {**usual, "query_timeout_s": 5}
+            said = await keeper.create(
+                f"Own {dialect}", dialect, "hiveserver2", close_queries=False, query_timeout_s=600
+            )
+            assert (by_name(said)["close_queries"], by_name(said)["query_timeout_s"]) == (False, 600)
 
 
 @pytest.mark.platform(65)

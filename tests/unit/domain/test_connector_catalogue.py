@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queryserver.domain.connector_catalogue import all_types, flags_of, type_of
-from queryserver.domain.connector_settings import UNLISTED, complete_settings
+from queryserver.domain.connector_settings import UNLISTED, complete_settings, with_defaults
 from queryserver.domain.connector_types import Category, Runs
 from queryserver.domain.errors import ConnectorRefused, UnknownSetting
 
@@ -138,6 +138,17 @@ def test_what_is_not_given_takes_the_default_of_the_type() -> None:
     assert row is not None
     assert complete("trino", "trino") == dict(row.settings)
     assert complete("trino", "trino", url="https://h", catalog=None)["url"] == "https://h"
+
+
+def test_other_defaults_hold_for_what_a_type_lists_and_for_nothing_else() -> None:
+    others = {"query_timeout_s": 5, "close_queries": True}
+    hive, plain = type_of("hive", "hiveserver2"), type_of("hive", "sqlalchemy")
+    assert hive is not None
+    assert plain is not None
+    changed = with_defaults(hive, others)
+    assert [name for name, _ in changed.settings] == [name for name, _ in hive.settings]
+    assert complete_settings(changed, {"query_timeout_s": "7"}) == {**hive.defaults, **others, "query_timeout_s": 7}
+    assert with_defaults(plain, others) == plain
 
 
 def test_booleans_and_integers_may_be_text() -> None:

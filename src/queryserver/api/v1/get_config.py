@@ -44,8 +44,7 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
     editor = shapes.editor_app(found, settings)
     scheduler = shapes.scheduler_app() if settings.desktop.task_server.beat_enabled else None
     flags = shapes.service_flags(found, settings)
-    main = found.main
-    default = main if main and main.is_sql else found.first_sql
+    default = found.default_sql
     return wire.ClientConfiguration(
         app_config=wire.AppConfig(
             editor=editor,

@@ -28,6 +28,26 @@ _LONGEST_TIMEOUT_S = 7 * 24 * 3600
 Values = Mapping[str, str | int | bool]
 
 
+def with_closing(connector: Connector, context: BuildContext) -> Connector:
+    """The connector with `close_queries`, as it says itself or the section of its engine does (Contract editor 13)."""
+    if connector.dialect not in VARIANTS:
+        return connector
+    usual = bool(section_defaults(connector.dialect, context).get("close_queries"))
+    return replace(connector, close_queries=Options(connector).flag("close_queries", default=usual))
+
+
+def section_defaults(dialect: str, context: BuildContext) -> Values:
+    """The defaults of options that sections of the settings name, for connectors with options, too."""
+    if dialect == "impala":
+        impala = context.impala
+        return {
+            "query_timeout_s": impala.query_timeout_s,
+            "session_timeout_s": impala.session_timeout_s,
+            "close_queries": impala.close_queries,
+        }
+    return {"close_queries": context.beeswax.close_queries} if dialect in _HIVE_LIKE else {}
+
+
 def build(connector: Connector, context: BuildContext) -> Engine:
     """See Builder. Without options the sections `beeswax`, `impala` and `spark` of the settings stand for them."""
     variant = VARIANTS.get(connector.dialect)
@@ -39,6 +59,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(replace(connector, options=MappingProxyType(dict(given)))) as options:
         address = _address(options, connector.dialect, context)
         options.flag("is_llap")
+        # Not for the engine: see `with_closing`.
         options.flag("close_queries")
         options.no_tunnel()
     return Hs2Engine(address, variant, read_only=connector.read_only)
@@ -53,7 +74,7 @@ def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Addres
     if not options.flag("allow_insecure_http") and mechanism is Mechanism.JWT and tls is None:
         options.refuse("use_ssl", "must be true with JWT, unless allow_insecure_http is")
     port = options.port("server_port", _IMPALA_PORT if is_impala else _PORT)
-    query_s, session_s = (context.impala.query_timeout_s, context.impala.session_timeout_s) if is_impala else (0, 0)
+    usual = section_defaults(dialect, context)
     return Hs2Address(
         members=_members(options, port, context.addresses),
         mechanism=mechanism,
@@ -67,8 +88,10 @@ def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Addres
         tls=tls,
         database=options.text("database", "default"),
         session_conf=options.pairs("session_conf", context.policy.session_conf_allowed),
-        query_timeout_s=options.whole("query_timeout_s", query_s, most=_LONGEST_TIMEOUT_S),
-        session_timeout_s=options.whole("session_timeout_s", session_s, most=_LONGEST_TIMEOUT_S),
+        query_timeout_s=options.whole("query_timeout_s", int(usual.get("query_timeout_s", 0)), most=_LONGEST_TIMEOUT_S),
+        session_timeout_s=options.whole(
+            "session_timeout_s", int(usual.get("session_timeout_s", 0)), most=_LONGEST_TIMEOUT_S
+        ),
         limits=Limits(connect_s=options.whole("connect_timeout_s", 10, least=1, most=600)),
         rules=context.addresses,
     )
@@ -133,7 +156,6 @@ def _from_sections(dialect: str, context: BuildContext) -> Values:
             # An older file has no mechanism for Impala: a password means LDAP.
             "auth_mechanism": "LDAP" if impala.auth_password.get_secret_value() else "",
             "connect_timeout_s": impala.server_conn_timeout,
-            "close_queries": impala.close_queries,
             **_tls_values(impala.ssl),
         }
     if dialect == "sparksql":
@@ -154,7 +176,6 @@ def _from_sections(dialect: str, context: BuildContext) -> Values:
         "username": hive.auth_username,
         "password": hive.auth_password.get_secret_value(),
         "connect_timeout_s": hive.server_conn_timeout,
-        "close_queries": hive.close_queries,
         **_tls_values(hive.ssl),
     }
 

@@ -34,8 +34,9 @@ _NEVER = (
 _IS_NAME = re.compile(r"[\w.-]+")
 """Anything else may be a piece of a password that was not percent-encoded."""
 _LEADS_ELSEWHERE = re.compile(
-    r"(?:file|path|dir|directory|socket|class|factory|plugin|cert|key|ca|crl|keytab|store|wallet|location|module|hook"
-    r"|hosts?|hostname|servers?|proxy|endpoint|url|uri|dsn)$"
+    r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
+    r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
+    r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
 )
 """To a file of this server, to code, or to another host."""
 

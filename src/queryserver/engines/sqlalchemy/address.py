@@ -21,6 +21,29 @@ _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 _LIBPQ = frozenset({"psycopg2", "psycopg2cffi", "psycopg"})
 _LIBPQ_PORT = 5432
 
+_PORTS = {
+    "clickhouse": 8123,
+    "clickhouse+http": 8123,
+    "clickhouse+native": 9000,
+    "druid": 8082,
+    "elasticsearch+http": 9200,
+    "hive": 10000,
+    "impala": 21050,
+    "mariadb": 3306,
+    "mariadb+mariadbconnector": 3306,
+    "mariadb+mysqldb": 3306,
+    "mariadb+pymysql": 3306,
+    "mysql+mysqldb": 3306,
+    "mysql+pymysql": 3306,
+    "oracle": 1521,
+    "oracle+cx_oracle": 1521,
+    "oracle+oracledb": 1521,
+    "presto": 8080,
+}
+"""What a driver takes for a url without port. SQLAlchemy knows none of them."""
+_NO_HOST = "localhost"
+"""What drivers take for a url without host; those of libpq would look into the environment of this server."""
+
 _LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
 
@@ -61,10 +84,14 @@ class SqlalchemyAddress:
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
-        """Host and port, where the url names both."""
-        if not self.url.host or self.url.port is None:
-            return ()
-        return ((self.url.host, self.url.port),)
+        """Host and port, where the url names the port or its driver is known to take one."""
+        host, port = self.host, self._port
+        return () if host is None or port is None else ((host, port),)
+
+    @property
+    def host(self) -> str | None:
+        """Name or address; None: the driver makes it of an account's name."""
+        return None if self._names_account else self.url.host or _NO_HOST
 
     def require_driver(self) -> None:
         """Raises DriverNotInstalled."""
@@ -73,20 +100,32 @@ class SqlalchemyAddress:
     def checked_url(self, login: Credentials | None, database: str | None) -> sa.URL:
         """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused."""
         url = self.url
-        if url.drivername.partition("+")[2] in _LIBPQ:
-            # Without them it would look into the environment of this server, and take its sockets.
-            url = url.set(host=url.host or "localhost", port=url.port or _LIBPQ_PORT)
+        if self._is_libpq:
+            url = url.set(port=self._port)
         if login is not None:
             url = url.set(username=login.username, password=login.password)
         if database is not None:
             url = url.set(database=database)
-        if url.host is None or (url.get_backend_name() in _BY_NAME and url.port is None):
+        if (host := self.host) is None:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
             # A certificate is made out to a name: then the driver must know it, and resolves it once more.
-            self.rules.require_every(url.host, url.port or 0)
+            self.rules.require_every(host, self._port or 0)
             return url
-        return url.set(host=self.rules.resolve_blocking(url.host, url.port or 0)[0])
+        return url.set(host=self.rules.resolve_blocking(host, self._port or 0)[0])
+
+    @property
+    def _names_account(self) -> bool:
+        return self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
+
+    @property
+    def _is_libpq(self) -> bool:
+        return self.url.drivername.partition("+")[2] in _LIBPQ
+
+    @property
+    def _port(self) -> int | None:
+        usual = _LIBPQ_PORT if self._is_libpq else _PORTS.get(self.url.drivername)
+        return usual if self.url.port is None else self.url.port
 
     def _limits(self, driver: str, module: Any) -> dict[str, int]:
         name = _LIMITS_BEHIND_KWARGS.get(driver)

@@ -18,6 +18,8 @@ from queryserver.engines.sqlalchemy.stopping import SPEAKS_MYSQL, ConnectionStop
 from queryserver.engines.sqlalchemy.types import declare
 from queryserver.engines.sqlalchemy.values import RowReader
 from queryserver.engines.threaded_session import Interrupted
+from queryserver.network.addresses import AddressRules
+from queryserver.network.guarding import guarded
 
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
@@ -34,28 +36,33 @@ class SqlalchemyConnection:
     """A DriverConnection in autocommit, where the dialect has that; else what a statement did is committed at its end.
 
     `read_only` is a statement that makes the server refuse changes, sent before each statement: one before it may
-    have switched it off.
+    have switched it off. Wherever the driver goes by itself, `rules` hold.
     """
 
-    def __init__(self, connection: sa.Connection, executor: Executor, *, read_only: str | None) -> None:
+    def __init__(
+        self, connection: sa.Connection, executor: Executor, *, read_only: str | None, rules: AddressRules
+    ) -> None:
         self._connection = connection
+        self._rules = rules
         self._dialect = connection.dialect
         self._read_only = read_only
         self._answer: SqlalchemyAnswer | None = None
         self._interrupted = False
         self._is_closed = False
         driver = connection.connection.dbapi_connection
-        self._stopper: Stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor)
+        self._stopper: Stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor, rules)
 
     @classmethod
-    def opened(cls, engine: sa.Engine, name: str, executor: Executor, read_only: str | None) -> "SqlalchemyConnection":
+    def opened(
+        cls, engine: sa.Engine, name: str, executor: Executor, *, read_only: str | None, rules: AddressRules
+    ) -> "SqlalchemyConnection":
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
-        with connect_errors(name):
+        with connect_errors(name, rules):
             connection = engine.connect()
             try:
                 if "AUTOCOMMIT" in _isolation_levels(connection):
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                return cls(connection, executor, read_only=read_only)
+                return cls(connection, executor, read_only=read_only, rules=rules)
             except BaseException:
                 connection.close()
                 raise
@@ -66,15 +73,16 @@ class SqlalchemyConnection:
         self._interrupted = False
         if not statement.strip():
             raise StatementRejected("The statement is empty.")
-        answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper)
+        answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper, self._rules)
         try:
-            with statement_errors(self._dialect):
+            with statement_errors(self._dialect, self._rules):
                 if self._read_only is not None:
                     self._connection.exec_driver_sql(self._read_only)
                 answer.start(statement)
         except EngineError as error:
             answer.close()
-            raise self._meant(error) from error
+            self._note(error)
+            raise
         return answer
 
     def inspected(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
@@ -82,12 +90,13 @@ class SqlalchemyConnection:
         self._stopper.settle()
         self._interrupted = False
         try:
-            with statement_errors(self._dialect):
+            with statement_errors(self._dialect, self._rules):
                 return look(sa.inspect(self._connection))
         except OutcomeUnknown as error:
             raise EngineUnavailable(error.message) from error
         except EngineError as error:
-            raise self._meant(error) from error
+            self._note(error)
+            raise
 
     @property
     def dialect(self) -> sa.Dialect:
@@ -112,16 +121,18 @@ class SqlalchemyConnection:
         """See DriverConnection."""
         if not self._is_closed:
             self._is_closed = True
-            with suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*DRIVER_ERRORS):
                 self._connection.invalidate()
-            with suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*DRIVER_ERRORS):
                 self._connection.close()
 
-    def _meant(self, error: EngineError) -> EngineError:
-        """After a lost connection no other statement can run; what a stop caused is no failure."""
+    def _note(self, error: EngineError) -> None:
+        """After a lost connection no other statement can run; what a stop caused is no failure: raises Interrupted."""
         if isinstance(error, OutcomeUnknown) and not self._connection.invalidated:
-            self._connection.invalidate()
-        return Interrupted() if self._interrupted else error
+            with guarded(self._rules):
+                self._connection.invalidate()
+        if self._interrupted:
+            raise Interrupted from error
 
     def _cursor(self) -> Any:
         return self._answer.cursor if self._answer is not None else None
@@ -130,13 +141,14 @@ class SqlalchemyConnection:
 class SqlalchemyAnswer:
     """The rows of one statement. The first chunk is read at the start: it names the types that drivers do not tell."""
 
-    def __init__(self, connection: sa.Connection, stopper: Stopper) -> None:
+    def __init__(self, connection: sa.Connection, stopper: Stopper, rules: AddressRules) -> None:
         self.columns: tuple[Column, ...] | None = None
         self.modified_rows: int | None = None
         self.cursor: Any = None
         self._connection = connection
         self._dialect = connection.dialect
         self._stopper = stopper
+        self._rules = rules
         self._result: sa.CursorResult[Any] | None = None
         self._reader = RowReader(())
         self._chunk = ChunkSize()
@@ -176,7 +188,7 @@ class SqlalchemyAnswer:
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """See DriverAnswer."""
-        with statement_errors(self._dialect):
+        with statement_errors(self._dialect, self._rules):
             rows, self._ahead = self._ahead or self._rows(), ()
             if not rows:
                 return []
@@ -194,7 +206,7 @@ class SqlalchemyAnswer:
                 self._stopper.settle()
                 self._drain()
                 _let_go(self.cursor)
-            with suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*DRIVER_ERRORS):
                 self._finish()
 
     def _rows(self) -> Sequence[Sequence[Any]]:
@@ -211,7 +223,7 @@ class SqlalchemyAnswer:
     def _drain(self) -> None:
         """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
         give_up = time.monotonic() + _DRAIN_S
-        with suppress(*driver_errors(self._dialect)):
+        with guarded(self._rules), suppress(*driver_errors(self._dialect)):
             while self.cursor.fetchmany(_DRAIN_ROWS):
                 if time.monotonic() > give_up:
                     _let_go(self.cursor)

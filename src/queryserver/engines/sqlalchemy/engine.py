@@ -15,6 +15,7 @@ from queryserver.engines.threaded_session import ThreadedSessions
 from queryserver.engines.threads import STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
+from queryserver.network.guarding import guarded, install_guard
 
 _STOP_THREADS = 2
 _OPEN_S = 5.0
@@ -43,6 +44,7 @@ class SqlalchemyEngine:
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
     ) -> None:
+        install_guard()
         self._address = address
         self._dialect = dialect
         backend = address.url.get_backend_name()
@@ -61,6 +63,11 @@ class SqlalchemyEngine:
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol."""
         return EngineCapabilities(wants_credentials=self._address.wants_credentials, places=self._address.places)
+
+    @property
+    def host(self) -> str | None:
+        """What connections go to, where it is known and no port with it."""
+        return None if self._address.places else self._address.host
 
     @property
     def busy(self) -> int:
@@ -113,8 +120,10 @@ class SqlalchemyEngine:
         return self._address.connect_timeout_s + _OPEN_S
 
     def _connect(self, options: SessionOptions) -> SqlalchemyConnection:
-        engine = self._address.engine(options)
-        return SqlalchemyConnection.opened(engine, self._name, self._stopping, self._read_only)
+        rules = self._address.rules
+        with guarded(rules):  # a driver may connect while it is imported
+            engine = self._address.engine(options)
+        return SqlalchemyConnection.opened(engine, self._name, self._stopping, read_only=self._read_only, rules=rules)
 
     @property
     def _name(self) -> str:

@@ -16,6 +16,8 @@ from queryserver.domain.errors import (
     OutcomeUnknown,
     StatementRejected,
 )
+from queryserver.network.addresses import AddressRules, HostRefused
+from queryserver.network.guarding import guarded
 
 _BROKEN_ANSWER = (
     OSError,
@@ -45,19 +47,24 @@ _MAX_TEXT = 4_000
 
 
 @contextmanager
-def connect_errors(name: str) -> Generator[None]:
+def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
     """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
     try:
-        yield
+        with guarded(rules):
+            yield
     except DRIVER_ERRORS as error:
         raise _connect_error(error, name) from error
 
 
 @contextmanager
-def statement_errors(dialect: Dialect) -> Generator[None]:
+def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
     """Around work for a statement: OutcomeUnknown when the connection is gone, else StatementRejected."""
     try:
-        yield
+        with guarded(rules):
+            yield
+    except HostRefused as refused:
+        # The first hop may have taken the statement: it must not be sent again.
+        raise OutcomeUnknown(refused.message) from refused
     except driver_errors(dialect) as error:
         raise _statement_error(error, dialect) from error
 

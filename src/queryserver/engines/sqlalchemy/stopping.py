@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from queryserver.engines.sqlalchemy.errors import DRIVER_ERRORS
+from queryserver.network.addresses import AddressRules
+from queryserver.network.guarding import guarded
 
 SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
 _PATIENCE_S = 3.0
@@ -38,9 +40,15 @@ class ConnectionStopper:
     """A Stopper for one DBAPI connection. `current_cursor` gives the cursor in use."""
 
     def __init__(
-        self, engine: sa.Engine, connection: Any, current_cursor: Callable[[], Any], executor: Executor
+        self,
+        engine: sa.Engine,
+        connection: Any,
+        current_cursor: Callable[[], Any],
+        executor: Executor,
+        rules: AddressRules,
     ) -> None:
         self._engine = engine
+        self._rules = rules
         self._connection = connection
         self._current_cursor = current_cursor
         self._executor = executor
@@ -65,7 +73,7 @@ class ConnectionStopper:
         self._stopping, self._began = None, 0.0
 
     def _stop(self) -> None:
-        with suppress(*DRIVER_ERRORS):
+        with guarded(self._rules), suppress(*DRIVER_ERRORS):
             if self._engine.dialect.name in SPEAKS_MYSQL:
                 self._kill(int(self._connection.thread_id()))
                 return

@@ -6,7 +6,7 @@ statements that use it come and go.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -116,6 +116,10 @@ class HeldSessions:
     def get(self, session_id: int) -> HeldSession | None:
         """The session, if this process holds it."""
         return self._sessions.get(session_id)
+
+    def connectors(self) -> Collection[str]:
+        """Keys of the connectors that have a session here."""
+        return {held.connector for held in self._sessions.values()}
 
     async def open(
         self, place: HeldPlace, use: AbstractAsyncContextManager[Engine], options: SessionOptions

@@ -158,8 +158,10 @@ class Runner:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
+        # A session that is open here takes its statements, also where its connector as it is now does not run.
+        left = [key for key in self.held.connectors() if self._parts.connectors.find(key) is None]
         assignment = await self._parts.leases.claim(
-            statement_id, owner=self.owner, lease=self._parts.execution.lease, connectors=self._runnable()
+            statement_id, owner=self.owner, lease=self._parts.execution.lease, connectors=[*self._runnable(), *left]
         )
         if assignment is not None:
             await self._start_claimed(assignment)
@@ -229,7 +231,7 @@ class Runner:
     async def _start_unsent(self, assignment: Assignment) -> Outcome | None:
         """None, or why the engine must not see the statement."""
         user = await self._parts.users.user(assignment.user_id)
-        connector = self._parts.connectors.find(assignment.connector)
+        connector = self._parts.connectors.known(assignment.connector)
         if user is None:
             return _rejected("The user is no longer active.")
         if connector and connector.read_only and changes_data(assignment.statement, assignment.dialect):
@@ -271,7 +273,7 @@ class Runner:
     async def _follow_connectors(self) -> None:
         async for _ in self._parts.connectors.changes():
             try:
-                await self.held.drop_of(lambda key: self._parts.connectors.find(key) is None)
+                await self.held.drop_of(lambda key: self._parts.connectors.known(key) is None)
                 if not self._draining and time.monotonic() >= self._others_may_be_late_until:
                     # A statement for a new connector may have been announced before the connector was known here.
                     await self._claim_orphans()

@@ -61,14 +61,15 @@ class SessionOpener:
 
         Raises SessionLost when the named session is gone: it is never replaced silently.
         """
-        connector = self._connectors.find(assignment.connector)
+        held = self._held.get(assignment.session_id)
+        # An open session goes on with what it was opened with, also where its connector, as it is now, does not run.
+        connector = (self._connectors.known if held else self._connectors.find)(assignment.connector)
         if connector is None:
             raise SessionLost(f"The connector {assignment.connector} is no longer configured.")
         if assignment.import_plan is not None:
             async with self._import(assignment, connector, user) as importing:
                 yield importing
             return
-        held = self._held.get(assignment.session_id)
         if held is None and assignment.in_named_session:
             raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
         if held is None and assignment.keeps_session:
