@@ -149,7 +149,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
                     return error
             return load
 
-        for place in (TableName(None, f"{target.name}_{attempt}") for attempt in range(10)):
+        for place in (TableName(None, f"{target.name}_{attempt}") for attempt in range(5)):
             ends = await asyncio.gather(load_one("a", place), load_one("b", place))
             (won,) = [end for end in ends if isinstance(end, TableLoad)]
             assert [type(end) for end in ends if end is not won] == [StatementRejected]
