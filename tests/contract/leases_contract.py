@@ -10,9 +10,10 @@ import pytest
 
 from queryserver.domain.result import Column, ResultType, Segment
 from queryserver.domain.statement import EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.interfaces.statements import StatementLeases
+from queryserver.interfaces.statements import Reach, StatementLeases
 
 ME, OTHER = "me", "other"
+HELD = 10**12
 LEASE = timedelta(seconds=30)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
@@ -32,10 +33,18 @@ class LeaseDesk(ABC):
     """A keeper with what the tests need beside it."""
 
     leases: StatementLeases
+    within = Reach(["here"], [HELD])
+    """Of those who claim."""
 
     @abstractmethod
     async def add(
-        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+        self,
+        *,
+        owner: str | None = ME,
+        lease_s: float = 30,
+        connector: str = "here",
+        session: int | None = None,
+        timeout_s: int = 60,
     ) -> Lease:
         """A new waiting statement."""
 
@@ -48,18 +57,18 @@ class LeaseDesk(ABC):
         """What a caller does."""
 
     async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
-        """Claim by somebody who runs the connector `here`."""
-        found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, connectors=["here"])
+        """Claim by somebody who runs the connector `here`, and holds the session HELD."""
+        found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, within=self.within)
         return found.lease if found else None
 
     async def orphans(self, *, owner: str = ME, everything: bool = False) -> dict[UUID, Lease]:
-        """Take over as somebody who runs the connector `here`."""
-        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, connectors=["here"], everything=everything)
+        """Take over as such a one."""
+        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, within=self.within, everything=everything)
         return {one.lease.statement_id: one.lease for one in found}
 
     async def resumptions(self, *, everything: bool = True) -> dict[UUID, Resumption | None]:
         """Take over, and say what each statement was found with."""
-        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, connectors=["here"], everything=everything)
+        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, everything=everything)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
@@ -102,6 +111,17 @@ class LeasesContract:
     async def test_unsent_statements_of_other_connectors_are_no_orphans(self, desk: LeaseDesk) -> None:
         unsent = await desk.add(owner=None, connector="elsewhere")
         assert unsent.statement_id not in await desk.orphans()
+
+    async def test_a_statement_of_a_session_that_is_held_is_within_reach(self, desk: LeaseDesk) -> None:
+        """Its connector may have been changed since to what does not run there."""
+        announced = await desk.add(owner=None, connector="elsewhere", session=HELD)
+        assert await desk.claim(announced) is not None
+        unheard = await desk.add(owner=None, connector="elsewhere", session=HELD)
+        other = await desk.add(owner=None, connector="elsewhere", session=HELD + 1)
+        assert await desk.claim(other) is None
+        found = await desk.orphans()
+        assert unheard.statement_id in found
+        assert other.statement_id not in found
 
     async def test_sent_statements_end_whoever_runs_their_connector(self, desk: LeaseDesk) -> None:
         sent = await desk.add(owner=OTHER, lease_s=-1, connector="elsewhere")

@@ -38,10 +38,17 @@ class MemoryDesk(LeaseDesk):
         self.leases: MemoryLeases = MemoryLeases()
 
     async def add(
-        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+        self,
+        *,
+        owner: str | None = ME,
+        lease_s: float = 30,
+        connector: str = "here",
+        session: int | None = None,
+        timeout_s: int = 60,
     ) -> Lease:
         deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
-        return self.leases.add("x", owner=owner, lease_s=lease_s, connector=connector, deadline_at=deadline).lease
+        more = {"connector": connector, "deadline_at": deadline} | ({"session_id": session} if session else {})
+        return self.leases.add("x", owner=owner, lease_s=lease_s, **more).lease
 
     async def look(self, statement_id: UUID) -> Seen:
         entry = self.leases.entries[statement_id]
@@ -61,10 +68,17 @@ class DatabaseDesk(LeaseDesk):
         self._user_id = user_id
 
     async def add(
-        self, *, owner: str | None = ME, lease_s: float = 30, connector: str = "here", timeout_s: int = 60
+        self,
+        *,
+        owner: str | None = ME,
+        lease_s: float = 30,
+        connector: str = "here",
+        session: int | None = None,
+        timeout_s: int = 60,
     ) -> Lease:
         number = next(_numbers)
-        handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", f"g{number}", f"s{number}", number, "a:b")
+        guids = f"g{number}", f"s{number}"
+        handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
         new = NewStatement(
             id=uuid4(),
             user_id=self._user_id,

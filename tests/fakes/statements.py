@@ -14,6 +14,7 @@ from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecord
+from queryserver.interfaces.statements import Reach
 
 OWNER = "this-process"
 _numbers = count(1)
@@ -101,24 +102,22 @@ class MemoryLeases:
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
 
-    async def claim(
-        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
-    ) -> Assignment | None:
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
         await self._reached("claim")
         entry = self.entries[statement_id]
         if entry.state is not StatementState.WAITING or not _is_free(entry):
             return None
-        return _taken(entry, owner, lease) if entry.assignment.connector in connectors else None
+        return _taken(entry, owner, lease) if _is_within(entry, within) else None
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
+        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
     ) -> Sequence[Assignment]:
         await self._reached("claim_orphans")
         found = [
             entry
             for entry in self.entries.values()
             if not entry.state.is_terminal
-            and (entry.assignment.connector in connectors or entry.sent or _is_late(entry))
+            and (_is_within(entry, within) or entry.sent or _is_late(entry))
             and (everything or _is_free(entry))
         ]
         return [_taken(entry, owner, lease) for entry in found]
@@ -252,10 +251,10 @@ class MemorySessions:
         await self._reached("read")
         return self.open_records.get(session_id)
 
-    async def owner_of(self, session_id: int) -> int | None:
-        await self._reached("owner_of")
+    async def named(self, session_id: int) -> tuple[int, str] | None:
+        await self._reached("named")
         found = self.open_records.get(session_id)
-        return found.user_id if found else None
+        return (found.user_id, found.connector) if found else None
 
     async def open_sessions(
         self,
@@ -325,6 +324,11 @@ class PlainSealer:
 
     def unseal(self, sealed: bytes) -> bytes:
         return sealed
+
+
+def _is_within(entry: Entry, within: Reach) -> bool:
+    one = entry.assignment
+    return one.connector in within.connectors or one.session_id in within.sessions
 
 
 def _is_free(entry: Entry) -> bool:

@@ -85,9 +85,10 @@ class Sessions:
         )
         return _session_of(row) if row else None
 
-    async def owner_of(self, session_id: int) -> int | None:
+    async def named(self, session_id: int) -> tuple[int, str] | None:
         """See the Protocol."""
-        return await self._database.value("select user_id from sessions where id = $1 and named", session_id)
+        row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
+        return (row["user_id"], row["connector"]) if row else None
 
     async def open_sessions(
         self,

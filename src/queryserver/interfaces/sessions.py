@@ -41,8 +41,8 @@ class SessionRecords(Protocol):
         """An open session; None once it is closed."""
         ...
 
-    async def owner_of(self, session_id: int) -> int | None:
-        """The user of a named session, open or closed."""
+    async def named(self, session_id: int) -> tuple[int, str] | None:
+        """User and connector of a named session, open or closed."""
         ...
 
     async def open_sessions(

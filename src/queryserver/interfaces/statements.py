@@ -104,19 +104,25 @@ class StatementRecords(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a runner can run: statements of these connectors, of any connector those of the sessions open there."""
+
+    connectors: Sequence[str]
+    sessions: Sequence[int] = ()
+
+
 class StatementLeases(Protocol):
     """What runners do with records. Writes return False when the lease was lost: then the runner stops at once."""
 
-    async def claim(
-        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
-    ) -> Assignment | None:
-        """Take a waiting statement of these connectors that nobody holds and whose session is not held elsewhere."""
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
+        """Take a waiting statement within reach that nobody holds and whose session is not held elsewhere."""
         ...
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
+        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
     ) -> Sequence[Assignment]:
-        """Take over statements of these connectors that nobody holds, but for those of a session held elsewhere.
+        """Take over statements within reach that nobody holds, but for those of a session held elsewhere.
 
         Those that were sent, or are past their deadline, are taken of any connector: they need no engine to end.
         `everything` ignores leases: the caller knows that no other instance is alive.

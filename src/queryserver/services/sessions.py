@@ -48,7 +48,7 @@ class Sessions:
         *,
         records: SessionRecords,
         statements: StatementRecords,
-        results: Callable[[int, int], Awaitable[Sequence[UUID]]],
+        close_results: Callable[[int, int], Awaitable[Sequence[UUID]]],
         connectors: Connectors,
         credentials: CredentialBook,
         runner: Runner,
@@ -56,10 +56,10 @@ class Sessions:
         signals: StateSignals,
         limits: SessionLimits,
     ) -> None:
-        """`results` gives the statements of a user and a session whose results are kept."""
+        """`close_results` closes those of a user and a session, and gives their statements."""
         self._records = records
         self._statements = statements
-        self._results = results
+        self._close_results = close_results
         self._connectors = connectors
         self._credentials = credentials
         self._runner = runner
@@ -92,8 +92,11 @@ class Sessions:
         """Close one session of the caller; None when it was closed already. Raises SessionNotFound."""
         record = await self._records.read(session_id)
         if record is None:
-            if await self._records.owner_of(session_id) != user.id:
+            named = await self._records.named(session_id)
+            if named is None or named[0] != user.id:
                 raise SessionNotFound(session_id)
+            # It may have been idle for long; and a call that failed half-way is repeated.
+            await self._leave(session_id, user_id=user.id, connector=named[1])
             return None
         if record.user_id != user.id or not record.named:
             raise SessionNotFound(session_id)
@@ -119,15 +122,14 @@ class Sessions:
         if not closed:
             closed = await self._records.close(record.id)
             await self._notices.publish(CLOSE_SESSION, str(record.id))
-        connector = self._connectors.known(record.connector)
-        if connector is not None and connector.close_queries:
-            await self._close_results(record)
+        await self._leave(record.id, user_id=record.user_id, connector=record.connector)
         return closed
 
-    async def _close_results(self, record: SessionRecord) -> None:
-        """As close_statement does for each."""
-        for statement_id in await self._results(record.user_id, record.id):
-            if await self._statements.close_result(statement_id):
+    async def _leave(self, session_id: int, *, user_id: int, connector: str) -> None:
+        """With `close_queries`: as close_statement does for each result of the session."""
+        known = self._connectors.known(connector)
+        if known is not None and known.close_queries:
+            for statement_id in await self._close_results(user_id, session_id):
                 self._signals.notify(statement_id)
 
     async def _record(self, user: User, connector: Connector, asked: SessionRequest) -> SessionRecord:

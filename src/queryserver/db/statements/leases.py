@@ -14,6 +14,7 @@ from queryserver.db.statements.marks import SealedMarks
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
 from queryserver.interfaces.sealing import Sealer
+from queryserver.interfaces.statements import Reach
 
 _MINE = "id = $1 and owner = $2 and fence = $3"
 
@@ -24,7 +25,8 @@ _HAS_NO_CONNECTOR = """exists (
 
 _CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
-where id = $1 and state = 'waiting' and (owner is null or lease_until < now()) and connector = any($4::text[])
+where id = $1 and state = 'waiting' and (owner is null or lease_until < now())
+    and (connector = any($4::text[]) or session_id = any($5::bigint[]))
     and not exists (
         select from sessions
         where sessions.id = orphan.session_id and closed_at is null
@@ -38,7 +40,10 @@ update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
 where id in (
     select id from statements as orphan
     where state in ('waiting', 'running')
-        and (connector = any($3::text[]) or sent_at is not null or deadline_at < now() or {_HAS_NO_CONNECTOR})
+        and (
+            connector = any($3::text[]) or session_id = any($5::bigint[])
+            or sent_at is not null or deadline_at < now() or {_HAS_NO_CONNECTOR}
+        )
         and ($4 or lease_until is null or lease_until < now())
         and ($4 or not exists (
             select from sessions
@@ -112,18 +117,19 @@ class Leases:
         self._database = database
         self._marks = SealedMarks(sealer)
 
-    async def claim(
-        self, statement_id: UUID, *, owner: str, lease: timedelta, connectors: Sequence[str]
-    ) -> Assignment | None:
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
         """See the Protocol."""
-        row = await self._database.row(_CLAIM, statement_id, owner, lease, list(connectors))
+        reach = list(within.connectors), list(within.sessions)
+        row = await self._database.row(_CLAIM, statement_id, owner, lease, *reach)
         return rows.assignment_of(row, self._marks) if row else None
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, connectors: Sequence[str], everything: bool
+        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
     ) -> Sequence[Assignment]:
         """See the Protocol. In order of recording, at most 200 at once."""
-        found = await self._database.fetch(_ORPHANS, owner, lease, list(connectors), everything)
+        found = await self._database.fetch(
+            _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions)
+        )
         return sorted((rows.assignment_of(row, self._marks) for row in found), key=lambda one: one.history_id)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:

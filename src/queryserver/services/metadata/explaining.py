@@ -110,7 +110,7 @@ class Explanations:
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None: it is gone. Raises SessionNotFound for anybody else's."""
         found = await self._sessions.read(session_id)
-        if found is None and await self._sessions.owner_of(session_id) == user.id:
+        if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return None
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise SessionNotFound(session_id)

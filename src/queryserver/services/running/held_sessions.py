@@ -6,7 +6,7 @@ statements that use it come and go.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -117,9 +117,9 @@ class HeldSessions:
         """The session, if this process holds it."""
         return self._sessions.get(session_id)
 
-    def connectors(self) -> Collection[str]:
-        """Keys of the connectors that have a session here."""
-        return {held.connector for held in self._sessions.values()}
+    def ids(self) -> Sequence[int]:
+        """The sessions that are open here."""
+        return list(self._sessions)
 
     async def open(
         self, place: HeldPlace, use: AbstractAsyncContextManager[Engine], options: SessionOptions

@@ -20,7 +20,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
-from queryserver.interfaces.statements import StatementLeases
+from queryserver.interfaces.statements import Reach, StatementLeases
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
@@ -158,10 +158,8 @@ class Runner:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
-        # A session that is open here takes its statements, also where its connector as it is now does not run.
-        left = [key for key in self.held.connectors() if self._parts.connectors.find(key) is None]
         assignment = await self._parts.leases.claim(
-            statement_id, owner=self.owner, lease=self._parts.execution.lease, connectors=[*self._runnable(), *left]
+            statement_id, owner=self.owner, lease=self._parts.execution.lease, within=self._reach()
         )
         if assignment is not None:
             await self._start_claimed(assignment)
@@ -282,13 +280,14 @@ class Runner:
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
         orphans = await self._parts.leases.claim_orphans(
-            owner=self.owner, lease=self._parts.execution.lease, connectors=self._runnable(), everything=everything
+            owner=self.owner, lease=self._parts.execution.lease, within=self._reach(), everything=everything
         )
         for assignment in orphans:
             await self._start_claimed(assignment)
 
-    def _runnable(self) -> list[str]:
-        return list(self._parts.connectors.runnable_by(self._data_held))
+    def _reach(self) -> Reach:
+        """A session that is open here takes its statements, also where its connector as it is now does not run."""
+        return Reach(self._parts.connectors.runnable_by(self._data_held), self.held.ids())
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:

@@ -227,7 +227,7 @@ class Submissions:
     async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
         """A session of create_session. The statement of one that is gone is recorded, and fails (Contract 9.3)."""
         found = await self._parts.sessions.read(session_id)
-        if found is None and await self._parts.sessions.owner_of(session_id) == user.id:
+        if found is None and await self._parts.sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise SessionNotFound(session_id)
