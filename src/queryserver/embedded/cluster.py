@@ -72,16 +72,22 @@ def opened_cluster(home: Path, *, durable: bool) -> Cluster:
     data, account = home / "data", server_account()
     secrets = kept_secrets(home / "secrets.json", may_create=not data.exists())
     binaries = runnable_binaries(_major(data), account)
-    for leftover in home.glob("new-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    _throw_away_half_made(home)
     if not data.exists():
         _make(data, account, binaries, secrets, durable=durable)
+        # The killed start's own initdb may have been at work still, and have written to what was being thrown away.
+        _throw_away_half_made(home)
     return Cluster(home, account, binaries, secrets)
 
 
 def data_argument(data: Path, account: Account | None) -> str:
     """How a program that is started in the directory `data` under `account` is told about it."""
     return str(_HERE) if account and _HERE.exists() else str(data)
+
+
+def _throw_away_half_made(home: Path) -> None:
+    for leftover in home.glob("new-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _major(data: Path) -> int:
