@@ -161,7 +161,7 @@ class MetadataIndexTables:
         await self._database.execute(_USED, [scope.id for scope in scopes])
         return scopes
 
-    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int | None) -> None:
+    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
         """See the Protocol."""
         last = {(one.database, one.name): one for one in objects}
         async with self._database.transaction() as connection:
@@ -170,11 +170,10 @@ class MetadataIndexTables:
                 scope_id,
             )
             if version is None:
-                return
-            kept = list(last.values())
-            if max_tables is not None:
-                kept = await _within(connection, scope_id, kept, max_tables)
-            if len(kept) < len(last) or any(one.columns_cut for one in kept):
+                return True
+            kept = await _within(connection, scope_id, list(last.values()), max_tables)
+            is_whole = len(kept) == len(last)
+            if not is_whole or any(one.columns_cut for one in kept):
                 await connection.execute(_CUT, scope_id)
             changed = 0
             for full in (True, False):
@@ -184,6 +183,7 @@ class MetadataIndexTables:
                     changed += int(tag.rpartition(" ")[2])
             if not changed:
                 await connection.execute("update metadata_scopes set version = version - 1 where id = $1", scope_id)
+        return is_whole
 
     async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
         """See the Protocol."""

@@ -84,11 +84,11 @@ class MetadataIndexRecords(Protocol):
         """Those that exist, with the same address; noted as used."""
         ...
 
-    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int | None) -> None:
-        """Add or change objects; those that say nothing new touch nothing.
+    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
+        """Add or change objects; those that say nothing new touch nothing. False: something was left out.
 
-        New tables above `max_tables` are left out; None: whoever calls has counted. The scope is truncated from then on
-        when something was left out, or an object has columns that were cut.
+        That is new tables above `max_tables`, all of the scope counted. The scope is truncated from then on, until the
+        end of a refresh, when something was left out, or an object has columns that were cut.
         """
         ...
 

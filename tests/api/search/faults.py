@@ -1,7 +1,10 @@
 """The scripted engine with faults of single looks, and a list of databases that leaves some out."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine
 
@@ -11,35 +14,46 @@ from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import SessionOptions
 
 
-class FaultyCatalog(FakeCatalog):
-    """`failures`: by what is asked, as `FakeCatalogEngine.looks` tells it. `unlisted`: databases."""
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """By what is asked, as `FakeCatalogEngine.looks` tells it. `unlisted`: databases; `held`: answered once set."""
 
-    def __init__(
-        self, engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError], unlisted: Collection[str]
-    ) -> None:
+    failures: Mapping[str, QueryServerError] = field(default_factory=dict)
+    fails_after_s: float = 0.0
+    unlisted: Collection[str] = ()
+    held: Mapping[str, asyncio.Event] = field(default_factory=dict)
+
+
+class FaultyCatalog(FakeCatalog):
+    """A look at the engine's content with these faults."""
+
+    def __init__(self, engine: FakeCatalogEngine, faults: Faults) -> None:
         super().__init__(engine)
-        self._failures = failures
-        self._unlisted = unlisted
+        self._faults = faults
 
     async def databases(self) -> Sequence[str]:
-        return [one for one in await super().databases() if one not in self._unlisted]
+        return [one for one in await super().databases() if one not in self._faults.unlisted]
 
     async def _look(self, what: str) -> None:
         await super()._look(what)
-        if what in self._failures:
-            raise self._failures[what]
+        if what in self._faults.held:
+            await self._faults.held[what].wait()
+        if what in self._faults.failures:
+            await asyncio.sleep(self._faults.fails_after_s)
+            raise self._faults.failures[what]
 
 
 @contextmanager
 def faulty(
-    engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError] | None = None, *, unlisted: Collection[str] = ()
+    engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError] | None = None, **others: Any
 ) -> Generator[None]:
-    """The engine is so while inside."""
+    """The engine has these `Faults` while inside."""
+    faults = Faults(failures or {}, **others)
 
     @asynccontextmanager
     async def catalog(user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         del user, options
-        yield FaultyCatalog(engine, failures or {}, unlisted)
+        yield FaultyCatalog(engine, faults)
 
     vars(engine)["catalog"] = catalog
     try:

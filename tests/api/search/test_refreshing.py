@@ -1,21 +1,17 @@
 """The index read anew in the background (Contract platform 8.4)."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
+from tests.api.search.refreshing import another, refreshed, shelf_of
 
-from queryserver.db.metadata_index import MetadataIndexTables
-from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
     DatabaseNotFound,
-    DatabaseUnavailable,
     EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
@@ -23,81 +19,9 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.domain.user import User
-from queryserver.interfaces.metadata_index import MetadataIndexRecords, ScopeKey
-from queryserver.services.search.index_refresh import IndexRefresh, RefreshLimits
-from queryserver.services.search.scoping import Scoping
 
 SQL = '["sql"]'
-SERVICE = User(0, "index", is_admin=True)
-
-
-class Alone:
-    """A server that knows one connector."""
-
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-
-    def visible(self, user: User) -> Sequence[Connector]:
-        del user
-        return [self._connector]
-
-
-def another(
-    api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
-) -> IndexRefresh:
-    """The refresh of one more server, with limits of its own. By itself it reads `shelf` only."""
-    mine = api.services.searching.refresh
-    assert mine is not None
-    parts = mine._parts
-    bounds = RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits})
-    return IndexRefresh(
-        replace(parts, owner=owner, records=records or parts.records, connectors=Alone(shelf_of(api))),
-        bounds,
-    )
-
-
-class Forgetful(MetadataIndexTables):
-    """Is out of reach when a lease is renewed for the first time."""
-
-    failed = 0
-
-    async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        if not self.failed:
-            self.failed += 1
-            raise DatabaseUnavailable
-        return await super().renew(scope_id, owner=owner, lease=lease)
-
-
-async def asked(api: Api, what: str) -> None:
-    """Returns once the engine is asked that."""
-    for _ in range(1000):
-        if what in api.shelf.looks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(what)
-
-
-async def user_of(api: Api, caller: Caller) -> User:
-    user_id = await api.database.value("select id from users where username_key = $1", caller.username)
-    return User(user_id, caller.username)
-
-
-async def refreshed(api: Api, refresh: IndexRefresh, user: User = SERVICE) -> None:
-    await api.database.execute("update metadata_scopes set refreshed_at = null, failed_at = null")
-    await refresh.refresh(user, shelf_of(api), shelf_key(api, user))
-
-
-def shelf_of(api: Api) -> Connector:
-    shelf = api.services.connectors.find("shelf")
-    assert shelf is not None
-    return shelf
-
-
-def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
-    key = Scoping(api.services.connectors).key(user, shelf_of(api))
-    assert key is not None
-    return key
+TABLES_OF_STOCK = ["web.sample_07", "shop.orders", "web.sample_08"]
 
 
 async def test_a_refresh_finds_all_and_removes_what_is_gone(api: Api, ana: Caller) -> None:
@@ -130,17 +54,6 @@ async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
     finally:
         api.shelf.failure = None
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
-
-
-async def test_one_server_at_a_time(api: Api, ana: Caller) -> None:
-    stock(api.shelf)
-    api.shelf.looks.clear()
-    api.shelf.look_s = 0.02
-    try:
-        await asyncio.gather(*(refreshed(api, another(api, f"server{number}")) for number in range(4)))
-    finally:
-        api.shelf.look_s = 0.0
-    assert api.shelf.looks.count("databases") == 1
 
 
 @pytest.mark.parametrize(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
@@ -228,13 +141,6 @@ async def test_databases_that_are_not_listed_are_asked_for(api: Api, ana: Caller
     """Trino leaves the schemas of a catalog out that does not answer."""
     stock(api.shelf)
     await refreshed(api, another(api))
-    both = ["web.sample_07", "shop.orders", "web.sample_08"]
-    for error in (StatementRejected("The catalog is down."), EngineTimeout("Too late.")):
-        api.shelf.looks.clear()
-        with faulty(api.shelf, {"database shop": error}, unlisted=["web", "shop"]):
-            await refreshed(api, another(api))
-        assert await found(ana, "type:table", sources=SQL) == both
-        assert "database web" not in api.shelf.looks, "the next would take as long to fail"
     api.shelf.content["shop"]["news"] = described("shop", "news")
     with faulty(api.shelf, unlisted=["shop"]):
         await refreshed(api, another(api))
@@ -243,6 +149,59 @@ async def test_databases_that_are_not_listed_are_asked_for(api: Api, ana: Caller
         api.shelf.content = {}
         await refreshed(api, another(api))
     assert await found(ana, "", sources=SQL) == []
+
+
+async def test_a_catalog_that_is_down_keeps_no_database_that_is_gone_elsewhere(api: Api, ana: Caller) -> None:
+    """Also when many of its own are asked for first."""
+    stock(api.shelf)
+    down = [f"down{number}" for number in range(20)]
+    api.shelf.content |= {name: {"t": described(name, "t")} for name in down}
+    await refreshed(api, another(api))
+    del api.shelf.content["web"]
+    refused = {f"database {name}": StatementRejected("The catalog is down.") for name in down}
+    with faulty(api.shelf, refused, unlisted=down):
+        await refreshed(api, another(api))
+    body = await ana.told(CALL, query_s="type:table type:view", sources=SQL, limit=100)
+    assert {one["originalName"] for one in body["results"]} == {"shop.orders", *(f"{name}.t" for name in down)}
+
+
+async def test_after_a_time_out_no_other_database_is_asked_for(api: Api, ana: Caller) -> None:
+    """It could take as long to fail."""
+    stock(api.shelf)
+    await refreshed(api, another(api))
+    api.shelf.looks.clear()
+    late = EngineTimeout("Too late.")
+    with faulty(api.shelf, {"database shop": late, "database web": late}, unlisted=["shop", "web"]):
+        await refreshed(api, another(api))
+    assert sum(look.startswith("database ") for look in api.shelf.looks) == 1
+    assert await found(ana, "type:table", sources=SQL) == TABLES_OF_STOCK
+
+
+async def test_what_is_gone_goes_in_the_end_though_another_is_always_late(api: Api, ana: Caller) -> None:
+    """Which database is asked for first is left to chance."""
+    stock(api.shelf)
+    await refreshed(api, another(api))
+    del api.shelf.content["web"]
+    with faulty(api.shelf, {"database shop": EngineTimeout("Too late.")}, unlisted=["shop"]):
+        for _ in range(60):
+            await refreshed(api, another(api))
+            if await found(ana, "type:table", sources=SQL) == ["shop.orders"]:
+                break
+    assert await found(ana, "type:table", sources=SQL) == ["shop.orders"]
+
+
+async def test_all_databases_that_are_refused_may_take_as_long_as_one_look(api: Api, ana: Caller) -> None:
+    names = [f"d{number:02}" for number in range(12)]
+    api.shelf.content = {name: {"t": described(name, "t")} for name in names}
+    await refreshed(api, another(api))
+    api.shelf.looks.clear()
+    down = {f"database {name}": StatementRejected("The catalog is down.") for name in names}
+    shelf = shelf_of(api)
+    hasty = replace(shelf, limits=replace(shelf.limits, metadata_timeout=timedelta(seconds=1.5)))
+    with faulty(api.shelf, down, unlisted=names, fails_after_s=0.3):
+        await refreshed(api, another(api), connector=hasty)
+    assert sum(look.startswith("database ") for look in api.shelf.looks) <= 6
+    assert (await ana.told(CALL, query_s="type:table", sources=SQL))["totalMatched"] == 12
 
 
 async def test_tables_that_cannot_be_read_again_count(api: Api, ana: Caller) -> None:
@@ -266,24 +225,25 @@ async def test_tables_that_are_gone_leave_room_for_others(api: Api, ana: Caller)
     assert not body["sources"]["sql"]["truncated"]
 
 
-async def test_two_users_of_one_connector_are_read_one_after_the_other(api: Api, ana: Caller, bob: Caller) -> None:
-    stock(api.shelf)
-    api.shelf.act_as_caller(True)
-    one, other = [await user_of(api, caller) for caller in (ana, bob)]
-    api.shelf.looks.clear()
-    api.shelf.look_s = 100.0
-    reading = asyncio.create_task(refreshed(api, another(api, "one"), one))
-    try:
-        await asked(api, "databases")
-        await refreshed(api, another(api, "two"), other)
-        assert api.shelf.looks == ["databases"]
-    finally:
-        api.shelf.look_s = 0.0
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-    for user in (other, one):
-        await refreshed(api, another(api, "two"), user)
-    assert api.shelf.looks.count("databases") == 3
+async def test_refreshes_that_never_come_to_their_end_are_bounded_too(api: Api, ana: Caller) -> None:
+    """What found no room is told, and comes in after a refresh that did come to its end."""
+    bounded = another(api, max_tables=600)
+
+    async def told_after_a_refresh() -> tuple[int, bool]:
+        await refreshed(api, bounded)
+        body = await ana.told(CALL, query_s="type:table", sources=SQL)
+        return body["totalMatched"], body["sources"]["sql"]["truncated"]
+
+    told: list[tuple[int, bool]] = []
+    with faulty(api.shelf, {"tables late": EngineTimeout("Too late.")}):
+        for day in range(4):  # each with more than are written at once
+            names = [f"d{day}t{number}" for number in range(510)]
+            api.shelf.content = {"daily": {name: described("daily", name) for name in names}, "late": {}}
+            told.append(await told_after_a_refresh())
+    assert told == [(510, False), (1020, False), (1200, True), (1200, True)]
+    api.shelf.content = {"new": {f"t{number}": described("new", f"t{number}") for number in range(600)}}
+    assert await told_after_a_refresh() == (0, True)
+    assert await told_after_a_refresh() == (600, False)
 
 
 async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> None:
@@ -292,84 +252,3 @@ async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> 
     )
     refresh = another(api)
     assert await refresh._parts.records.sweep(unused_for=timedelta(days=30)) == 1
-
-
-async def test_a_slow_engine_keeps_the_lease_of_whoever_reads_it(api: Api, ana: Caller) -> None:
-    stock(api.shelf)
-    api.shelf.looks.clear()
-    api.shelf.look_s = 0.1
-    lease = timedelta(seconds=0.4)
-    try:
-        reading = asyncio.create_task(refreshed(api, another(api, "one", lease=lease)))
-        while not reading.done():
-            await asyncio.sleep(0.15)
-            await another(api, "two", lease=lease).refresh(SERVICE, shelf_of(api), shelf_key(api))
-        await reading
-    finally:
-        api.shelf.look_s = 0.0
-    assert api.shelf.looks.count("databases") == 1
-    assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
-
-
-async def test_one_look_may_take_longer_than_a_lease(api: Api, ana: Caller) -> None:
-    """Also when the service database does not answer for a while."""
-    stock(api.shelf)
-    api.shelf.looks.clear()
-    api.shelf.look_s = 2.6
-    records = Forgetful(api.database)
-    lease = timedelta(seconds=2)
-    reading = asyncio.create_task(refreshed(api, another(api, "one", lease=lease, records=records)))
-    try:
-        await asked(api, "databases")
-        api.shelf.look_s = 0.0  # for those that follow
-        while not reading.done():
-            await asyncio.sleep(0.1)
-            await another(api, "two", lease=lease).refresh(SERVICE, shelf_of(api), shelf_key(api))
-        await reading
-    finally:
-        api.shelf.look_s = 0.0
-        reading.cancel()
-    assert api.shelf.looks.count("databases") == 1
-    assert records.failed == 1
-    assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
-
-
-@pytest.mark.parametrize("ending", ["lost", "cancelled"])
-async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, ending: str) -> None:
-    stock(api.shelf)
-    api.shelf.looks.clear()
-    api.shelf.abandoned = 0
-    api.shelf.look_s = 100.0
-    reading = asyncio.create_task(refreshed(api, another(api, lease=timedelta(seconds=0.4))))
-    try:
-        await asked(api, "databases")
-        if ending == "lost":
-            await api.database.execute("update metadata_scopes set lease_owner = 'else', lease_until = now() + '1h'")
-        else:
-            reading.cancel()
-        await asyncio.wait({reading}, timeout=15)
-        assert reading.done()
-        assert reading.cancelled() is (ending == "cancelled")
-    finally:
-        api.shelf.look_s = 0.0
-        reading.cancel()
-    assert api.shelf.abandoned == 1
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "metadata-lease"]
-    leases = await api.database.fetch("select lease_owner from metadata_scopes where connector = 'shelf'")
-    assert [row["lease_owner"] for row in leases] == (["else"] if ending == "lost" else [None])
-
-
-async def test_what_was_read_for_a_scope_that_is_another_s_by_now_is_not_written(api: Api, ana: Caller) -> None:
-    stock(api.shelf)
-    await refreshed(api, another(api))
-    api.shelf.look_s = 0.1
-    try:
-        reading = asyncio.create_task(refreshed(api, another(api)))
-        await asyncio.sleep(0.3)
-        # As a change of the connector's address does.
-        await api.database.execute("delete from metadata_objects")
-        await api.database.execute("update metadata_scopes set lease_owner = null, lease_until = null")
-        await reading
-    finally:
-        api.shelf.look_s = 0.0
-    assert await found(ana, "salary", sources=SQL) == []

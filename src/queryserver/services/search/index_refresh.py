@@ -237,22 +237,32 @@ class _Reading:
     async def _left_out(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
         """What is indexed and still there, though not listed: Trino leaves out catalogs that are down.
 
-        What cannot be told is unread.
+        What cannot be told is unread. All that fails together may take as long as one look.
         """
+        clock = asyncio.get_running_loop().time
         found: list[str] = []
         missing = sorted(self._indexed.keys() - set(listed))
-        for place, database in enumerate(missing):
+        # In no order: a catalog that is slow to fail must not keep the same ones from being asked each time.
+        waiting = random.sample(missing, k=len(missing))
+        patience_s = self._connector.limits.metadata_timeout.total_seconds()
+        while waiting and patience_s > 0:
+            database = waiting.pop()
+            asked_at = clock()
             try:
                 told = await self._answer(catalog.database(database))
             except _GONE:
                 continue
-            except QueryServerError:
-                # The others may take as long to fail.
-                self._leave(missing[place:])
+            except StatementRejected:  # says nothing of the others, which may be in a catalog that is well
+                self._leave([database])
+                patience_s -= clock() - asked_at
+                continue
+            except QueryServerError:  # the others may take as long to fail
+                self._leave([database])
                 break
             if told.name == database:  # else it is another spelling of one that is listed
                 found.append(database)
-        return found
+        self._leave(waiting)
+        return sorted(found)
 
     def _leave(self, databases: Sequence[str]) -> None:
         """Keep what is indexed of databases that cannot be read; it counts."""
@@ -321,8 +331,11 @@ class _Reading:
             raise DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
-            # Tables are counted here: rows that the end of this refresh removes leave room for no others.
-            await self._parts.records.put(self._scope.id, waiting, max_tables=None)
+            # Twice: until the end removes what is gone, all that is new must find room beside it. Bounded all the same,
+            # for refreshes that fail again and again never come to their end.
+            bound = 2 * self._limits.max_tables
+            is_whole = await self._parts.records.put(self._scope.id, waiting, max_tables=bound)
+            self._truncated = self._truncated or not is_whole
 
     async def _renew(self) -> bool:
         """Whether the scope is this reading's still."""

@@ -1,0 +1,79 @@
+"""The refresh of the index, done when a test says so."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tests.api.driving import Api, Caller
+
+from queryserver.domain.connector import Connector
+from queryserver.domain.user import User
+from queryserver.interfaces.metadata_index import MetadataIndexRecords, ScopeKey
+from queryserver.services.search.index_refresh import IndexRefresh, RefreshLimits
+from queryserver.services.search.scoping import Scoping
+
+SERVICE = User(0, "index", is_admin=True)
+
+
+class Alone:
+    """A server that knows one connector."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+
+    def visible(self, user: User) -> Sequence[Connector]:
+        del user
+        return [self._connector]
+
+
+def another(
+    api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
+) -> IndexRefresh:
+    """The refresh of one more server, with limits of its own. By itself it reads `shelf` only."""
+    mine = api.services.searching.refresh
+    assert mine is not None
+    parts = mine._parts
+    bounds = RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits})
+    return IndexRefresh(
+        replace(parts, owner=owner, records=records or parts.records, connectors=Alone(shelf_of(api))),
+        bounds,
+    )
+
+
+async def asked(api: Api, what: str) -> None:
+    """Returns once the engine is asked that."""
+    for _ in range(1000):
+        if what in api.shelf.looks:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+async def user_of(api: Api, caller: Caller) -> User:
+    """As the services know the caller."""
+    user_id = await api.database.value("select id from users where username_key = $1", caller.username)
+    return User(user_id, caller.username)
+
+
+async def refreshed(
+    api: Api, refresh: IndexRefresh, user: User = SERVICE, *, connector: Connector | None = None
+) -> None:
+    """Refresh `shelf`, whenever that was done last. `connector`: what it is like."""
+    await api.database.execute("update metadata_scopes set refreshed_at = null, failed_at = null")
+    await refresh.refresh(user, connector or shelf_of(api), shelf_key(api, user))
+
+
+def shelf_of(api: Api) -> Connector:
+    """The connector of the scripted engine."""
+    shelf = api.services.connectors.find("shelf")
+    assert shelf is not None
+    return shelf
+
+
+def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
+    """Of the scope in which that user sees it."""
+    key = Scoping(api.services.connectors).key(user, shelf_of(api))
+    assert key is not None
+    return key
