@@ -38,7 +38,7 @@ class CallToJudge:
 
     @property
     def client(self) -> str:
-        """Address of the client: of the peer, or what a trusted proxy says."""
+        """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
         return client_address(self._request, self._trusted)
 
     @property

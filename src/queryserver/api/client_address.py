@@ -1,36 +1,60 @@
 """The address of a client (Contract platform 1.6)."""
 
 from collections.abc import Sequence
+from functools import cache
 
+import structlog
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from queryserver.settings.networks import Network, contains, parsed_address
+
+log = structlog.get_logger(__name__)
+
+UNKNOWN = "unknown"
+"""Stands for an address that no trusted proxy tells plainly. It lies in no network; all such callers count as one."""
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
     """The peer; behind trusted proxies the last address of their chain that is not one of them.
 
     A proxy that writes one of the two headers may pass the other one on as the caller sent it: the two must agree.
+    UNKNOWN where they do not, or name no address: with the peer's address a stranger would have the proxy's rights.
     """
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
         return peer
     chains = (_forwarded_for(request.headers), _forwarded(request.headers))
-    told = {_beyond(trusted, chain, peer) for chain in chains if chain}
-    return told.pop() if len(told) == 1 else peer
+    told = {_beyond(trusted, chain) for chain in chains if chain}
+    if not told:
+        return peer
+    address = told.pop() if len(told) == 1 else UNKNOWN
+    if address == UNKNOWN:
+        _warn_once()
+    return address
 
 
-def _beyond(trusted: Sequence[Network], chain: Sequence[str], peer: str) -> str:
+def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
+    farthest = UNKNOWN
     for hop in reversed(chain):
         address = parsed_address(_without_port(hop))
         if address is None:
             # A proxy of ours wrote what is no address: behind it nothing can be believed.
-            return peer
-        peer = str(address)
-        if not contains(trusted, peer):
-            return peer
-    return peer
+            return UNKNOWN
+        farthest = str(address)
+        if not contains(trusted, farthest):
+            break
+    return farthest
+
+
+@cache
+def _warn_once() -> None:
+    """Once per process: every stranger can cause it. The values are the caller's own words."""
+    log.warning(
+        "the address of a client is unknown",
+        reason="the headers of a trusted proxy disagree, or name no address",
+        advice="let the proxy remove whichever of X-Forwarded-For and Forwarded it does not write itself",
+    )
 
 
 def _forwarded_for(headers: Headers) -> list[str]:

@@ -3,9 +3,10 @@
 import asyncio
 import importlib
 import inspect
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import TypeAlias, cast
 
@@ -48,6 +49,32 @@ class TooManyWaiting(Exception):
     """So many calls wait for a thread that one more would wait in vain."""
 
 
+class Places:
+    """How many calls of one kind may be in threads at once; others wait.
+
+    A call that was given up keeps its place until its thread has ended.
+    """
+
+    def __init__(self, at_once: int, *, most_waiting: int | None = None) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._waiting = 0
+        self._most_waiting = most_waiting
+
+    async def take(self) -> None:
+        """Wait for a place. Raises TooManyWaiting."""
+        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
+            raise TooManyWaiting
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    def give_back(self) -> None:
+        """Let the next one in."""
+        self._free.release()
+
+
 class PlugInThreads:
     """Where the blocking functions of plug-ins run: at most 8 at once, each call has 10 s, its wait included.
 
@@ -57,22 +84,27 @@ class PlugInThreads:
     def __init__(self, *, limit_s: float = _LIMIT_S, most_waiting: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="plug-in")
         # Calls wait here and not in the pool: what is given up there stays, password and all, until a thread is free.
-        self._free = asyncio.Semaphore(_THREADS)
-        self._waiting = 0
-        self._most_waiting = most_waiting
+        self._places = Places(_THREADS, most_waiting=most_waiting)
         self._limit_s = limit_s
         self._running: set[asyncio.Task[_Outcome]] = set()
 
-    async def call(self, function: Callable[..., object], *arguments: object) -> object:
+    async def call(
+        self,
+        function: Callable[..., object],
+        *arguments: object,
+        limit_s: float = math.inf,
+        share: Places | None = None,
+    ) -> object:
         """What a function gives, be it async or not. Raises Exceptions that it raises, TimeoutError, TooManyWaiting.
 
+        `limit_s` shortens its time, `share` is the part of the threads that calls of its kind may fill.
         In a task of its own: it may raise what would end this server, or pass over being cancelled.
         """
-        running = asyncio.create_task(self._outcome(function, arguments), name="plug-in")
+        running = asyncio.create_task(self._outcome(function, arguments, share), name="plug-in")
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:
-            done, _ = await asyncio.wait([running], timeout=self._limit_s)
+            done, _ = await asyncio.wait([running], timeout=min(limit_s, self._limit_s))
         finally:
             running.cancel()
         if not done:
@@ -91,17 +123,21 @@ class PlugInThreads:
             running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _outcome(self, function: Callable[..., object], arguments: tuple[object, ...]) -> _Outcome:
+    async def _outcome(
+        self, function: Callable[..., object], arguments: tuple[object, ...], share: Places | None
+    ) -> _Outcome:
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments), None
-            given, error = await self._in_thread(function, arguments)
+            given, error = await self._in_thread(function, arguments, share)
             # A decorated coroutine function looks like any other.
             return (await given if inspect.isawaitable(given) else given), error
         except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
 
-    async def _in_thread(self, function: Callable[..., object], arguments: tuple[object, ...]) -> _Outcome:
+    async def _in_thread(
+        self, function: Callable[..., object], arguments: tuple[object, ...], share: Places | None
+    ) -> _Outcome:
         context = copy_context()
 
         def outcome() -> _Outcome:
@@ -111,31 +147,24 @@ class PlugInThreads:
             except BaseException as error:  # noqa: BLE001 raised by the caller
                 return None, error
 
-        await self._wait_for_a_thread()
-        running = self._threads.submit(outcome)
-        try:
-            ended = await asyncio.wrap_future(running)
-        except asyncio.CancelledError:
-            # Nobody waits any more, but the thread works on.
-            loop = asyncio.get_running_loop()
-            running.add_done_callback(lambda _: self._free_later(loop))
-            raise
-        self._free.release()
-        return ended
+        with ExitStack() as taken:
+            for places in (self._places,) if share is None else (share, self._places):
+                await places.take()
+                taken.callback(places.give_back)
+            running = self._threads.submit(outcome)
+            try:
+                return await asyncio.wrap_future(running)
+            except asyncio.CancelledError:
+                # Nobody waits any more, but the thread works on.
+                loop, kept = asyncio.get_running_loop(), taken.pop_all()
+                running.add_done_callback(lambda _: _give_back(loop, kept))
+                raise
 
-    async def _wait_for_a_thread(self) -> None:
-        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
-            raise TooManyWaiting
-        self._waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self._waiting -= 1
 
-    def _free_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called in the thread. The loop may have ended before it."""
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._free.release)
+def _give_back(loop: asyncio.AbstractEventLoop, kept: ExitStack) -> None:
+    """Called in the thread. The loop may have ended before it."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(kept.close)
 
 
 @asynccontextmanager

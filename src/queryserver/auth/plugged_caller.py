@@ -4,13 +4,17 @@ from typing import cast
 
 import structlog
 
-from queryserver.auth.plug_ins import PlugInThreads, is_well_formed
+from queryserver.auth.plug_ins import Places, PlugInThreads, is_well_formed
 from queryserver.domain.errors import AuthenticationFailed
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.interfaces.auth import AuthRequest
 from queryserver.services.arrivals import Arrivals
 
 log = structlog.get_logger(__name__)
+
+# A challenge adorns a 401 that is certain: nobody waits long for it, and hanging ones leave most threads to calls.
+_CHALLENGE_LIMIT_S = 2.0
+_CHALLENGES_AT_ONCE = 2
 
 
 class BrokenAuthenticator(Exception):
@@ -26,6 +30,7 @@ class PluggedCaller:
         self._challenge = getattr(instance, "authenticate_header", None)
         self._threads = threads
         self._arrivals = arrivals
+        self._challenges = Places(_CHALLENGES_AT_ONCE)
 
     async def caller(self, request: AuthRequest) -> User | None:
         """The user whom the class names, made at first sight; None when it names none.
@@ -44,13 +49,16 @@ class PluggedCaller:
         return await self._arrivals.vouched(self._person(given))
 
     async def challenge(self, request: AuthRequest) -> str | None:
-        """What `authenticate_header` says; a text that cannot be a header is left out."""
+        """What `authenticate_header` says within 2 s; None when it fails, or gives a text that cannot be a header."""
         if not callable(self._challenge):
             return None
         try:
-            text = await self._threads.call(self._challenge, request)
-        except Exception as error:
-            raise BrokenAuthenticator(f"{self._name}: {type(error).__name__}") from error
+            text = await self._threads.call(
+                self._challenge, request, limit_s=_CHALLENGE_LIMIT_S, share=self._challenges
+            )
+        except Exception as error:  # noqa: BLE001 the call is refused whatever happens here
+            log.warning("challenge left out", authenticator=self._name, error=type(error).__name__)
+            return None
         if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
             return text
         log.error("challenge is no header", authenticator=self._name)

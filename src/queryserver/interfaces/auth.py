@@ -14,7 +14,7 @@ class RequestInfo:
     """What a login back end may know of the call."""
 
     client: str
-    """Address of the client: of the peer, or what a trusted proxy says."""
+    """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
 
 
 class LoginBackend(Protocol):
@@ -65,7 +65,7 @@ class AuthRequest(Protocol):
 
     @property
     def client(self) -> str:
-        """Address of the client: of the peer, or what a trusted proxy says."""
+        """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
         ...
 
     @property
@@ -90,7 +90,10 @@ class CallerSource(Protocol):
         ...
 
     async def challenge(self, request: AuthRequest) -> str | None:
-        """What the answer says in a further `WWW-Authenticate` when nobody knew the caller."""
+        """What the answer says in a further `WWW-Authenticate` when nobody knew the caller; within 2 s.
+
+        Raises nothing: what goes wrong is left out.
+        """
         ...
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, open_api
-from tests.api.token.logins import PASSWORD, Opener, accounts
+from tests.api.token.logins import PASSWORD, JwtOpener, Opener, accounts
+from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 
 @pytest.fixture
@@ -29,4 +30,28 @@ async def tokens(opener: Opener) -> AsyncIterator[Api]:
     """An application with default settings and the user ana."""
     async with opener() as api:
         await accounts(api).create("ana", PASSWORD)
+        yield api
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    """Another issuer of tokens."""
+    return Issuer()
+
+
+@pytest.fixture
+def jwt_opener(opener: Opener) -> JwtOpener:
+    """Opens an application that takes tokens of the issuer behind these addresses."""
+
+    def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
+        settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, **jwt}
+        return opener(jwt=settings, **(auth or {}))
+
+    return opened
+
+
+@pytest.fixture
+async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
+    """An application with default settings that takes tokens of the issuer."""
+    async with issuer.serving() as url, jwt_opener(url) as api:
         yield api

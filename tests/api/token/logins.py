@@ -1,6 +1,6 @@
 """Logging in, and the answers to bad tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,7 +11,7 @@ from queryserver.services.accounts import Accounts
 
 PASSWORD = "correct horse battery"
 
-Opener = Callable[..., AbstractAsyncContextManager[Api]]
+Opener = JwtOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def accounts(api: Api) -> Accounts:
@@ -47,3 +47,8 @@ def tampered(token: str) -> str:
     """Another first character of the signature; the last one has bits that do not count."""
     head, _, signature = token.rpartition(".")
     return f"{head}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"
+
+
+def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
+    """Check and reason of each external token that the log says was refused."""
+    return [(line["check"], line["reason"]) for line in lines if line["event"] == "external bearer refused"]

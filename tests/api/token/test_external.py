@@ -2,43 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from jose import jwt
 from structlog.testing import capture_logs
 from tests.api.driving import Api
-from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid
+from tests.api.token.logins import (
+    PASSWORD,
+    JwtOpener,
+    Opener,
+    accounts,
+    bearer,
+    call,
+    log_in,
+    not_valid,
+    refusals,
+)
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 
 from queryserver.domain.errors import ConfigurationError
-
-JwtOpener = Callable[..., AbstractAsyncContextManager[Api]]
-
-
-@pytest.fixture
-def issuer() -> Issuer:
-    return Issuer()
-
-
-@pytest.fixture
-def jwt_opener(opener: Opener) -> JwtOpener:
-    """Opens an application that takes tokens of the issuer behind these addresses."""
-
-    def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
-        settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, **jwt}
-        return opener(jwt=settings, **(auth or {}))
-
-    return opened
-
-
-@pytest.fixture
-async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
-    async with issuer.serving() as url, jwt_opener(url) as api:
-        yield api
 
 
 @pytest.mark.platform(39)
@@ -47,7 +31,8 @@ async def test_a_token_with_all_it_needs_is_taken(external: Api, issuer: Issuer)
         assert (await bearer(external, issuer.token(aud=audience, nbf=int(time.time())))).status_code == 200
 
 
-SOON = int(time.time()) + 3000
+# In the future also for a test that runs long after it was collected.
+SOON = int(time.time()) + 86_400
 
 BAD_CLAIMS: list[dict[str, Any]] = [
     *({"iss": value} for value in (None, "https://other.example", "", [ISSUER], 5)),
@@ -67,33 +52,6 @@ async def test_each_claim_that_is_wrong_or_missing_is_refused(external: Api, iss
         assert (response.status_code, response.json()) == (401, not_valid()), changes
         assert response.headers["www-authenticate"] == 'Bearer realm="api"'
     assert (await bearer(external, issuer.token())).status_code == 200
-
-
-@pytest.mark.platform(39)
-async def test_the_difference_of_clocks_is_accepted_and_no_more(external: Api, issuer: Issuer) -> None:
-    now = int(time.time())
-    for good in ({"exp": now - 20}, {"nbf": now + 20}, {"iat": now + 20}):
-        assert (await bearer(external, issuer.token(**good))).status_code == 200, good
-    for bad in ({"exp": now - 31}, {"nbf": now + 60}, {"iat": now + 60}):
-        assert (await bearer(external, issuer.token(**bad))).status_code == 401, bad
-
-
-def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
-    """Check and reason of each external token that the log says was refused."""
-    return [(line["check"], line["reason"]) for line in lines if line["event"] == "external bearer refused"]
-
-
-async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(
-    jwt_opener: JwtOpener, issuer: Issuer
-) -> None:
-    async with issuer.serving() as url, jwt_opener(url, leeway_s=0) as api:
-        token = issuer.token(exp=int(time.time()) + 2)
-        assert (await bearer(api, token)).status_code == 200
-        await asyncio.sleep(2.1)
-        with capture_logs() as lines:
-            for _ in range(2):
-                assert (await bearer(api, token)).json() == not_valid()
-        assert refusals(lines) == [("times", "it has expired")] * 2
 
 
 async def test_the_log_says_of_a_revoked_token_why_it_was_refused(external: Api, issuer: Issuer) -> None:
@@ -258,19 +216,6 @@ async def test_an_outage_of_the_key_server_is_not_noticed(jwt_opener: JwtOpener,
         for _ in range(3):
             assert (await bearer(api, issuer.token())).status_code == 200
         assert issuer.fetches == 2, "nor is it asked again within the floor"
-
-
-@pytest.mark.platform(43)
-async def test_keys_that_are_too_old_are_not_used(jwt_opener: JwtOpener, issuer: Issuer) -> None:
-    async with issuer.serving() as url, jwt_opener(url, cache_s=0, max_stale_s=1, refetch_floor_s=0) as api:
-        assert (await bearer(api, issuer.token())).status_code == 200
-        issuer.answer = Answer(500)
-        assert (await bearer(api, issuer.token())).status_code == 200
-        await asyncio.sleep(1.1)
-        response = await bearer(api, issuer.token())
-        assert (response.status_code, response.json()["code"]) == (503, "key_server_unavailable")
-        issuer.answer = None
-        assert (await bearer(api, issuer.token())).status_code == 200
 
 
 @pytest.mark.platform(45)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
+from tests.timing import TRIES
 
 from queryserver.domain.errors import ConfigurationError
 
@@ -80,20 +81,29 @@ async def test_every_reason_of_a_refused_login_looks_the_same(opener: Opener) ->
         await accounts(api).disable("gone")
         passwordless = (await api.user("nopassword")).username
         refused = [(name, "wrong password") for name in ("ana", "gone", "nobody", passwordless, "x y")]
+        refused.append(("gone", PASSWORD))
         answers: set[tuple[int, str, frozenset[tuple[str, str]]]] = set()
-        times: dict[tuple[str, str], list[float]] = {}
-        for _ in range(12):
-            for name, password in (*refused, ("gone", PASSWORD)):
-                began = time.perf_counter()
-                response = await api.stranger.post("token/auth", username=name, password=password)
-                times.setdefault((name, password), []).append(time.perf_counter() - began)
-                answers.add((response.status_code, response.text, told_in_headers(response)))
+
+        async def slowest_to_quickest() -> float:
+            times: dict[tuple[str, str], list[float]] = {}
+            for _ in range(12):
+                for name, password in refused:
+                    began = time.perf_counter()
+                    response = await api.stranger.post("token/auth", username=name, password=password)
+                    times.setdefault((name, password), []).append(time.perf_counter() - began)
+                    answers.add((response.status_code, response.text, told_in_headers(response)))
+            typical = [statistics.median(taken) for taken in times.values()]
+            return max(typical) / min(typical)
+
+        # A reason that shows by itself shows every time; what other work holds up is hardly the same three times.
+        ratios = [await slowest_to_quickest()]
+        while ratios[-1] >= 1.5 and len(ratios) < TRIES:
+            ratios.append(await slowest_to_quickest())
+        assert min(ratios) < 1.5, ratios
         assert {(status, text) for status, text, _ in answers} == {
             (401, '{"detail":"No active account found with the given credentials"}')
         }
         assert len(answers) == 1
-        typical = [statistics.median(taken) for taken in times.values()]
-        assert max(typical) < 1.5 * min(typical)
 
 
 @pytest.mark.platform(36)

@@ -4,11 +4,10 @@ import asyncio
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import pytest
@@ -17,7 +16,6 @@ from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid, tampered
 from tests.fakes.plug_ins import Journal
 
-from queryserver.auth.plug_ins import PlugInThreads
 from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import ConfigurationError
 
@@ -126,31 +124,6 @@ async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
         assert [line["error_id"] for line in lines if line.get("exc_info")] == [response.json()["error_id"]]
 
 
-def impatient(**options: Any) -> PlugInThreads:
-    return PlugInThreads(limit_s=0.1, **options)
-
-
-async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(
-    monkeypatch: pytest.MonkeyPatch, opener: Opener
-) -> None:
-    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", impatient)
-    async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
-        for word in ("exit", "interrupt", "cancel", "stay"):
-            with capture_logs():
-                response = await asyncio.wait_for(call(api, X_Stubborn=word), 1.5)
-            assert (response.status_code, response.json()["code"]) == (500, "internal_error"), word
-        assert (await call(api)).status_code == 401
-
-
-async def test_a_class_that_hangs_is_500_in_its_time(monkeypatch: pytest.MonkeyPatch, opener: Opener) -> None:
-    monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", impatient)
-    async with opener(api_auth=(f"{HERE}.Slow", "jwt")) as api:
-        with capture_logs():
-            answers = await asyncio.gather(*(call(api, X_Slow="yes") for _ in range(3)))
-        assert {answer.status_code for answer in answers} == {500}
-        assert (await call(api)).status_code == 401
-
-
 async def test_a_method_that_gives_a_coroutine_is_async(chain: Api) -> None:
     assert (await call(chain, X_Misbehaving="later")).status_code == 200
 
@@ -254,35 +227,6 @@ async def test_login_back_ends_of_others_make_their_users(opener: Opener, journa
         await accounts(api).disable("ana")
         refused = await api.stranger.post("token/auth", username="ana", password="let me in")
         assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
-
-
-class Narrow:
-    """A login back end that holds up its thread until `opened`."""
-
-    opened = threading.Event()
-    inside = threading.Semaphore(0)
-
-    def login(self, username: str, password: str, request: object) -> None:
-        del username, password, request
-        self.inside.release()
-        self.opened.wait()
-
-
-async def test_slow_logins_hold_up_no_call_of_others(opener: Opener) -> None:
-    free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
-    names = {"backend": (f"{__name__}.Narrow",), "api_auth": (f"{HERE}.Sync",)}
-    async with opener(**names, **free) as api:
-        logins = [
-            asyncio.create_task(api.stranger.post("token/auth", username=f"eve{number}", password="x"))
-            for number in range(12)
-        ]
-        try:
-            for _ in range(8):
-                assert await asyncio.to_thread(Narrow.inside.acquire, timeout=10)
-            assert (await asyncio.wait_for(call(api, X_Sync="ana"), 5)).status_code == 200
-        finally:
-            Narrow.opened.set()
-        assert {answer.status_code for answer in await asyncio.gather(*logins)} == {401}
 
 
 @pytest.mark.platform(36)

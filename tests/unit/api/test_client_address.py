@@ -1,22 +1,42 @@
 """The address of a client behind proxies (Contract platform 1.6)."""
 
+from collections.abc import Iterator
 from ipaddress import ip_network
 
 import pytest
+from pydantic import SecretStr
 from starlette.requests import Request
+from structlog.testing import capture_logs
 
-from queryserver.api.client_address import client_address
+from queryserver.api import client_address as module
+from queryserver.api.client_address import UNKNOWN, client_address
+from queryserver.api.debug import may_read_metrics
+from queryserver.services.client_networks import network_of
+from queryserver.settings.desktop import MetricsSettings
+from queryserver.settings.networks import contains
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 
 
-def address(peer: str, *headers: tuple[str, str]) -> str:
+@pytest.fixture(autouse=True)
+def untold() -> Iterator[None]:
+    """As in a new process, which has warned of nothing."""
+    module._warn_once.cache_clear()
+    yield
+    module._warn_once.cache_clear()
+
+
+def call(peer: str, *headers: tuple[str, str]) -> Request:
     scope = {
         "type": "http",
         "client": (peer, 1),
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
     }
-    return client_address(Request(scope), TRUSTED)
+    return Request(scope)
+
+
+def address(peer: str, *headers: tuple[str, str]) -> str:
+    return client_address(call(peer, *headers), TRUSTED)
 
 
 @pytest.mark.platform(35)
@@ -37,11 +57,15 @@ def test_a_stranger_cannot_choose_its_address() -> None:
         ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
         ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
         ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
-        ([("X-Forwarded-For", "198.51.100.1, junk")], "10.0.0.1"),
-        ([("X-Forwarded-For", "")], "10.0.0.1"),
+        ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
+        ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
+        ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
+        ([("X-Forwarded-For", "")], UNKNOWN),
+        ([("Forwarded", "")], UNKNOWN),
         ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
-        ([("Forwarded", "by=10.0.0.1")], "10.0.0.1"),
-        ([("Forwarded", "for=_hidden")], "10.0.0.1"),
+        ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
+        ([("Forwarded", "for=_hidden")], UNKNOWN),
+        ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
         ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
         (
             [("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')],
@@ -53,8 +77,7 @@ def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tupl
     assert address("10.0.0.1", *headers) == expected
 
 
-@pytest.mark.platform(35)
-@pytest.mark.parametrize(
+DISAGREEING = pytest.mark.parametrize(
     ("x_forwarded_for", "forwarded"),
     [
         ("192.0.2.66", "for=198.51.100.1"),
@@ -63,8 +86,43 @@ def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tupl
         ("", "for=198.51.100.1"),
         ("junk", "for=198.51.100.1"),
         ("198.51.100.1", "by=10.0.0.1"),
+        ("198.51.100.1", "for=10.0.0.1"),
+        ("198.51.100.1", ""),
     ],
 )
+
+
+@pytest.mark.platform(35)
+@DISAGREEING
 def test_of_two_headers_that_disagree_one_is_the_callers_own(x_forwarded_for: str, forwarded: str) -> None:
     """A proxy writes one of them; the other one came with the call, and nobody knows which that is."""
-    assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == "10.0.0.1"
+    assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == UNKNOWN
+
+
+@pytest.mark.platform(35)
+@DISAGREEING
+def test_a_stranger_does_not_read_metrics_by_what_its_proxy_may(x_forwarded_for: str, forwarded: str) -> None:
+    settings = MetricsSettings(allowed_networks=(*TRUSTED, ip_network("127.0.0.0/8")), token=SecretStr(""))
+    headers = (("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded))
+    assert not may_read_metrics(call("10.0.0.1", *headers), settings, TRUSTED)
+    assert may_read_metrics(call("10.0.0.1"), settings, TRUSTED)
+
+
+def test_an_unknown_address_lies_in_no_network_and_counts_as_one() -> None:
+    assert not contains((ip_network("0.0.0.0/0"), ip_network("::/0")), UNKNOWN)
+    assert network_of(UNKNOWN) == UNKNOWN
+
+
+def test_a_proxy_that_leaves_a_header_is_told_of_once_and_without_values() -> None:
+    with capture_logs() as lines:
+        assert address("10.0.0.1", ("X-Forwarded-For", "198.51.100.1")) == "198.51.100.1"
+        assert address("10.0.0.1") == "10.0.0.1"
+        assert address("203.0.113.9", ("X-Forwarded-For", "junk")) == "203.0.113.9"
+        assert lines == []
+        for _ in range(2):
+            address("10.0.0.1", ("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=planted"))
+            address("10.0.0.1", ("X-Forwarded-For", "planted"))
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert "remove whichever of X-Forwarded-For and Forwarded" in line["advice"]
+    assert not any(said in str(line) for said in ("198.51.100.1", "10.0.0.1", "planted"))

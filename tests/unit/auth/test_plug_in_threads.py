@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queryserver.auth.plug_ins import PlugInThreads, TooManyWaiting
+from queryserver.auth.plug_ins import Places, PlugInThreads, TooManyWaiting
 from queryserver.auth.plugged_login import PluggedLogin
 from queryserver.domain.errors import LoginBackendUnavailable
 from queryserver.domain.usernames import UsernameRule
@@ -42,16 +42,46 @@ async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> 
 
 
 async def test_those_who_gave_up_waiting_leave_nothing_behind(gate: threading.Event) -> None:
-    threads = pool(limit_s=0.5, most_waiting=THREADS)
+    threads = pool(limit_s=60, most_waiting=THREADS)
     for _ in range(2):
-        calls = [threads.call(gate.wait) for _ in range(2 * THREADS + 1)]
+        calls = [threads.call(gate.wait, limit_s=0.5) for _ in range(2 * THREADS + 1)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in ended} == {TimeoutError, TooManyWaiting}
     gate.set()
     # All threads have said themselves that they are free again: these calls end only when there are so many at once.
-    together = threading.Barrier(THREADS)
+    together = threading.Barrier(THREADS, timeout=30)
     ended = await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS)))
     assert set(ended) == set(range(THREADS))
+    threads.close()
+
+
+async def test_a_limit_of_a_call_shortens_its_time_and_no_more(gate: threading.Event) -> None:
+    threads = pool(limit_s=0.1)
+    for limit_s in (0.05, 1e9):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(threads.call(gate.wait, limit_s=limit_s), 30)
+    threads.close()
+
+
+async def test_a_share_keeps_its_places_until_their_threads_have_ended(gate: threading.Event) -> None:
+    threads, share = pool(limit_s=60), Places(2)
+    inside = threading.Semaphore(0)
+
+    def hang() -> None:
+        inside.release()
+        gate.wait()
+
+    for _ in range(4):
+        calls = [threads.call(hang, limit_s=0.5, share=share) for _ in range(THREADS)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(one) for one in ended} == {TimeoutError}
+    # The share is full, and most threads are free for others.
+    together = threading.Barrier(THREADS - 2, timeout=30)
+    await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS - 2)))
+    gate.set()
+    pair = threading.Barrier(2, timeout=30)
+    await asyncio.gather(*(threads.call(pair.wait, share=share) for _ in range(2)))
+    assert [inside.acquire(blocking=False) for _ in range(3)] == [True, True, False]
     threads.close()
 
 
