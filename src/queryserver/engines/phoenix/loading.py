@@ -38,6 +38,12 @@ _GAP_BITS = 44
 _CLAIM_S = 300
 """How long a claim holds at least; what a server left when it died keeps its table's name for twice as long at most."""
 
+_CLAIMED = (
+    'Table "{}" is being made by somebody else, or an import that was to make it ended badly:'
+    " then try again in ten minutes."
+)
+_MOST_SWEPT = 20
+
 _TABLE = re.compile(r"[\w-]+")
 _SEQUENCE_EXISTS = re.compile(r"ERROR 1200\b")
 
@@ -147,7 +153,8 @@ class PhoenixLoader:
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
-            for name in (f"_qs_import_{table.name}_{slot + ahead}" for ahead in (0, 1)):
+            claims.push_async_callback(self._sweep, table, slot - 1)
+            for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
                 place = self._place(TableName(table.database, name))
                 try:
                     await execute(self._session, f"CREATE SEQUENCE {place}")
@@ -155,10 +162,25 @@ class PhoenixLoader:
                     break  # Who may make no sequences can still make tables, as in any other client.
                 except StatementRejected as error:
                     if _SEQUENCE_EXISTS.search(error.message):
-                        raise StatementRejected(f'Table "{table.name}" is being made by somebody else.') from None
+                        raise StatementRejected(_CLAIMED.format(table.name)) from None
                     raise
+                # Not one whose outcome is unknown: it may be somebody else's, and its slot ends soon.
                 claims.push_async_callback(self._release, place)
             yield
+
+    async def _sweep(self, table: TableName, slot: int) -> None:
+        """Drop claims of slots before `slot`: those who lost their connection left them. Only who may look can."""
+        schema, least = self._schema_of(table), _claim(table, 0)
+        where = f"SEQUENCE_SCHEMA = {escaped_literal(schema)}" if schema else "SEQUENCE_SCHEMA IS NULL"
+        # Slots have seven digits until 2065: texts of one length are in the order of their numbers.
+        sql = (
+            f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
+            f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
+        )
+        with suppress(EngineError):
+            for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
+                if name.removeprefix(least[:-1]).isdecimal():  # else of a table whose name begins alike
+                    await self._release(self._place(TableName(table.database, name)))
 
     async def _release(self, place: str) -> None:
         with suppress(EngineError):
@@ -210,6 +232,11 @@ class PhoenixLoader:
 
     def _place(self, table: TableName) -> str:
         return qualified(*filter(None, (self._schema_of(table), table.name)))
+
+
+def _claim(table: TableName, slot: int) -> str:
+    """The name of the sequence that claims the name of a table for a time."""
+    return f"_qs_import_{table.name}_{slot}"
 
 
 def _declared(column: LoadColumn) -> str:
