@@ -1,10 +1,12 @@
 """A DBAPI driver that speaks HTTP by urllib, as those of other packages do: it goes where the server sends it.
 
-It asks for a statement's rows by one GET; the answer is `{"rows": [...], "next": <url>}`, with one column.
+It asks for a statement's rows by one GET; the answer is `{"rows": [...], "next": <url>}`, with one column. With
+`"report_to": <url>` it tells somebody else of it, and does without when that fails; `"error": <text>` is its error.
 """
 
 import json
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.dialects import registry
@@ -12,6 +14,10 @@ from sqlalchemy.engine.default import DefaultDialect
 
 apilevel, threadsafety, paramstyle = "2.0", 1, "qmark"
 NAME = "qshttp"
+
+
+_straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy in the environment of the tests would be all that they see."""
 
 
 class Error(Exception):
@@ -85,13 +91,22 @@ class Cursor:
         pass
 
     def _fetch(self, url: str) -> None:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 that is the point
-                told = json.load(answer)
-        except (OSError, ValueError) as error:
-            raise OperationalError("the server cannot be talked to") from error
+        told = _answer(url)
+        if "report_to" in told:
+            with suppress(OperationalError):
+                _answer(told["report_to"])
+        if "error" in told:
+            raise OperationalError(told["error"])
         self._rows += [tuple(row) for row in told["rows"]]
         self._next = told.get("next")
+
+
+def _answer(url: str) -> dict[str, Any]:
+    try:
+        with _straight.open(url, timeout=30) as answer:
+            return dict(json.load(answer))
+    except (OSError, ValueError) as error:
+        raise OperationalError("the server cannot be talked to") from error
 
 
 class HttpDialect(DefaultDialect):

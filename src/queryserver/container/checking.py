@@ -1,6 +1,7 @@
 """What is wrong with settings: the checks behind `queryserver config check` and the call check_config."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
@@ -15,6 +16,7 @@ from queryserver.container.looks import (
     look_at_results,
 )
 from queryserver.container.plug_in_checks import unloadable
+from queryserver.container.proxies import proxied_drivers
 from queryserver.container.storage import BUILDERS
 from queryserver.domain.errors import ConfigurationError, QueryServerError
 from queryserver.domain.findings import Finding
@@ -31,7 +33,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
     """
-    written = [*_written(settings), *await _missing_files(settings), *await _unbuildable(settings)]
+    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
     tried = [] if offline else await _tried(settings, look_at_results)
     return _in_order(chain(written, await unloadable(settings), *tried))
 
@@ -41,7 +43,7 @@ async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
 
     `results` looks at the result store.
     """
-    written = [*_written(settings), *await _missing_files(settings), *await _unbuildable(settings)]
+    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
     return _in_order(chain(written, *await _tried(settings, results)))
 
 
@@ -57,8 +59,9 @@ def _written(settings: Settings) -> Iterator[Finding]:
         yield Finding.warning(key, text)
 
 
-async def _missing_files(settings: Settings) -> Sequence[Finding]:
-    return await asyncio.to_thread(lambda: list(_no_files(settings)))
+async def _of_this_machine(settings: Settings) -> Sequence[Finding]:
+    """Files that are not there, and what its packages and its environment mean together."""
+    return await asyncio.to_thread(lambda: [*_no_files(settings), *proxied_drivers(settings, os.environ)])
 
 
 def _no_files(settings: Settings) -> Iterator[Finding]:

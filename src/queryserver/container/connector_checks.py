@@ -31,7 +31,7 @@ class BuilderChecks:
     def __init__(self, settings: Settings, context: BuildContext) -> None:
         self._settings = settings
         self._context = context
-        self._drivers = InstalledDrivers()
+        self._drivers = InstalledDrivers(context.addresses)
 
     async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
         """See the Protocol. The engine that comes out is closed again; it connects to nothing."""

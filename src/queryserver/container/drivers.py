@@ -5,6 +5,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 from queryserver.domain.errors import DriverNotInstalled
+from queryserver.network.addresses import AddressRules
 
 _GROUP = "sqlalchemy.dialects"
 
@@ -12,7 +13,9 @@ _GROUP = "sqlalchemy.dialects"
 class InstalledDrivers:
     """Looks once for each driver: what is installed later is seen after a restart."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: AddressRules) -> None:
+        """`rules` hold for what a driver connects to while it is imported."""
+        self._rules = rules
         self._known = dict[str, bool]()
 
     @property
@@ -24,11 +27,11 @@ class InstalledDrivers:
         """Whether the dialect `driver`, such as `oracle+oracledb`, and the package that it needs can be imported."""
         if driver not in self._known:
             # Drivers are imported for it, which takes long for some.
-            self._known[driver] = await asyncio.to_thread(_is_installed, driver)
+            self._known[driver] = await asyncio.to_thread(_is_installed, driver, self._rules)
         return self._known[driver]
 
 
-def _is_installed(driver: str) -> bool:
+def _is_installed(driver: str, rules: AddressRules) -> bool:
     import sqlalchemy as sa  # noqa: PLC0415 most servers need it for nothing else
     from sqlalchemy import dialects  # noqa: PLC0415 as above
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 as above
@@ -39,7 +42,7 @@ def _is_installed(driver: str) -> bool:
     if driver.replace("+", ".") not in found and driver.partition("+")[0] not in {*found, *dialects.__all__}:
         return False
     try:
-        dialect, _ = driver_of(sa.make_url(f"{driver}://"))
+        dialect, _ = driver_of(sa.make_url(f"{driver}://"), rules)
     except (ArgumentError, DriverNotInstalled):
         return False
     return not dialect.is_async

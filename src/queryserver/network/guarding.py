@@ -2,14 +2,16 @@
 
 Drivers that speak HTTP follow redirects, fetch from where a server tells them to, and resolve names anew. Python
 announces each of their connections by the audit event `socket.connect`, just before the system is asked; there it can
-be refused. Not held to the rules: threads that a driver starts by itself, and what a library in C opens.
+be refused. Not held to the rules: threads that a driver starts by itself, what a library in C opens, and what a proxy
+of the environment connects to for a driver.
 """
 
 import errno
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,12 @@ from queryserver.network.addresses import AddressRules, HostRefused, literal_add
 
 _INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
 _REFUSED = "The data source led to an address that connections are not allowed to."
+_MOST_LINKS = 50
+"""Of an error to what it came of; real ones have a handful."""
+
+
+class _Refusal(ConnectionRefusedError):
+    """What a refused connection raises: known again in whatever a driver makes of it."""
 
 
 @dataclass(slots=True)
@@ -54,7 +62,7 @@ def guarded(rules: AddressRules) -> Generator[None]:
     """Around a call that blocks: it connects only to where `rules` permit, as long as it stays in this thread.
 
     To the call a refused connection looks like one that the host refused. Raises HostRefused when the call fails
-    over it. Needs `install_guard`.
+    over it, not when it fails over something else later. Needs `install_guard`.
     """
     outer, call = _here.call, _Call(rules)
     _here.call = call
@@ -63,7 +71,7 @@ def guarded(rules: AddressRules) -> Generator[None]:
     except HostRefused:
         raise
     except Exception as error:
-        if call.was_refused:
+        if _is_over_refusal(error, call):
             raise HostRefused(_REFUSED) from error
         raise
     finally:
@@ -80,7 +88,39 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
     connecting, address = args
     call.was_refused = not _permits(call.rules, connecting.family, address)
     if call.was_refused:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, _REFUSED)
+        raise _Refusal(errno.ECONNREFUSED, _REFUSED)
+
+
+def _is_over_refusal(error: BaseException, call: _Call) -> bool:
+    """Whether a call failed over a refused connection: drivers go on without some, such as one that asks for updates.
+
+    A refusal that an error holds decides. One that was merely being handled when the error came up, and our text
+    without a refusal (asyncio makes one error of several so), count as long as no connection was permitted since.
+    """
+    return any(
+        isinstance(one, _Refusal) or (call.was_refused and _tells_refusal(one))
+        for one in _links(error, with_context=call.was_refused)
+    )
+
+
+def _tells_refusal(error: BaseException) -> bool:
+    return any(isinstance(part, str) and _REFUSED in part for part in error.args)
+
+
+def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
+    """An error and those that it holds: as its cause, in attributes such as `orig` and `reason`, as arguments."""
+    ahead, seen = deque[Any]([error]), set[int]()
+    while ahead and len(seen) < _MOST_LINKS:
+        one = ahead.popleft()
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        ahead += (one.__cause__, *vars(one).values(), *one.args)
+        if isinstance(one, BaseExceptionGroup):
+            ahead += one.exceptions
+        if with_context:
+            ahead.append(one.__context__)
 
 
 def _permits(rules: AddressRules, family: int, address: Any) -> bool:

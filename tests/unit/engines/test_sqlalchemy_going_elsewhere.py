@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 from tests.fakes import http_driver
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown
+from queryserver.domain.errors import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
-from queryserver.interfaces.engine import SessionOptions
+from queryserver.interfaces.engine import EngineSession, SessionOptions
 from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.services.connection_failures import reason_of
 from queryserver.services.metadata import direct
@@ -71,12 +71,19 @@ async def world() -> AsyncIterator[World]:
 
 async def rows(world: World, database: str = "d", rules: AddressRules = _RULES) -> list[str]:
     """What a statement gives."""
+    async with session_of(world, database, rules) as session:
+        answer = await direct.run(session, "SELECT 1", max_rows=10)
+        return [value for batch in answer.rows for value in batch.column(0).to_pylist()]
+
+
+@asynccontextmanager
+async def session_of(world: World, database: str = "d", rules: AddressRules = _RULES) -> AsyncGenerator[EngineSession]:
+    """On the first of the two servers."""
     url = sa.URL.create(http_driver.NAME, host=_GOOD, port=world.port, database=database)
     engine = SqlalchemyEngine(SqlalchemyAddress(url, rules=rules), dialect="presto")
     try:
-        async with asyncio.timeout(20), engine.session(_ANA, SessionOptions()) as session:
-            answer = await direct.run(session, "SELECT 1", max_rows=10)
-            return [value for batch in answer.rows for value in batch.column(0).to_pylist()]
+        async with asyncio.timeout(60), engine.session(_ANA, SessionOptions()) as session:
+            yield session
     finally:
         await engine.close()
 
@@ -104,6 +111,27 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
     with pytest.raises(OutcomeUnknown, match="led to an address"):
         await rows(world)
     assert world.reached == {_GOOD: 1}
+
+
+@pytest.mark.parametrize(
+    ("database", "text", "error"),
+    [("login", "Incorrect username or password", CredentialsRequired), ("d", "no such table", StatementRejected)],
+)
+async def test_what_a_driver_did_without_is_not_why_it_fails_later(
+    world: World, database: str, text: str, error: type[EngineError]
+) -> None:
+    world.answers["/"] = {"report_to": world.url(_BAD), "error": text}
+    with pytest.raises(error, match=text):
+        await rows(world, database)
+    assert world.reached == {_GOOD: 1}
+
+
+async def test_a_statement_that_fails_after_a_refusal_does_not_cost_the_session(world: World) -> None:
+    world.answers["/"] = {"report_to": world.url(_BAD), "error": "no such table"}
+    async with session_of(world) as session:
+        with pytest.raises(StatementRejected):
+            await direct.run(session, "SELECT 1", max_rows=10)
+        assert await session.is_alive()
 
 
 async def test_a_name_that_the_driver_resolves_anew_is_checked_anew(
@@ -151,6 +179,11 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
         ("presto://h/d", (("h", 8080),), "h"),
         ("clickhouse:///d", (("localhost", 8123),), "localhost"),
         ("redshift+psycopg2://h/d", (("h", 5432),), "h"),
+        ("redshift://h/d", (("h", 5432),), "h"),
+        ("cockroachdb:///d", (("localhost", 5432),), "localhost"),
+        ("cockroachdb://h:26257/d", (("h", 26257),), "h"),
+        ("redshift+redshift_connector://h/d", (("h", 5439),), "h"),
+        ("mariadb:///d", (("localhost", 3306),), "localhost"),
         ("calcite://h/d", (), "h"),
         ("calcite://h:1/d", (("h", 1),), "h"),
         ("snowflake://account/d", (), None),
@@ -163,3 +196,21 @@ def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(
 ) -> None:
     address = SqlalchemyAddress(sa.make_url(url))
     assert (address.places, address.host) == (places, host)
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("redshift://127.0.0.5/d", 5432),
+        ("cockroachdb://127.0.0.5/d", 5432),
+        ("mariadb://127.0.0.5/d", 3306),
+        ("mysql+mysqldb://127.0.0.5/d", 3306),
+    ],
+)
+def test_a_library_in_c_is_told_the_port_that_was_checked(url: str, port: int) -> None:
+    """Left to itself it would ask the environment of this server, and nobody sees where it goes."""
+    own = AddressRules(own=frozenset({("localhost", port)}))
+    with pytest.raises(HostRefused):
+        SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)
+    elsewhere = AddressRules(own=frozenset({("localhost", port + 1)}))
+    assert SqlalchemyAddress(sa.make_url(url), rules=elsewhere).checked_url(None, None).port == port

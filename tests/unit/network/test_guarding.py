@@ -3,14 +3,15 @@
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import urllib.error
+from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.network.guarding import _heard, guarded, install_guard
+from queryserver.network.guarding import _heard, _permits, guarded, install_guard
 
 pytestmark = pytest.mark.security("T8")
 
@@ -38,7 +39,12 @@ def test_a_permitted_address_is_connected_to(port: int) -> None:
         connect("127.0.0.2", port)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441", "::ffff:127.0.0.9", "::1"])
+@pytest.mark.parametrize(("host", "is_permitted"), [("::1", False), ("::ffff:127.0.0.9", False), ("::2", True)])
+def test_addresses_of_ipv6_are_told_apart_also_where_the_kernel_has_none(host: str, *, is_permitted: bool) -> None:
+    assert _permits(_NOT_HERE, socket.AF_INET6, (host, 80, 0, 0)) is is_permitted
+
+
+@pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441"])
 def test_a_refused_address_is_not_connected_to(port: int, host: str) -> None:
     with pytest.raises(HostRefused, match="led to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
@@ -79,6 +85,101 @@ def test_the_last_connection_decides_what_a_failure_is_about(port: int) -> None:
         raise ValueError("login")
 
     with pytest.raises(ValueError, match="login"), guarded(_NOT_HERE):
+        log_in()
+
+
+def refused(port: int) -> OSError:
+    """What a driver is told of a connection that is refused."""
+    with pytest.raises(ConnectionRefusedError) as raised:
+        connect("127.0.0.9", port)
+    return raised.value
+
+
+class DriverError(Exception):
+    """Of a driver that keeps what happened in a member."""
+
+    def __init__(self, text: str, inner: Exception | None = None) -> None:
+        super().__init__(text)
+        self.inner = inner
+
+
+def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port: int) -> None:
+    def log_in() -> None:
+        with socket.create_connection(("127.0.0.2", port)):
+            refused(port)
+            raise DriverError("wrong password")
+
+    with pytest.raises(DriverError, match="password"), guarded(_NOT_HERE):
+        log_in()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda refusal: refusal,
+        lambda refusal: DriverError("no line", refusal),
+        lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
+        lambda refusal: OSError("no line", refusal),
+        lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
+    ],
+    ids=["itself", "member", "reason", "argument", "group"],
+)
+@pytest.mark.parametrize("host_after", [None, "127.0.0.2"])
+def test_an_error_that_holds_the_refusal_is_one_of_it(
+    port: int, made: Callable[[OSError], Exception], host_after: str | None
+) -> None:
+    def log_in() -> None:
+        error = made(refused(port))
+        if host_after is not None:
+            connect(host_after, port)  # to cancel what had begun
+        raise error
+
+    with pytest.raises(HostRefused), guarded(_NOT_HERE):
+        log_in()
+
+
+@pytest.mark.parametrize("text", [None, "several: {}"], ids=["raised while it is handled", "text"])
+@pytest.mark.parametrize(("host_after", "error"), [(None, HostRefused), ("127.0.0.2", DriverError)])
+def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(
+    port: int, text: str | None, host_after: str | None, error: type[Exception]
+) -> None:
+    def go_on(refusal: OSError) -> None:
+        if host_after is not None:
+            connect(host_after, port)
+        raise DriverError((text or "no line").format(refusal))
+
+    def log_in() -> None:
+        try:
+            connect("127.0.0.9", port)
+        except OSError as refusal:
+            kept = refusal
+            if text is None:
+                go_on(refusal)
+        go_on(kept)
+
+    with pytest.raises(error), guarded(_NOT_HERE):
+        log_in()
+
+
+def test_our_text_alone_is_no_refusal(port: int) -> None:
+    """A server can say it too."""
+
+    def log_in() -> None:
+        connect("127.0.0.2", port)
+        raise DriverError("The data source led to an address that connections are not allowed to.")
+
+    with pytest.raises(DriverError), guarded(_NOT_HERE):
+        log_in()
+
+
+def test_errors_that_hold_each_other_are_looked_at_once(port: int) -> None:
+    def log_in() -> None:
+        one, other = DriverError("one"), DriverError("other")
+        one.inner, other.inner = other, one
+        refused(port)
+        raise one from other
+
+    with pytest.raises(DriverError, match="one"), guarded(_NOT_HERE):
         log_in()
 
 

@@ -18,8 +18,17 @@ _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 """Names of the argument that limits the making of a connection, in seconds."""
 
-_LIBPQ = frozenset({"psycopg2", "psycopg2cffi", "psycopg"})
-_LIBPQ_PORT = 5432
+_PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
+"""By the driver: those of libraries in C, which are told the port. Of themselves they take PGPORT or MYSQL_TCP_PORT of
+this server, and connect unheard (network/guarding.py)."""
+
+_USUAL_DRIVERS = {
+    "cockroachdb": "psycopg2",
+    "greenplum": "psycopg2",
+    "mariadb": "mysqldb",
+    "redshift": "psycopg2",
+}
+"""What a url without driver means, as far as it matters here and is known without importing its dialect."""
 
 _PORTS = {
     "clickhouse": 8123,
@@ -29,16 +38,13 @@ _PORTS = {
     "elasticsearch+http": 9200,
     "hive": 10000,
     "impala": 21050,
-    "mariadb": 3306,
-    "mariadb+mariadbconnector": 3306,
-    "mariadb+mysqldb": 3306,
     "mariadb+pymysql": 3306,
-    "mysql+mysqldb": 3306,
     "mysql+pymysql": 3306,
     "oracle": 1521,
     "oracle+cx_oracle": 1521,
     "oracle+oracledb": 1521,
     "presto": 8080,
+    "redshift+redshift_connector": 5439,
 }
 """What a driver takes for a url without port. SQLAlchemy knows none of them."""
 _NO_HOST = "localhost"
@@ -67,13 +73,15 @@ class SqlalchemyAddress:
 
         Raises EngineUnavailable: the driver is not installed, or the host may not be connected to.
         """
-        url = self.checked_url(self.login(options), options.database)
+        login = self.login(options)
         try:
-            dialect, module = driver_of(url)
+            dialect, module = driver_of(self.url, self.rules)
         except DriverNotInstalled as error:
             raise EngineUnavailable(error.message) from error
         if dialect.is_async:
-            raise EngineUnavailable(f"The driver {url.drivername} is not a blocking one; name another after the +.")
+            name = self.url.drivername
+            raise EngineUnavailable(f"The driver {name} is not a blocking one; name another after the +.")
+        url = self.checked_url(login, options.database, driver=dialect.driver)
         return sa.create_engine(
             url,
             module=module,
@@ -85,7 +93,7 @@ class SqlalchemyAddress:
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
         """Host and port, where the url names the port or its driver is known to take one."""
-        host, port = self.host, self._port
+        host, port = self.host, self._port_of(self._named_driver)
         return () if host is None or port is None else ((host, port),)
 
     @property
@@ -95,13 +103,17 @@ class SqlalchemyAddress:
 
     def require_driver(self) -> None:
         """Raises DriverNotInstalled."""
-        driver_of(self.url)
+        driver_of(self.url, self.rules)
 
-    def checked_url(self, login: Credentials | None, database: str | None) -> sa.URL:
-        """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused."""
-        url = self.url
-        if self._is_libpq:
-            url = url.set(port=self._port)
+    def checked_url(self, login: Credentials | None, database: str | None, *, driver: str | None = None) -> sa.URL:
+        """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused.
+
+        `driver`: that of the dialect, where it has been imported.
+        """
+        driver = driver or self._named_driver
+        url, port = self.url, self._port_of(driver)
+        if driver in _PORTS_IN_C:
+            url = url.set(port=port)
         if login is not None:
             url = url.set(username=login.username, password=login.password)
         if database is not None:
@@ -110,22 +122,23 @@ class SqlalchemyAddress:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
             # A certificate is made out to a name: then the driver must know it, and resolves it once more.
-            self.rules.require_every(host, self._port or 0)
+            self.rules.require_every(host, port or 0)
             return url
-        return url.set(host=self.rules.resolve_blocking(host, self._port or 0)[0])
+        return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])
 
     @property
     def _names_account(self) -> bool:
         return self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
 
     @property
-    def _is_libpq(self) -> bool:
-        return self.url.drivername.partition("+")[2] in _LIBPQ
+    def _named_driver(self) -> str:
+        backend, _, driver = self.url.drivername.partition("+")
+        return driver or _USUAL_DRIVERS.get(backend, "")
 
-    @property
-    def _port(self) -> int | None:
-        usual = _LIBPQ_PORT if self._is_libpq else _PORTS.get(self.url.drivername)
-        return usual if self.url.port is None else self.url.port
+    def _port_of(self, driver: str) -> int | None:
+        if self.url.port is not None:
+            return self.url.port
+        return _PORTS_IN_C.get(driver) or _PORTS.get(self.url.drivername)
 
     def _limits(self, driver: str, module: Any) -> dict[str, int]:
         name = _LIMITS_BEHIND_KWARGS.get(driver)

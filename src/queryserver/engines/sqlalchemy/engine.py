@@ -121,7 +121,7 @@ class SqlalchemyEngine:
 
     def _connect(self, options: SessionOptions) -> SqlalchemyConnection:
         rules = self._address.rules
-        with guarded(rules):  # a driver may connect while it is imported
+        with guarded(rules):  # dialects are code of others
             engine = self._address.engine(options)
         return SqlalchemyConnection.opened(engine, self._name, self._stopping, read_only=self._read_only, rules=rules)
 

@@ -63,7 +63,8 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         with guarded(rules):
             yield
     except HostRefused as refused:
-        # The first hop may have taken the statement: it must not be sent again.
+        # The first hop may have taken the statement: it must not be sent again. That no connection was seen proves
+        # nothing: drivers keep them open for each other (clickhouse-connect), or make them in C and threads of theirs.
         raise OutcomeUnknown(refused.message) from refused
     except driver_errors(dialect) as error:
         raise _statement_error(error, dialect) from error
