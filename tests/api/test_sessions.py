@@ -199,7 +199,10 @@ class TestClose:
             "closed", "available", "available", "available",
         ]  # fmt: skip
 
-    async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(self, closing: Api):
+    @pytest.mark.parametrize("names_it", [True, False])
+    async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(
+        self, closing: Api, *, names_it: bool
+    ):
         """And a call that failed after it had closed the session can be repeated."""
         ana, bob = await closing.user("ana"), await closing.user("bob")
         session = (await opened(ana, "hive2"))["id"]
@@ -209,8 +212,10 @@ class TestClose:
         foreign = json.dumps({"type": "hive2", "id": session})
         assert (await bob.refused("editor/close_session", session=foreign))[2] == "session_not_found"
         assert await ana.state(done) == "available"
-        assert (await closed(ana, type="hive2", id=session))["session"] is None
-        assert await ana.state(done) == "closed"
+        unnamed = (await ana.run("hive2", "rows 3"))["history_uuid"]
+        which = {"id": session} if names_it else {}
+        assert (await closed(ana, type="hive2", **which))["session"] is None
+        assert [await ana.state(one) for one in (done, unnamed)] == ["closed", "available"]
 
     async def test_impala_and_each_connector_have_a_word_of_their_own(self, closing: Api):
         ana = await closing.user("ana")

@@ -38,7 +38,7 @@ from queryserver.db.migrations import require_newest
 from queryserver.db.notices import PostgresNotices, listening
 from queryserver.db.request_counts import DatabaseRequestCounts
 from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.session_results import close_results_of_session
+from queryserver.db.statements.session_results import close_results_of_sessions
 from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
@@ -327,7 +327,7 @@ def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Se
     return Sessions(
         records=base.kept.sessions,
         statements=base.kept.records,
-        close_results=partial(close_results_of_session, base.kept.database),
+        close_results=partial(close_results_of_sessions, base.kept.database),
         connectors=base.connectors,
         credentials=base.credentials,
         runner=runner,

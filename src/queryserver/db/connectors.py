@@ -113,7 +113,7 @@ class ConnectorRepository:
             connector_id: int = await connection.fetchval(_INSERT, values[0], new.dialect, new.interface, *values[1:])
             # Rights are texts: one may have been given before there was what it opens.
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
-            await _grant(connection, connector_id, new.groups)
+            await _grant(connection, connector_id, new.groups or ())
             return await self._present(connection, connector_id)
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
@@ -127,8 +127,9 @@ class ConnectorRepository:
             tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
             if tag != "UPDATE 1":
                 raise VersionConflict((await self._present(connection, instance.id)).version)
-            await connection.execute('delete from group_rights where "right" = $1', connector_right(instance.id))
-            await _grant(connection, instance.id, new.groups)
+            if new.groups is not None:
+                await connection.execute('delete from group_rights where "right" = $1', connector_right(instance.id))
+                await _grant(connection, instance.id, new.groups)
             return await self._present(connection, instance.id)
 
     async def remove(self, connector_id: int) -> ConnectorInstance:

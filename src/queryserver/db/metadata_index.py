@@ -76,13 +76,22 @@ where (kept.kind, kept.comment, kept.owner, kept.modified_at, kept.columns, kept
 )
 """
 
-_NEW_TABLES = """
-select given.place - 1 as place, (select count(*) from metadata_objects where scope_id = $1 and name <> '') as had
-from unnest($2::text[], $3::text[]) with ordinality as given(database, name, place)
-where given.name <> '' and not exists (
-    select from metadata_objects where scope_id = $1 and database = given.database and name = given.name
+# Databases, which have no name of a table, are counted for themselves.
+_TOO_MANY = """
+with had as (
+    select count(*) filter (where name <> '') as tables, count(*) filter (where name = '') as databases
+    from metadata_objects where scope_id = $1
+),
+new as (
+    select given.place, given.name <> '' as is_table,
+        row_number() over (partition by given.name <> '' order by given.place) as number
+    from unnest($2::text[], $3::text[]) with ordinality as given(database, name, place)
+    where not exists (
+        select from metadata_objects where scope_id = $1 and database = given.database and name = given.name
+    )
 )
-order by given.place
+select new.place - 1 as place from new, had
+where new.number + case when new.is_table then had.tables else had.databases end > $4
 """
 
 _CUT = "update metadata_scopes set truncated = true where id = $1 and not truncated"
@@ -116,7 +125,7 @@ select count(*) from gone
 """
 
 _COMPLETE = """
-update metadata_scopes set refreshed_at = now(), failed_at = null, lease_owner = null, lease_until = null,
+update metadata_scopes set refreshed_at = case when not $5 then now() end, failed_at = null, lease_owner = null, lease_until = null,
     truncated = $3 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
     version = version + $4, epoch = epoch + $4
 where id = $1 and lease_owner = $2
@@ -228,6 +237,7 @@ class MetadataIndexTables:
         unread: Collection[str],
         began: datetime,
         truncated: bool,
+        again: bool,
     ) -> None:
         """See the Protocol."""
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
@@ -238,7 +248,7 @@ class MetadataIndexTables:
             if held:
                 databases, names = [one for one, _ in pairs], [one for _, one in pairs]
                 gone = await connection.fetchval(_REMOVE, scope_id, began, databases, names, list(unread))
-                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0))
+                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
         """See the Protocol."""
@@ -269,13 +279,9 @@ class MetadataIndexTables:
 async def _within(
     connection: Connection, scope_id: int, objects: list[IndexedObject], max_tables: int
 ) -> Sequence[IndexedObject]:
-    """Without the new tables that are too many."""
-    new = await connection.fetch(
-        _NEW_TABLES, scope_id, [one.database for one in objects], [one.name for one in objects]
-    )
-    if not new:
-        return objects
-    left_out = {row["place"] for row in new[max(max_tables - new[0]["had"], 0) :]}
+    """Without the new tables that are too many, nor databases that are."""
+    databases, names = [one.database for one in objects], [one.name for one in objects]
+    left_out = {row["place"] for row in await connection.fetch(_TOO_MANY, scope_id, databases, names, max_tables)}
     return [one for place, one in enumerate(objects) if place not in left_out]
 
 

@@ -45,7 +45,8 @@ class NewInstance:
     interface: str
     description: str
     settings: Mapping[str, SettingValue] = field(repr=False)
-    groups: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    """None: whoever has it keeps it."""
     example_digest: str | None = None
 
 

@@ -87,7 +87,7 @@ class MetadataIndexRecords(Protocol):
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
         """Add or change objects; those that say nothing new touch nothing. False: something was left out.
 
-        That is new tables above `max_tables`, all of the scope counted. The scope is truncated from then on, until the
+        That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated from then on, until the
         end of a refresh, when something was left out, or an object has columns that were cut.
         """
         ...
@@ -120,8 +120,9 @@ class MetadataIndexRecords(Protocol):
         unread: Collection[str],
         began: datetime,
         truncated: bool,
+        again: bool,
     ) -> None:
-        """End a refresh: what was not seen and did not come meanwhile is removed.
+        """End a refresh: what was not seen and did not come meanwhile is removed. `again`: the next one is due at once.
 
         `seen`: database to its tables. Of the databases in `unread` nobody knows what they hold: their rows stay.
         """

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors import EngineError, EngineUnavailable
 from queryserver.network.addresses import AddressRules, HostRefused, literal_address
 
 _INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
@@ -68,7 +68,7 @@ def guarded(rules: AddressRules) -> Generator[None]:
     _here.call = call
     try:
         yield
-    except HostRefused:
+    except EngineError:  # an error of ours says what it is; a guard within this one may have made it of a refusal
         raise
     except Exception as error:
         if _is_over_refusal(error, call):

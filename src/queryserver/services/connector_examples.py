@@ -116,7 +116,7 @@ class ConnectorExamples:
 
     def _new(self, given: GivenConnector, draft: Draft, present: ConnectorInstance | None) -> NewInstance:
         """Grants that an operator changed since stay, when the table names none."""
-        usual = present.groups if present else self._parts.default_groups
+        usual = None if present else self._parts.default_groups
         return NewInstance(
             nice_name=(given.nice_name or "").strip(),
             dialect=draft.row.dialect,

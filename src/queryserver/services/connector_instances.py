@@ -218,7 +218,7 @@ class ConnectorInstances:
                 interface=instance.interface,
                 description=instance.description if given.description is None else given.description,
                 settings=draft.settings,
-                groups=instance.groups if given.groups is None else given.groups,
+                groups=given.groups,
             )
             try:
                 return await self._parts.records.change(instance, new)

@@ -9,6 +9,7 @@ from queryserver.domain.errors import QueryServerError
 
 _LIMIT_S = 2.0
 _STORE_EVERY_S = 10.0
+_FAILED_STORE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +33,26 @@ class Readiness:
         self._database = database
         self._schema = schema
         self._result_store = result_store
-        self._store_checked_at = -_STORE_EVERY_S
-        self._store = Check(ok=False, ms=0)
+        self._store: Check | None = None
+        self._store_checked_at = 0.0
+        self._store_turn = asyncio.Lock()
         self.draining = False
 
     async def checks(self) -> dict[str, Check]:
-        """All checks by name. The result store is written to at most every 10 s."""
+        """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
         database, schema, store = await asyncio.gather(
             _check(self._database), _check(self._schema), self._check_store()
         )
         return {"database": database, "schema": schema, "result_store": store}
 
     async def _check_store(self) -> Check:
-        now = time.monotonic()
-        if now - self._store_checked_at >= _STORE_EVERY_S or not self._store.ok:
-            self._store_checked_at = now
-            self._store = await _check(self._result_store)
-        return self._store
+        # One at a time: anybody may call, and each look at a disk that hangs holds a thread.
+        async with self._store_turn:
+            every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
+            if self._store is None or time.monotonic() - self._store_checked_at >= every_s:
+                self._store = await _check(self._result_store)
+                self._store_checked_at = time.monotonic()
+            return self._store
 
 
 async def _check(look: Callable[[], Awaitable[object]]) -> Check:

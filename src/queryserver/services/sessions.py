@@ -48,7 +48,7 @@ class Sessions:
         *,
         records: SessionRecords,
         statements: StatementRecords,
-        close_results: Callable[[int, int], Awaitable[Sequence[UUID]]],
+        close_results: Callable[[int, str, int | None], Awaitable[Sequence[UUID]]],
         connectors: Connectors,
         credentials: CredentialBook,
         runner: Runner,
@@ -56,7 +56,7 @@ class Sessions:
         signals: StateSignals,
         limits: SessionLimits,
     ) -> None:
-        """`close_results` closes those of a user and a session, and gives their statements."""
+        """`close_results` closes those of a user in one session of a connector, or in all; it gives their statements."""
         self._records = records
         self._statements = statements
         self._close_results = close_results
@@ -96,7 +96,7 @@ class Sessions:
             if named is None or named[0] != user.id:
                 raise SessionNotFound(session_id)
             # It may have been idle for long; and a call that failed half-way is repeated.
-            await self._leave(session_id, user_id=user.id, connector=named[1])
+            await self._leave(*named, session_id)
             return None
         if record.user_id != user.id or not record.named:
             raise SessionNotFound(session_id)
@@ -109,6 +109,7 @@ class Sessions:
         open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
         for record in open_ones:
             await self.end(record)
+        await self._leave(user.id, key, None)
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
@@ -122,14 +123,14 @@ class Sessions:
         if not closed:
             closed = await self._records.close(record.id)
             await self._notices.publish(CLOSE_SESSION, str(record.id))
-        await self._leave(record.id, user_id=record.user_id, connector=record.connector)
+        await self._leave(record.user_id, record.connector, record.id)
         return closed
 
-    async def _leave(self, session_id: int, *, user_id: int, connector: str) -> None:
-        """With `close_queries`: as close_statement does for each result of the session."""
+    async def _leave(self, user_id: int, connector: str, session_id: int | None) -> None:
+        """With `close_queries`: as close_statement does for each result of the session, or of all that were named."""
         known = self._connectors.known(connector)
         if known is not None and known.close_queries:
-            for statement_id in await self._close_results(user_id, session_id):
+            for statement_id in await self._close_results(user_id, connector, session_id):
                 self._signals.notify(statement_id)
 
     async def _record(self, user: User, connector: Connector, asked: SessionRequest) -> SessionRecord:

@@ -1,6 +1,7 @@
 """Grants by the command line hold for the next call of a running server (Contract platform 4.3, 12)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.api.connectors.driving import Keeper, instances_of
@@ -8,6 +9,7 @@ from tests.api.driving import Api, Caller
 from tests.unit.test_cli import Command, command_in
 
 from queryserver.db.groups import GroupRepository
+from queryserver.services.connector_drafts import Draft
 
 
 @pytest.fixture
@@ -41,6 +43,30 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
     finally:
         await groups.ungrant("default", "connector:*")
     assert await _sees(ana, number) is False
+
+
+@pytest.mark.platform(54)
+@pytest.mark.security("T22")
+async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
+    api: Api, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await keeper.save(
+        nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
+    )
+    groups = GroupRepository(api.database)
+    await groups.create("given-meanwhile")
+    drafts = api.services.stored_connectors.instances._parts.drafts
+    usual = drafts.draft
+
+    async def slow(*asked: Any) -> Draft:
+        draft = await usual(*asked)
+        await groups.ungrant("default", f"connector:{made['id']}")
+        await groups.grant("given-meanwhile", f"connector:{made['id']}")
+        return draft
+
+    monkeypatch.setattr(drafts, "draft", slow)
+    changed = await keeper.send({"id": made["id"], "description": "x"})
+    assert (changed["description"], changed["groups"]) == ("x", ["given-meanwhile"])
 
 
 @pytest.mark.platform(63)

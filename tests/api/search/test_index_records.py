@@ -34,7 +34,13 @@ async def completed(records: MetadataIndexTables, *, seen: Sequence[str], unread
     scope = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(0))
     assert scope is not None
     await records.complete(
-        scope.id, owner="me", seen={"web": seen} if seen else {}, unread=unread, began=began, truncated=False
+        scope.id,
+        owner="me",
+        seen={"web": seen} if seen else {},
+        unread=unread,
+        began=began,
+        truncated=False,
+        again=False,
     )
     return await now_of(records)
 
@@ -97,3 +103,14 @@ async def test_what_a_caller_s_look_cut_is_told_in_the_next_search(api: Api, ana
     await look(ana, web=["wide"])
     assert (await ana.told(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
     assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
+
+
+async def test_databases_are_bounded_too(records: MetadataIndexTables) -> None:
+    """Beside the tables, for a refresh that never ends removes none."""
+    scope = await records.scope(KEY)
+    a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
+    assert await records.put(scope.id, [a, table("t"), b], max_tables=2)
+    assert await records.put(scope.id, [table("u"), b], max_tables=2)
+    assert not await records.put(scope.id, [c, table("v")], max_tables=2)
+    assert (await records.tables_by_database(scope.id)).keys() == {"a", "b", "web"}
+    assert (await now_of(records)).truncated

@@ -260,6 +260,17 @@ async def test_a_half_made_cluster_is_thrown_away(tmp_path: Path):
     assert not half.exists()
 
 
+def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its initdb may outlive it for a moment."""
+
+    def make(data: Path, *_: object, **__: object) -> None:
+        (data.parent / "new-late" / "base").mkdir(parents=True)
+
+    monkeypatch.setattr("queryserver.embedded.cluster._make", make)
+    opened_cluster(tmp_path, durable=False)
+    assert not list(tmp_path.glob("new-*"))
+
+
 async def test_everything_kept_is_closed_to_others(tmp_path: Path):
     state = tmp_path / "state"
     async with start(state) as server:

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.default import DefaultDialect
 
-from queryserver.domain.errors import DriverNotInstalled
+from queryserver.domain.errors import DriverNotInstalled, EngineUnavailable
 from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.engines.sqlalchemy.drivers import driver_of
+from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules, HostRefused
 
@@ -103,6 +104,8 @@ def test_a_driver_that_connects_while_it_is_imported_is_held_to_the_rules(
     if is_vital:
         with pytest.raises(DriverNotInstalled, match="qs_connecting cannot be imported"):
             address.require_driver()
+        with pytest.raises(EngineUnavailable, match="qs_connecting cannot be imported"):
+            SqlalchemyEngine(address, dialect="sql")._connect(SessionOptions())
     else:
         address.require_driver()
     with pytest.raises(BlockingIOError):

@@ -185,6 +185,7 @@ class _Reading:
         self._unread: set[str] = set()
         self._tables = 0
         self._truncated = False
+        self._found_no_room = False
         self._waiting: list[IndexedObject] = []
 
     async def read(self) -> None:
@@ -201,7 +202,9 @@ class _Reading:
             seen=self._seen,
             unread=self._unread,
             began=began,
-            truncated=self._truncated,
+            truncated=self._truncated or self._found_no_room,
+            # What is removed now leaves room for what found none.
+            again=self._found_no_room,
         )
 
     async def _while_held(self) -> None:
@@ -335,7 +338,7 @@ class _Reading:
             # for refreshes that fail again and again never come to their end.
             bound = 2 * self._limits.max_tables
             is_whole = await self._parts.records.put(self._scope.id, waiting, max_tables=bound)
-            self._truncated = self._truncated or not is_whole
+            self._found_no_room = self._found_no_room or not is_whole
 
     async def _renew(self) -> bool:
         """Whether the scope is this reading's still."""
