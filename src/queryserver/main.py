@@ -4,16 +4,13 @@ import asyncio
 import ctypes
 import gc
 import os
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from socket import socket
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
-from uvicorn.supervisors import Multiprocess
 
 from queryserver.api.application import create_application, framed
 from queryserver.api.cors import CorsPolicy
@@ -29,6 +26,7 @@ from queryserver.metrics.workers import shared_counts
 from queryserver.services.everything import Services
 from queryserver.settings import Settings, load_settings
 from queryserver.settings.desktop import DesktopSettings
+from queryserver.supervision import Supervisor
 
 # A call that only waits (events, long polls) must not hold up the end of the process.
 _CALLS_GRACE_S = 5
@@ -42,9 +40,16 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 class _Server(uvicorn.Server):
     """Returns when it is told to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
 
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, began: Callable[[], None]) -> None:
         super().__init__(config)
         self._services = services
+        self._began = began
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """See uvicorn."""
+        await super().startup(sockets)
+        if self.started:
+            self._began()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.1)."""
@@ -60,24 +65,13 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def create_app(settings: Settings, *, services: Services | None = None) -> ASGIApp:
-    """The application. Without `services` it opens its own, for as long as its lifespan."""
-    registry = services.registry if services else CollectorRegistry()
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with open_services(settings, registry=registry) as own:
-            app.state.services = own
-            _settle_memory()
-            yield
-            own.readiness.draining = True
-
-    app = create_application(lifespan=None if services else lifespan, docs_enabled=settings.desktop.docs_enabled)
-    if services is not None:
-        app.state.services = services
+def create_app(settings: Settings, *, services: Services) -> ASGIApp:
+    """The application on services that are open for as long as it is used."""
+    app = create_application(docs_enabled=settings.desktop.docs_enabled)
+    app.state.services = services
     return framed(
         app,
-        metrics=RequestMetrics(registry),
+        metrics=RequestMetrics(services.registry),
         prefix=settings.desktop.url_prefix,
         allowed_hosts=settings.desktop.allowed_hosts,
         cors=_cors(settings.desktop) if settings.desktop.cors_enabled else None,
@@ -88,20 +82,11 @@ def _cors(desktop: DesktopSettings) -> CorsPolicy:
     return CorsPolicy(frozenset(desktop.cors_allowed_origins), desktop.cors_allow_credentials)
 
 
-def create_worker_app() -> ASGIApp:
-    """The application of one of several worker processes: its settings come from the environment."""
-    use_one_heap()
-    settings = load_settings(None, os.environ)
-    configure_logging(settings.desktop.logging)
-    return create_app(settings)
-
-
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
     """How the application is served."""
     desktop = settings.desktop
     return uvicorn.Config(
         app,
-        factory=isinstance(app, str),
         host=desktop.http_host,
         port=desktop.http_port,
         workers=desktop.workers,
@@ -167,12 +152,25 @@ async def _serve_prepared(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
-        _settle_memory()
-        try:
-            await _Server(server(settings, create_app(settings, services=services)), services).serve()
-        finally:
-            # What stays frozen looks leaked to native modules that count their objects at the end.
-            gc.unfreeze()
+        await _serve_with(services)
+
+
+async def _serve_in_worker(settings: Settings, sockets: list[socket], began: Callable[[], None]) -> None:
+    async with open_services(settings) as services:
+        await _serve_with(services, sockets, began)
+
+
+async def _serve_with(
+    services: Services, sockets: list[socket] | None = None, began: Callable[[], None] = lambda: None
+) -> None:
+    """Until told to stop. Without `sockets` the server makes its own."""
+    settings = services.settings
+    _settle_memory()
+    try:
+        await _Server(server(settings, create_app(settings, services=services)), services, began).serve(sockets)
+    finally:
+        # What stays frozen looks leaked to native modules that count their objects at the end.
+        gc.unfreeze()
 
 
 async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -> None:
@@ -205,10 +203,22 @@ def _settle_memory() -> None:
 
 
 def _serve_in_workers(settings: Settings) -> None:
-    """Serve in several processes, restarted when they die. They read their settings from the environment."""
-    # Asked here once: a worker that cannot start would only be started again, for ever.
+    """Serve in several processes, started again when they end. They read their settings from the environment."""
+    # Asked here once: here alone is the database migrated where that is wanted.
     asyncio.run(_prepare_database(settings))
-    config = server(settings, "queryserver.main:create_worker_app")
+    # Nothing is served here: each worker makes an application of its own.
+    config = server(settings, "")
     listener = config.bind_socket()
     with shared_counts():
-        Multiprocess(config, sockets=[listener]).run()
+        Supervisor(config, listener, serve_as_worker).run()
+
+
+def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
+    """What one of several processes does, until told to stop; `began` is called when it serves.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
+    use_one_heap()
+    settings = load_settings(None, os.environ)
+    configure_logging(settings.desktop.logging)
+    uvloop.run(_serve_in_worker(settings, sockets, began))

@@ -215,6 +215,22 @@ async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
         assert await after.value("postgresql", "SELECT last_value FROM waiting") == 1
 
 
+@pytest.mark.platform(98)
+async def test_several_workers_answer_while_statements_get_their_grace(place: Installation) -> None:
+    async with place.server(desktop__workers="2", desktop__shutdown_grace_s="60") as node:
+        last = await node.submit("postgresql", "SELECT 7, pg_sleep(8)")
+        await node.until(last, lambda status: status["state"] == "running")
+        node.process.process.send_signal(signal.SIGTERM)
+        told = set[int]()
+        for _ in range(8):  # of each worker
+            await asyncio.sleep(0.2)
+            assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
+            told.add((await node.http.get("/desktop/debug/is_ready")).status_code)
+        assert 503 in told
+        assert await node.state(last, wait=30) == "available"
+        assert await node.process.terminate() == 0
+
+
 @pytest.mark.item(70)
 async def test_an_engine_that_is_down_fails_the_statement_and_is_used_again_when_it_is_back(
     place: Installation, postgres: EmbeddedPostgres

@@ -1,11 +1,44 @@
 """Several worker processes behind one port."""
 
 import asyncio
+import signal
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import PROGRAM, free_port, running_server
+from tests.e2e.harness import PROGRAM, ServerProcess, free_port, running_server, started
+from tests.fixtures.database import execute
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+SECRET_KEY = "QUERYSERVER__DESKTOP__SECRET_KEY"
+WITHIN_S = 90
+
+
+def workers_of(server: ServerProcess) -> list[psutil.Process]:
+    """The processes that serve, not those that they use."""
+    return [one for one in psutil.Process(server.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+
+
+def serving(server: ServerProcess) -> int:
+    """How many workers have begun to serve since it was started."""
+    return (server.stdout + server.stderr).count("worker_serves ")
+
+
+async def said(server: ServerProcess, event: str) -> None:
+    """Return when the log has it."""
+    await until(lambda: event in server.stdout + server.stderr, server)
+
+
+async def until(true: Callable[[], bool], server: ServerProcess) -> None:
+    """Return when it is; fails with the output of the server."""
+    for _ in range(WITHIN_S * 10):
+        if true():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(server.stdout + server.stderr)
 
 
 async def test_two_workers_serve_and_stop_together(database_dsn, tmp_path):
@@ -16,26 +49,111 @@ async def test_two_workers_serve_and_stop_together(database_dsn, tmp_path):
             assert (await client.get("/api/v1/editor/get_history")).status_code == 401
         assert len([process for process in family if "spawn" in " ".join(process.cmdline())]) >= 2
         assert await server.terminate() == 0
-    _, left = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
+    _, left = await asyncio.to_thread(psutil.wait_procs, family, timeout=WITHIN_S)
     assert left == []
+
+
+async def refused(dsn: str, directory, workers: int, **settings: str) -> str:
+    """What a server says that ends by itself with code 3, without a traceback."""
+    code, output = await ended(dsn, directory, workers, **settings)
+    assert code == 3, output
+    assert "Traceback" not in output
+    return output
+
+
+async def ended(dsn: str, directory, workers: int, **settings: str) -> tuple[int, str]:
+    """The code of a server that ends by itself, and what it said."""
+    port = free_port()
+    command = [str(PROGRAM), "serve", "--port", str(port), "--workers", str(workers)]
+    environment = {
+        "QUERYSERVER__DESKTOP__DATABASE__URL": dsn,
+        "QUERYSERVER__DESKTOP__DATA_DIR": str(directory / "data"),
+    }
+    async with started(command, port, directory, environment | settings) as server:
+        async with asyncio.timeout(WITHIN_S):
+            code = await server.process.wait()
+        return code, server.stdout + server.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_database_without_tables_stops_the_start(unmigrated_dsn, tmp_path, workers):
-    process = await asyncio.create_subprocess_exec(
-        str(PROGRAM),
-        *("serve", "--port", str(free_port()), "--workers", str(workers)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={
-            "QUERYSERVER__DESKTOP__DATABASE__URL": unmigrated_dsn,
-            "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
-        },
-    )
-    async with asyncio.timeout(30):
-        output, _ = await process.communicate()
-    assert process.returncode == 3
-    assert b"queryserver migrate" in output
+    assert "queryserver migrate" in await refused(unmigrated_dsn, tmp_path, workers)
+
+
+@pytest.mark.platform(26)
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_another_secret_key_on_the_same_database_stops_the_start(database_dsn, tmp_path, workers):
+    first, other = ({SECRET_KEY: f"Zr8#the-key-of-deployment-number-{number}"} for number in (1, 2))
+    async with running_server(tmp_path / "data", database_dsn=database_dsn, settings=first) as server:
+        assert await server.terminate() == 0
+    output = await refused(database_dsn, tmp_path, workers, **other)
+    assert output.count("error desktop.secret_key: ") == 1
+
+
+@pytest.mark.platform(47)
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_an_authenticator_that_cannot_be_loaded_stops_the_start(database_dsn, tmp_path, workers):
+    output = await refused(database_dsn, tmp_path, workers, QUERYSERVER__DESKTOP__AUTH__API_AUTH="no.such.Class,jwt")
+    assert output.count("error desktop.auth.api_auth: no.such.Class cannot be loaded") == 1
+
+
+async def test_workers_that_fail_for_whatever_reason_are_not_started_for_ever(database_dsn, tmp_path):
+    no_certificate = tmp_path / "certificate.pem"
+    no_certificate.write_text("nothing that TLS could use")
+    tls = {f"QUERYSERVER__DESKTOP__SSL_{name}": str(no_certificate) for name in ("CERTIFICATE", "PRIVATE_KEY")}
+    code, output = await ended(database_dsn, tmp_path, 2, **tls)
+    assert code == 1, output
+
+
+@pytest.mark.timeout(600)
+async def test_a_worker_that_cannot_start_again_is_tried_until_it_can(
+    postgres: EmbeddedPostgres, database_dsn, tmp_path
+):
+    admin = postgres.admin_dsn()
+    name = urlsplit(database_dsn).path.lstrip("/")
+    async with (
+        running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server,
+        httpx.AsyncClient(base_url=server.base_url, timeout=WITHIN_S, headers={"Connection": "close"}) as client,
+    ):
+        await until(lambda: serving(server) >= 2, server)
+        lost, kept = workers_of(server)
+        await execute(admin, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        await execute(admin, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        lost.kill()
+        await said(server, "again_in_s=2.0")
+        assert (await client.get("/desktop/debug/is_alive")).status_code == 200
+        await execute(admin, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        await until(lambda: serving(server) >= 3, server)
+        assert kept.is_running()
+        # The other one is held, so that only the new one can answer.
+        kept.send_signal(signal.SIGSTOP)
+        assert (await client.get("/desktop/debug/is_ready")).status_code == 200
+        kept.kill()
+        assert await server.terminate() == 0
+
+
+@pytest.mark.timeout(600)
+async def test_a_stop_is_obeyed_while_a_worker_is_waited_for(postgres: EmbeddedPostgres, database_dsn, tmp_path):
+    name = urlsplit(database_dsn).path.lstrip("/")
+    async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
+        await until(lambda: serving(server) >= 2, server)
+        await execute(postgres.admin_dsn(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        workers_of(server)[0].kill()
+        await said(server, "again_in_s=4.0")
+        assert await server.terminate() == 0
+
+
+@pytest.mark.timeout(600)
+async def test_a_hangup_replaces_each_worker_once_its_successor_serves(database_dsn, tmp_path):
+    async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
+        await until(lambda: serving(server) >= 2, server)
+        before = workers_of(server)
+        server.process.send_signal(signal.SIGHUP)
+        await until(lambda: serving(server) >= 4, server)
+        after = workers_of(server)
+        assert len(after) == 2
+        assert not set(before) & set(after)
+        assert await server.terminate() == 0
 
 
 @pytest.mark.platform(100)

@@ -1,7 +1,6 @@
 """The ASGI application: routes in their order, error handlers, the frame around all."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -48,8 +47,8 @@ _PUBLIC = (
 )
 
 
-def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> FastAPI:
-    """Routes and error handlers; `app.state.services` is set by the lifespan."""
+def create_application(*, docs_enabled: bool = True) -> FastAPI:
+    """Routes and error handlers; whoever serves it sets `app.state.services`."""
     app = FastAPI(
         title="Query Server API",
         version=__version__,
@@ -60,7 +59,6 @@ def create_application(*, lifespan: Any = None, docs_enabled: bool = True) -> Fa
         redirect_slashes=False,
         # Asked anew for each call whether somebody listens, through the environment: a tenth of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        lifespan=lifespan,
     )
     # Added flat: an included router is matched anew at each of its levels, for every call.
     app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
