@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import cycle
 
+import httpx
 import pytest
 from tests.e2e.installation import (
     TAKEN_OVER_WITHIN_S,
@@ -15,10 +16,12 @@ from tests.e2e.installation import (
     at_work,
     eventually,
     installed,
+    query,
 )
 from tests.fixtures.database import execute
 from tests.timing import at_best, soon
 
+from queryserver.auth.passwords import Argon2Passwords
 from queryserver.embedded.postgres import EmbeddedPostgres
 
 
@@ -165,6 +168,52 @@ async def test_a_script_keeps_its_session_across_instances(pair: tuple[Node, Nod
     assert seen == [[[5]], [[6]]]
     unrelated = await first.submit("postgresql", "SELECT n FROM s")
     assert (await first.status(unrelated, wait=10))["code"] == "engine_error"
+
+
+def bearing(access: str) -> dict[str, str]:
+    """The header of a call with that token."""
+    return {"Authorization": f"Bearer {access}"}
+
+
+async def log_in(node: Node, username: str, password: str) -> httpx.Response:
+    """The answer to a login at that server."""
+    return await node.http.post("/api/v1/token/auth", json={"username": username, "password": password})
+
+
+async def give_password(place: Installation, username: str, password: str) -> None:
+    """Users of an installation have none."""
+    with Argon2Passwords.open() as passwords:
+        new = await passwords.hash(password)
+    changed = "update users set password_hash = $2 where username = $1 returning id"
+    assert await query(place.database_dsn, changed, username, new)
+
+
+@pytest.mark.platform(25)
+async def test_a_token_counts_and_ends_at_both_instances(place: Installation, pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    await give_password(place, "eve", "the password of eve")
+    history = "/api/v1/editor/get_history"
+    login = await log_in(first, "eve", "the password of eve")
+    access = login.json()["access"]
+    for node in pair:
+        assert (await node.http.get(history, headers=bearing(access))).status_code == 200
+    renewed = await second.http.post("/api/v1/token/refresh", json={"refresh": login.json()["refresh"]})
+    assert (await first.http.get(history, headers=bearing(renewed.json()["access"]))).status_code == 200
+    assert (await first.http.post("/api/v1/token/revoke", json={"token": access})).json() == {}
+    for node in (second, first):
+        refused = await node.http.get(history, headers=bearing(access))
+        assert (refused.status_code, refused.json()["code"]) == (401, "token_not_valid")
+
+
+@pytest.mark.platform(34)
+async def test_failed_logins_at_both_instances_count_together(place: Installation, pair: tuple[Node, Node]) -> None:
+    await give_password(place, "bob", "the password of bob")
+    for name in ("bob", "nobody"):
+        nodes = cycle(pair)
+        statuses = [(await log_in(next(nodes), name, "no password of theirs")).status_code for _ in range(6)]
+        assert statuses == [401] * 5 + [429]
+    for node in pair:
+        assert (await log_in(node, "bob", "the password of bob")).json()["code"] == "login_throttled"
 
 
 @dataclass

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,9 +73,7 @@ async def postgres_ends(data_dir: Path) -> bool:
 @pytest.mark.platform(38)
 async def test_the_first_run_prints_one_password_that_is_kept_nowhere(tmp_path: Path):
     data_dir = tmp_path / "data"
-    began = time.monotonic()
     async with make_run(data_dir) as server:
-        assert time.monotonic() - began < 20
         (password,) = printed_passwords(server)
         assert await login(server, password) == 200
         assert await login(server, f"{password}x") == 401

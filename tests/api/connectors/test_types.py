@@ -14,6 +14,8 @@ from queryserver.domain.connector_types import ConnectorType
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
+_PROGRAMS = {("pyspark", "livy"), ("spark", "livy"), ("pig", "oozie"), ("java", "oozie")}
+"""Editors of something else than SQL."""
 _FLAGS = {
     "is_sql",
     "sql_identifier_quote",
@@ -56,9 +58,12 @@ async def test_all_types_are_listed_in_six_groups_and_stay_the_same(ana: Caller)
     for group in body["connectors"]:
         places = [order[one["dialect"], one["interface"]] for one in group["values"]]
         assert places == sorted(places)
+    flags = {(row.dialect, row.interface): row.flags for row in all_types()}
     for one in values:
         assert one["name"] == one["dialect"]
-        assert set(one["properties"]) == (_FLAGS if one["properties"] else set())
+        is_sql = one["category"] == "editor" and (one["dialect"], one["interface"]) not in _PROGRAMS
+        assert set(one["properties"]) == (_FLAGS if is_sql else set())
+        assert one["properties"] == flags[one["dialect"], one["interface"]]
     await template(ana, "mysql", "sqlalchemy", settings=listed({"url": "mysql://other/db"}))
     assert await types_of(ana) == body
 
@@ -160,6 +165,30 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
     native = await ana.post_json("connector/instance/new/trino/trino/", connector=given)
     assert native.json()["connector"] == made
     assert await keeper.instances() == before
+
+
+@pytest.mark.platform(69)
+@pytest.mark.platform(70)
+@pytest.mark.security("T9")
+@pytest.mark.parametrize(
+    ("row", "given", "secret"),
+    [
+        ("trino trino", {"url": "https://t", "username": "svc", "password": "planted"}, {"password": "********"}),
+        ("mysql sqlalchemy", {"url": "mysql://svc:planted@h/d"}, {"url": "mysql://svc:********@h/d"}),
+    ],
+)
+async def test_a_secret_that_was_laid_over_a_template_does_not_come_back_and_has_to_be_given_again(
+    keeper: Keeper, row: str, given: dict[str, str], secret: dict[str, str]
+) -> None:
+    before = await keeper.instances()
+    made = await template(keeper.caller, *row.split(), nice_name=f"Laid {row}", settings=listed(given))
+    assert {name: by_name(made)[name] for name in given} == {**given, **secret}
+    assert "planted" not in json.dumps(made)
+    status, code, errors = await keeper.refused(made)
+    assert (status, code, list(errors)) == (400, "secret_required", list(secret))
+    assert await keeper.instances() == before
+    clear = {**by_name(made), **given}
+    assert {name: by_name(await keeper.send({**made, "settings": listed(clear)}))[name] for name in secret} == secret
 
 
 @pytest.mark.platform(65)

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from argon2 import Parameters, PasswordHasher, extract_parameters
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
 from tests.timing import TRIES
@@ -104,6 +105,40 @@ async def test_every_reason_of_a_refused_login_looks_the_same(opener: Opener) ->
             (401, '{"detail":"No active account found with the given credentials"}')
         }
         assert len(answers) == 1
+
+
+@pytest.mark.platform(19)
+@pytest.mark.security("T15")
+async def test_every_reason_of_a_refused_login_costs_one_and_the_same_hash(
+    tokens: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all of a login's time goes into, counted where times would have to be measured."""
+    await accounts(tokens).create("gone", PASSWORD)
+    await accounts(tokens).disable("gone")
+    passwordless = (await tokens.user("nopassword")).username
+    made: list[Parameters] = []
+    verify, hash_anew = PasswordHasher.verify, PasswordHasher.hash
+
+    def verified(hasher: PasswordHasher, known: str, password: str) -> Any:
+        made.append(extract_parameters(known))
+        return verify(hasher, known, password)
+
+    def hashed(hasher: PasswordHasher, password: str) -> str:
+        new = hash_anew(hasher, password)
+        made.append(extract_parameters(new))
+        return new
+
+    monkeypatch.setattr(PasswordHasher, "verify", verified)
+    monkeypatch.setattr(PasswordHasher, "hash", hashed)
+    costs: dict[tuple[str, str], list[Parameters]] = {}
+    wrong = [(name, "wrong password") for name in ("ana", "gone", "nobody", passwordless, "x y", "..")]
+    for name, password in [*wrong, ("gone", PASSWORD), ("nobody", PASSWORD), (passwordless, PASSWORD)]:
+        made.clear()
+        refused = await tokens.stranger.post("token/auth", username=name, password=password)
+        assert refused.status_code == 401
+        costs[name, password] = list(made)
+    assert len(costs["ana", "wrong password"]) == 1
+    assert costs == dict.fromkeys(costs, costs["ana", "wrong password"])
 
 
 @pytest.mark.platform(36)

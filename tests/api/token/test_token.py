@@ -45,6 +45,7 @@ async def test_bad_bearers_have_their_bodies(tokens: Api) -> None:
 
 
 @pytest.mark.platform(21)
+@pytest.mark.platform(22)
 @pytest.mark.platform(24)
 async def test_an_expired_token_is_refused(opener: Opener) -> None:
     async with opener(access_token_lifetime_s=1, refresh_token_lifetime_s=2) as api:
@@ -54,6 +55,8 @@ async def test_an_expired_token_is_refused(opener: Opener) -> None:
         assert claims["exp"] - claims["iat"] == 1
         await asyncio.sleep(2.1)
         assert (await bearer(api, pair["access"])).json() == not_valid()
+        verified = await api.stranger.post("token/verify", token=pair["access"])
+        assert (verified.status_code, verified.json()) == (401, not_valid(detail="Token is invalid or expired"))
         renewed = await api.stranger.post("token/refresh", refresh=pair["refresh"])
         assert renewed.json() == not_valid(kind="refresh", detail="Token is invalid or expired")
 
