@@ -4,6 +4,7 @@ import pytest
 import structlog.testing
 from tests.api.driving import Caller
 
+from queryserver.db.statements.retention import alone_in_cleaning
 from queryserver.services import retention
 
 
@@ -70,3 +71,23 @@ async def test_the_log_advises_a_clean_up_above_so_many_documents(
     with structlog.testing.capture_logs() as lines:
         await ana.api.services.retention.tidy()
     assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised
+
+
+async def test_one_process_at_a_time_cleans_up_by_itself(ana: Caller):
+    operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+    await aged(ana, operation, "366 days")
+    service, dsn = ana.api.services, ana.api.services.settings.desktop.database.dsn or ""
+    async with alone_in_cleaning(dsn) as first, alone_in_cleaning(dsn) as second:
+        assert (first, second) == (True, False)
+        await service.retention.tidy()
+        assert await ana.state(operation) == "available"
+    await service.retention.tidy()
+    assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
+
+
+async def test_a_command_cleans_up_while_a_process_does_so_by_itself(ana: Caller):
+    operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+    await aged(ana, operation, "366 days")
+    async with alone_in_cleaning(ana.api.services.settings.desktop.database.dsn or ""):
+        await ana.api.services.retention.clean_up()
+    assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")

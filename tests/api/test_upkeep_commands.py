@@ -1,13 +1,24 @@
 """close_queries, close_sessions and cleanup beside a running server (Contract platform 12.1, 12.2)."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+import asyncpg
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller
+from tests.fixtures.database import execute
 from tests.unit.test_cli import Ended, command_in
+
+from queryserver.db.sessions import Sessions
+from queryserver.domain.errors import StorageUnavailable
+from queryserver.interfaces.sessions import SessionRecord
+from queryserver.services.retention import Closed
 
 Command = Callable[..., Awaitable[Ended]]
 
@@ -31,30 +42,81 @@ def command(tmp_path: Path, database_dsn: str) -> Command:
 
 
 @pytest.mark.platform(57)
-async def test_close_queries_closes_finished_ones_and_no_running_one(served: Api, command: Command) -> None:
+async def test_close_queries_closes_finished_ones_and_no_running_one(
+    served: Api, command: Command, users_url: str
+) -> None:
     ana = await served.user("ana")
-    done = await ana.run("sqlite", "select 1")
-    running = await ana.execute("postgresql", "select pg_sleep(30)")
-    by_default = await command("close_queries")
-    assert by_default == Ended(
-        0, "Closing queries older than 7 days...\n0 queries closed. 0 queries already closed.\n", ""
-    )
-    everything = await command("close_queries", "0")
-    assert everything.out.splitlines() == [
-        "Closing queries older than 0 days...",
-        "1 queries closed. 0 queries already closed.",
-    ]
-    status = (await ana.on(done["history_uuid"], "check_status"))["query_status"]["status"]
-    assert status == "closed"
-    await ana.on(running["history_uuid"], "cancel_statement")
+    old, young = [(await ana.run("sqlite", "select 1"))["history_uuid"] for _ in range(2)]
+    for operation, days in ((old, 8), (young, 6)):
+        await _unused_for(served, operation, days)
+    async with _held_up(users_url) as waits:
+        running = (await ana.execute("postgresql", f"select 42 from (select {waits}) as held"))["history_uuid"]
+        await ana.running(running)
+        await _unused_for(served, running, 4000)
+        by_default = await command("close_queries")
+        assert by_default == Ended(
+            0, "Closing queries older than 7 days...\n1 queries closed. 0 queries already closed.\n", ""
+        )
+        assert [await ana.state(one) for one in (old, young)] == ["closed", "available"]
+        everything = await command("close_queries", "0")
+        assert everything == Ended(
+            0, "Closing queries older than 0 days...\n1 queries closed. 0 queries already closed.\n", ""
+        )
+        assert [await ana.state(one) for one in (young, running)] == ["closed", "running"]
+    assert (await ana.ended(running))["query_status"]["state"] == "available"
+    assert (await ana.page(running))["data"] == [[42]]
     assert (await command("close_queries", "--", "-1")).code == 2
+
+
+@pytest.mark.platform(57)
+async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api, command: Command) -> None:
+    ana = await served.user("ana")
+    stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
+    where = served.services.settings.results_dir / stuck[-2:]
+    aside = where.with_name("aside")
+    where.rename(aside)
+    where.symlink_to(aside)
+    # One time in 256 both lie in the same directory.
+    beyond = {one for one in (stuck, other) if one[-2:] == stuck[-2:]}
+    ended = await command("close_queries", "0")
+    first, *told, last = ended.out.splitlines()
+    assert (ended.code, first) == (1, "Closing queries older than 0 days...")
+    assert {line.split()[1] for line in told if line.startswith("Info: ") and "symbolic link" in line} == beyond
+    assert (len(told), last) == (len(beyond), f"{2 - len(beyond)} queries closed. 0 queries already closed.")
+    assert [await ana.state(one) for one in (stuck, other)] == ["closed", "closed"]
+    where.unlink()
+    aside.rename(where)
+    assert (await command("close_queries", "0")).code == 0
+    assert not (where / stuck).exists()
+
+
+async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(
+    served: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = await served.user("ana")
+    stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
+    store = type(served.services.retention._results)
+    delete = store.delete
+
+    async def refusing(self: Any, statement_id: UUID) -> None:
+        if str(statement_id) == stuck:
+            raise StorageUnavailable("The store is read-only.")
+        await delete(self, statement_id)
+
+    monkeypatch.setattr(store, "delete", refusing)
+    done = await served.services.retention.close_queries(timedelta(0))
+    assert done == Closed(1, 0, failed={stuck: "The store is read-only."})
+    assert await served.database.fetch("select statement_id::text from doomed_results") == [(stuck,)]
+    results = served.services.settings.results_dir
+    assert [(results / one[-2:] / one).exists() for one in (stuck, other)] == [True, False]
+    assert await served.services.retention.close_queries(timedelta(0)) == Closed(0, 0)
 
 
 @pytest.mark.platform(58)
 async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, command: Command) -> None:
     ana = await served.user("ana")
     sessions = [await _session(ana, connector) for connector in ("hive2", "sqlite", "postgresql")]
-    running = await ana.execute("postgresql", "select pg_sleep(30)", session_id=sessions[2])
+    running = await ana.execute("postgresql", "select pg_sleep(300)", session_id=sessions[2])
     ended = await command("close_sessions", "0", "hive")
     assert ended.out.splitlines() == [
         "Closing hive sessions older than 0 days...",
@@ -70,6 +132,89 @@ async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, c
     unknown = await command("close_sessions", "0", "nope")
     assert (unknown.code, unknown.err) == (1, "Unknown dialect: nope\n")
     assert (await command("close_sessions", "0")).code == 2
+
+
+@pytest.mark.platform(58)
+async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(
+    served: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = await served.user("ana")
+    session, listed = await _session(ana, "mysql"), Sessions.open_sessions
+    started: list[str] = []
+
+    async def overtaken(self: Sessions, **chosen: Any) -> Sequence[SessionRecord]:
+        found = await listed(self, **chosen)
+        started.append((await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"])
+        return found
+
+    monkeypatch.setattr(Sessions, "open_sessions", overtaken)
+    assert await served.services.retention.close_sessions(None, timedelta(0)) == Closed(0, 0, in_use=1)
+    assert await Sessions(served.database).read(session) is not None
+    await ana.on(started[0], "cancel_statement")
+
+
+@pytest.mark.platform(58)
+async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_is_counted(
+    served: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = await served.user("ana")
+    used, closed = [await _session(ana, "mysql") for _ in range(2)]
+    await served.database.execute("update sessions set last_used_at = now() - interval '8 days'")
+    listed = Sessions.open_sessions
+
+    async def overtaken(self: Sessions, **chosen: Any) -> Sequence[SessionRecord]:
+        found = await listed(self, **chosen)
+        await self.touch(used)
+        await self.close(closed)
+        return found
+
+    monkeypatch.setattr(Sessions, "open_sessions", overtaken)
+    done = await served.services.retention.close_sessions(None, timedelta(days=7))
+    assert done == Closed(0, already_closed=1, in_use=1)
+    assert await Sessions(served.database).read(used) is not None
+
+
+@pytest.mark.platform(58)
+async def test_the_holder_keeps_a_closed_session_until_its_last_statement_ends(served: Api) -> None:
+    """The statement was recorded just after the session had been closed: none was seen in it."""
+    ana = await served.user("ana")
+    session = await _session(ana, "mysql")
+    operation = (await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"]
+    await ana.running(operation)
+    await served.database.execute("update sessions set closed_at = now() where id = $1", session)
+    records, lease = Sessions(served.database), timedelta(minutes=1)
+    owner = await served.database.value("select owner from sessions where id = $1", session)
+    assert await records.renew(owner=owner, lease=lease) == [session]
+    assert await records.renew(owner="another", lease=lease) == []
+    await ana.on(operation, "cancel_statement")
+    await ana.ended(operation)
+    assert await records.renew(owner=owner, lease=lease) == []
+
+
+@pytest.mark.platform(58)
+async def test_close_sessions_names_each_that_it_cannot_close(served: Api, tmp_path: Path, database_dsn: str) -> None:
+    hasty = command_in(
+        tmp_path,
+        QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
+        QUERYSERVER__DESKTOP__DATABASE__STATEMENT_TIMEOUT_S="5",
+        QUERYSERVER_DATA_DIR=str(tmp_path / "data"),
+    )
+    ana = await served.user("ana")
+    locked, free = [await _session(ana, "mysql") for _ in range(2)]
+    async with served.database.transaction() as connection:
+        await connection.execute("select from sessions where id = $1 for update", locked)
+        ended = await hasty("close_sessions", "0", "all")
+    assert (ended.code, ended.out.splitlines()) == (
+        1,
+        [
+            "Closing all sessions older than 0 days...",
+            "Found 2 open sessions to close",
+            f"Session with ID {locked} could not be closed: The service database cannot be reached.",
+            "1 sessions closed. 0 sessions skipped because already closed. 0 sessions skipped because in use.",
+        ],
+    )
+    records = Sessions(served.database)
+    assert [await records.read(one) is None for one in (locked, free)] == [False, True]
 
 
 @pytest.mark.platform(58)
@@ -110,6 +255,63 @@ async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, c
     assert done.out == announced.replace("would be deleted", "deleted")
     assert await served.database.value("select count(*) from statements") == 0
     assert list(served.services.settings.uploads_dir.iterdir()) == []
+
+
+@pytest.mark.platform(59)
+async def test_days_to_keep_are_heard_and_none_means_all(served: Api, command: Command) -> None:
+    ana = await served.user("ana")
+    for days in (40, 20, 1):
+        operation = (await ana.run("sqlite", "select 1"))["history_uuid"]
+        await served.database.execute(
+            """update statements set recorded_at = recorded_at - make_interval(days => $2),
+            ended_at = ended_at - make_interval(days => $2) where id = $1""",
+            operation,
+            days,
+        )
+    for arguments, count in (("--keep-days 50", 0), ("", 1), ("--keep-days 10", 2), ("--keep-days 0", 3)):
+        announced = (await command("cleanup", "--dry-run", *arguments.split())).out
+        assert f"history entries: {count} would be deleted" in announced.splitlines()
+    done = await command("cleanup", "--keep-days", "0")
+    assert (done.code, "history entries: 3 deleted" in done.out.splitlines()) == (0, True)
+    assert await served.database.value("select count(*) from statements") == 0
+    assert (await command("cleanup", "--keep-days", "-1")).code == 2
+
+
+@pytest.mark.platform(59)
+async def test_expired_results_are_a_kind_of_their_own(
+    small_api: ApiOpener, command: Command, database_dsn: str
+) -> None:
+    """Without a server, which would expire them within seconds."""
+    async with small_api() as api:
+        ana = await api.user("ana")
+        due, _ = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
+        result = api.services.settings.results_dir / due[-2:] / due
+    await execute(database_dsn, f"update statements set expires_at = now() - interval '1 h' where id = '{due}'")
+    announced = (await command("cleanup", "--dry-run")).out
+    assert "expired results: 1 would be deleted" in announced.splitlines()
+    assert result.exists()
+    assert (await command("cleanup")).out == announced.replace("would be deleted", "deleted")
+    assert not result.exists()
+    async with small_api() as api:
+        states = await api.database.fetch("select state from statements where id = $1", due)
+        assert [row["state"] for row in states] == ["expired"]
+
+
+@asynccontextmanager
+async def _held_up(users_url: str) -> AsyncIterator[str]:
+    """An expression that PostgreSQL evaluates once this is left."""
+    holder = await asyncpg.connect(users_url)
+    try:
+        await holder.execute("select pg_advisory_lock(57)")
+        yield "pg_advisory_xact_lock(57)"
+    finally:
+        await holder.execute("select pg_advisory_unlock(57)")
+        await holder.close()
+
+
+async def _unused_for(served: Api, operation: str, days: int) -> None:
+    sql = "update statements set last_used_at = now() - make_interval(days => $2) where id = $1"
+    await served.database.execute(sql, operation, days)
 
 
 async def _session(caller: Caller, connector: str) -> int:

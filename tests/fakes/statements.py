@@ -281,6 +281,10 @@ class MemorySessions:
         del self.open_records[session_id]
         return True
 
+    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        await self._reached("close_unused")
+        return self.open_records.pop(session_id, None) is not None
+
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
         await self._reached("renew")
         return [one.id for one in self.open_records.values() if one.owner == owner]

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.e2e.harness import running_server
+from tests.fixtures.database import execute
+
+from queryserver.db.migrations import newest_revision, present_revision
 
 PROGRAM = Path(sys.executable).with_name("queryserver")
 PASSWORD = "correct horse battery"
@@ -147,6 +151,30 @@ async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_d
     both = await asyncio.gather(command("migrate"), command("migrate"))
     assert [ended.code for ended in both] == [0, 0], both
     assert (await command("migrate", "--check")).code == 0
+
+
+@pytest.mark.platform(52)
+@pytest.mark.parametrize("revision", ["0001", "9999"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_schema_of_another_version_is_not_served(
+    command: Command, database_dsn: str, revision: str, workers: str
+) -> None:
+    await execute(database_dsn, f"update alembic_version set version_num = '{revision}'")
+    ended = await command("serve", "--port", "0", "--workers", workers)
+    assert (ended.code, ended.out) == (3, "")
+    assert f"The database has schema version {revision}, this program needs " in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.platform(52)
+async def test_auto_migrate_upgrades_before_it_serves(tmp_path: Path, unmigrated_dsn: str) -> None:
+    settings = {"QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true"}
+    async with running_server(tmp_path / "data", database_dsn=unmigrated_dsn, settings=settings):
+        assert await present_revision(unmigrated_dsn) == newest_revision()
+    await execute(unmigrated_dsn, "update alembic_version set version_num = '9999'")
+    command = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=unmigrated_dsn, **settings)
+    assert (await command("serve", "--port", "0")).code == 3
+    assert await present_revision(unmigrated_dsn) == "9999"
 
 
 async def test_the_life_of_a_user(command: Command) -> None:

@@ -12,6 +12,7 @@ from queryserver.settings import Settings
 
 if TYPE_CHECKING:
     from queryserver.container.records import Kept
+    from queryserver.services.retention import Closed
 
 _CENTURY_DAYS = 36_500
 
@@ -26,7 +27,10 @@ def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
     async def work(kept: "Kept") -> None:
         typer.echo(f"Closing queries older than {age_in_days} days...")
         done = await kept.retention.close_queries(timedelta(days=age_in_days))
+        for query, text in done.failed.items():
+            typer.echo(f"Info: {query} {text}")
         typer.echo(f"{done.closed} queries closed. {done.already_closed} queries already closed.")
+        _fail_for(done)
 
     _sweep(settings_of(config), work)
 
@@ -43,17 +47,21 @@ def close_sessions(
         connectors = await _connectors(settings, kept, dialect)
         typer.echo(f"Closing {dialect} sessions older than {age_in_days} days...")
         done = await kept.retention.close_sessions(connectors, timedelta(days=age_in_days))
-        typer.echo(f"Found {done.closed + done.already_closed + done.in_use} open sessions to close")
+        found = done.closed + done.already_closed + done.in_use + len(done.failed)
+        typer.echo(f"Found {found} open sessions to close")
+        for session, text in done.failed.items():
+            typer.echo(f"Session with ID {session} could not be closed: {text}")
         typer.echo(
             f"{done.closed} sessions closed. {done.already_closed} sessions skipped because already closed. "
             f"{done.in_use} sessions skipped because in use."
         )
+        _fail_for(done)
 
     _sweep(settings, work)
 
 
 def cleanup(
-    keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept.")] = 30,
+    keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept; 0: none.")] = 30,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -77,6 +85,11 @@ COMMANDS: dict[str, Any] = {
     "close_sessions": close_sessions,
     "cleanup": cleanup,
 }
+
+
+def _fail_for(done: "Closed") -> None:
+    if done.failed:
+        raise typer.Exit(1)
 
 
 async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] | None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from queryserver.container.service_database import pool_limits, required_dsn
@@ -10,7 +11,7 @@ from queryserver.db.database import Database, open_database
 from queryserver.db.migrations import require_newest
 from queryserver.db.sessions import Sessions
 from queryserver.db.statements.records import Records
-from queryserver.db.statements.retention import Retention
+from queryserver.db.statements.retention import Retention, alone_in_cleaning
 from queryserver.domain.errors import ConfigurationError
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
 from queryserver.interfaces.results import ResultStore
@@ -52,6 +53,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             results,
             _retention(settings),
             sweep_leftovers=storage.sweep_everywhere,
+            alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
         )
         yield Kept(dsn, database, records, sessions, results, sweep)

@@ -125,7 +125,8 @@ select count(*) from gone
 """
 
 _COMPLETE = """
-update metadata_scopes set refreshed_at = case when not $5 then now() end, failed_at = null, lease_owner = null, lease_until = null,
+update metadata_scopes set refreshed_at = case when not $5 then now() end, failed_at = null,
+    lease_owner = null, lease_until = null,
     truncated = $3 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
     version = version + $4, epoch = epoch + $4
 where id = $1 and lease_owner = $2

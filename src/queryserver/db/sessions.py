@@ -35,6 +35,24 @@ returning session_id, guid
 
 _LOCK = 0x71737365  # "qsse"
 
+_CLOSE_UNUSED = """
+update sessions set closed_at = now(), sealed_credentials = null
+where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and not exists (
+    select from statements where session_id = sessions.id and state in ('waiting', 'running')
+)
+"""
+
+# A statement that was submitted while its session was being closed is not to end with it.
+_RENEW = """
+with renewed as (
+    update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null returning id
+)
+select id from renewed union all
+select id from sessions where owner = $1 and closed_at is not null and id in (
+    select session_id from statements where state in ('waiting', 'running')
+)
+"""
+
 _HOLD = """
 insert into engine_owners as held (connector, owner, lease_until) values ($1, $2, now() + $3::interval)
 on conflict (connector) do update set owner = excluded.owner, lease_until = excluded.lease_until
@@ -136,15 +154,13 @@ class Sessions:
         )
         return changed == 1
 
+    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        """See the Protocol."""
+        return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
+
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
         """See the Protocol."""
-        renewed = await self._database.fetch(
-            """update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null
-            returning id""",
-            owner,
-            lease,
-        )
-        return [row["id"] for row in renewed]
+        return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
         """See the Protocol."""

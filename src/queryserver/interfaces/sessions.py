@@ -67,8 +67,15 @@ class SessionRecords(Protocol):
         """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
         ...
 
+    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        """As `close`, but False also when a statement waits or runs in it, or it was used since."""
+        ...
+
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of all open sessions of `owner`; answers their ids."""
+        """Extend the leases of all open sessions of `owner`.
+
+        Answers their ids, and those of closed ones in which a statement still waits or runs.
+        """
         ...
 
     async def close_lost(self) -> int:

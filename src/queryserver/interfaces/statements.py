@@ -186,6 +186,10 @@ class StatementRetention(Protocol):
         """`available` past `expires_at` becomes `expired`, its bytes doomed."""
         ...
 
+    async def count_expired(self) -> int:
+        """How many `expire_results` would change by now."""
+        ...
+
     async def forget_tokens(self) -> int:
         """External tokens past their expiry are erased, whatever becomes of their statements."""
         ...

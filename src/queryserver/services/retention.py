@@ -2,15 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
 import structlog
 
-from queryserver.domain.errors import DatabaseUnavailable, StorageError
+from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
@@ -42,10 +42,12 @@ class Closed:
     closed: int
     already_closed: int
     in_use: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """What could not be closed, by id, and why."""
 
 
 class RetentionSweep:
-    """Every process sweeps; rows are claimed with locks, so that several do each other no harm."""
+    """Expires in every process, for rows are claimed with locks; cleans up in one at a time."""
 
     def __init__(
         self,
@@ -56,9 +58,12 @@ class RetentionSweep:
         settings: RetentionSettings,
         *,
         sweep_leftovers: Callable[..., Awaitable[int]],
+        alone: Callable[[], AbstractAsyncContextManager[bool]],
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
+        """`alone` gives whether no other process is inside."""
         self._metrics = metrics
+        self._alone = alone
         self._records = records
         self._statements = statements
         self._sessions = sessions
@@ -88,32 +93,40 @@ class RetentionSweep:
     async def expire(self) -> None:
         """Erase tokens and expire results past their time, then delete the bytes of all doomed results."""
         await self._records.forget_tokens()
-        expired = _BATCH
+        await self._expire_results()
+        while doomed := await self._records.doomed(limit=_BATCH):
+            left = await self._bury(doomed)
+            for statement_id, error in left.items():
+                log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
+            if left:
+                return
+
+    async def _expire_results(self) -> int:
+        total, expired = 0, _BATCH
         while expired == _BATCH:
             expired = await self._records.expire_results(limit=_BATCH)
             self._metrics.results_expired(expired)
-        while doomed := await self._records.doomed(limit=_BATCH):
-            buried = [statement_id for statement_id in doomed if await self._deleted(statement_id)]
-            await self._records.buried(buried)
-            if len(buried) < len(doomed):
-                return
+            total += expired
+        return total
 
-    async def _deleted(self, statement_id: UUID) -> bool:
-        """Whether the bytes are gone. One result that cannot be deleted must not keep all others."""
-        try:
-            await self._results.delete(statement_id)
-        except StorageError as error:
-            log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
-            return False
-        return True
+    async def _bury(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
+        """Delete the bytes; answers what is left. One result that cannot be deleted must not keep all others."""
+        left: dict[UUID, QueryServerError] = {}
+        for statement_id in doomed:
+            try:
+                await self._results.delete(statement_id)
+            except QueryServerError as error:  # a file system that refuses access is no StorageError
+                left[statement_id] = error
+        await self._records.buried([statement_id for statement_id in doomed if statement_id not in left])
+        return left
 
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
         """Delete what is older than the settings say, or `history` for entries; kind to number."""
-        counts = dict(await self._records.delete_spent(dry_run=dry_run))
+        due = self._records.count_expired() if dry_run else self._expire_results()
+        counts = {"expired results": await due, **await self._records.delete_spent(dry_run=dry_run)}
         counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
-        counts["history entries"] = await self._in_batches(
-            self._records.delete_history, history or self._settings.history, dry_run=dry_run
-        )
+        kept = self._settings.history if history is None else history
+        counts["history entries"] = await self._in_batches(self._records.delete_history, kept, dry_run=dry_run)
         counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)
         for chore in self._chores:
             counts.update(await chore(dry_run=dry_run))
@@ -122,33 +135,52 @@ class RetentionSweep:
         return counts
 
     async def tidy(self) -> None:
-        """What runs by itself: clean up by the ages of the settings, and advise more when that leaves too much."""
-        await self.clean_up()
-        if await self._records.has_more_entries_than(MANY_DOCUMENTS):
-            log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
+        """What runs by itself: clean up by the ages of the settings, and advise more when that leaves too much.
+
+        Nothing happens while another process is at it.
+        """
+        async with self._alone() as is_alone:
+            if not is_alone:
+                return
+            await self.clean_up()
+            if await self._records.has_more_entries_than(MANY_DOCUMENTS):
+                log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta) -> Closed:
-        """Turn available statements that nobody used for so long into closed ones."""
-        closed = already = 0
+        """Turn available statements that nobody used for so long into closed ones, and delete their results."""
+        closed: list[UUID] = []
+        already, failed = 0, dict[str, str]()
         for statement_id in await self._records.closable(unused_since=unused_for):
-            if await self._statements.close_result(statement_id):
-                closed += 1
-            else:
-                already += 1
+            try:
+                if await self._statements.close_result(statement_id):
+                    closed.append(statement_id)
+                else:
+                    already += 1
+            except DatabaseUnavailable as error:  # one row that is locked for long is no reason to leave the others
+                failed[str(statement_id)] = error.message
+        kept = 0
+        for start in range(0, len(closed), _BATCH):
+            left = await self._bury(closed[start : start + _BATCH])
+            kept += len(left)
+            failed |= {str(statement_id): error.message for statement_id, error in left.items()}
         await self.expire()
-        return Closed(closed, already)
+        return Closed(len(closed) - kept, already, failed=failed)
 
     async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
         """Close the records of sessions that nobody used for so long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
+        failed: dict[str, str] = {}
         for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
-            if session.is_busy:
-                in_use += 1
-            elif await self._sessions.close(session.id):
-                closed += 1
-            else:
-                already += 1
-        return Closed(closed, already, in_use)
+            try:
+                if await self._sessions.close_unused(session.id, unused_since=unused_for):
+                    closed += 1
+                elif await self._sessions.read(session.id) is None:
+                    already += 1
+                else:
+                    in_use += 1
+            except DatabaseUnavailable as error:  # as above
+                failed[str(session.id)] = error.message
+        return Closed(closed, already, in_use, failed)
 
     async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
         total = 0

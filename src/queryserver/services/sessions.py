@@ -56,7 +56,7 @@ class Sessions:
         signals: StateSignals,
         limits: SessionLimits,
     ) -> None:
-        """`close_results` closes those of a user in one session of a connector, or in all; it gives their statements."""
+        """`close_results` closes those of a user in one session of a connector or in all; it gives the statements."""
         self._records = records
         self._statements = statements
         self._close_results = close_results

@@ -3,6 +3,7 @@
 import asyncio
 
 import asyncpg
+import pytest
 
 from queryserver.db import upgrading
 from queryserver.db.migrations import migrate, newest_revision, present_revision
@@ -12,6 +13,7 @@ def test_the_newest_revision_is_the_head_that_alembic_finds():
     assert newest_revision() == upgrading.head()
 
 
+@pytest.mark.platform(52)
 async def test_migrating_at_once_and_again_leaves_one_schema(unmigrated_dsn):
     assert await present_revision(unmigrated_dsn) is None
     await asyncio.gather(migrate(unmigrated_dsn), migrate(unmigrated_dsn))

@@ -1,14 +1,22 @@
 """What the sweep does with records whose time is over (`interfaces.statements.StatementRetention`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from uuid import UUID
 
-from queryserver.db.database import Database
+import asyncpg
 
-_EXPIRE = """
+from queryserver.db.database import Database, database_errors
+from queryserver.domain.errors import DatabaseUnavailable
+
+_CLEANING = 0x7173636C  # "qscl": servers clean up one at a time
+
+_OVER = "state = 'available' and expires_at < now()"
+
+_EXPIRE = f"""
 with over as (
-    select id from statements where state = 'available' and expires_at < now()
+    select id from statements where {_OVER}
     order by expires_at limit $1 for update skip locked
 ), expired as (
     update statements set state = 'expired', message = 'Results have expired.', inline_result = null
@@ -62,6 +70,10 @@ class Retention:
     async def expire_results(self, *, limit: int) -> int:
         """See the Protocol."""
         return await self._database.value(_EXPIRE, limit)
+
+    async def count_expired(self) -> int:
+        """See the Protocol."""
+        return await self._database.value(f"select count(*) from statements where {_OVER}")
 
     async def forget_tokens(self) -> int:
         """See the Protocol."""
@@ -127,3 +139,22 @@ class Retention:
             unused_since,
         )
         return [row["id"] for row in found]
+
+
+@asynccontextmanager
+async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
+    """Whether no other process is inside. Raises DatabaseUnavailable.
+
+    On a connection of its own, with which the lock goes, too: a pool may have one only, and that is needed inside.
+    """
+    with database_errors():
+        connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        with database_errors():
+            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
+        yield is_alone
+        with suppress(DatabaseUnavailable), database_errors():
+            # The server notices some time later that a connection has ended.
+            await connection.execute("select pg_advisory_unlock_all()", timeout=10)
+    finally:
+        connection.terminate()
