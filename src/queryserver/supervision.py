@@ -5,12 +5,13 @@ Here that holds until a worker has served. From then on the settings are known t
 a database that is away for a while.
 """
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing import Pipe, parent_process
 from socket import socket
 from threading import Thread
 from typing import cast
@@ -30,6 +31,7 @@ new process runs. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable
 
 _LONGEST_PAUSE_S = 30.0
 _SUCCESSOR_S = 60.0
+_GIVEN_UP_S = 10.0
 
 
 def pause_s(failures: int) -> float:
@@ -57,9 +59,11 @@ class Worker(Process):
         """See uvicorn. What the new process does."""
         signal.signal(signal.SIGTERM, self._give_up)
         Thread(target=self.always_pong, daemon=True).start()
+        Thread(target=_end_with_parent, daemon=True).start()
         try:
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
             self._tell.send(_remade(error))
             sys.exit(STARTUP_FAILURE)
 
@@ -70,6 +74,7 @@ class Worker(Process):
     def _give_up(self, *_: object) -> None:
         """Told to stop before uvicorn listens for it: what is half opened is closed. Later it is closing anyway."""
         if not self._serves:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # often told twice, by the parent and by whoever told that
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
@@ -109,7 +114,12 @@ class Supervisor(Multiprocess):
 
     def run(self) -> None:
         """Until told to stop. Raises what kept the workers from starting, or SystemExit, when none has ever served."""
-        super().run()
+        try:
+            super().run()
+        except BaseException:
+            self.terminate_all()
+            self.join_all()
+            raise
         if self._failed is None:
             return
         if (refusal := self._failed.refusal()) is not None:
@@ -119,10 +129,13 @@ class Supervisor(Multiprocess):
 
     def init_processes(self) -> None:
         """See uvicorn."""
-        self._workers += [self._start() for _ in range(self.processes_num)]
+        for _ in range(self.processes_num):
+            self._workers.append(self._start())
 
     def keep_subprocess_alive(self) -> None:
         """See uvicorn. Returns soon: it never waits for a pause."""
+        if self.should_exit.is_set():
+            return
         for worker in self._workers:
             self._greet(worker)
         for place, worker in enumerate(self._workers):
@@ -131,16 +144,17 @@ class Supervisor(Multiprocess):
             if self.should_exit.is_set():
                 return
             if worker.replace_at is not None and worker.replace_at <= time.monotonic():
-                self._workers[place] = self._start(worker.failures)
+                self._replace(place, worker)
 
     def restart_all(self) -> None:
         """See uvicorn: each is stopped once its successor serves. Any further signal ends this."""
         for place, old in enumerate(self._workers):
+            if self.should_exit.is_set():
+                return
             new = self._start()
             if not self._comes_up(new):
-                new.kill()
-                new.join()
-                log.error("workers_not_replaced", pid=new.pid, kept=old.pid)
+                self._end(new)
+                log.error("workers_not_replaced", pid=new.pid, kept=old.pid, reason=_reason(new))
                 return
             old.terminate()
             old.join()
@@ -150,6 +164,12 @@ class Supervisor(Multiprocess):
         """See uvicorn: one more."""
         self.processes_num += 1
         self._workers.append(self._start())
+
+    def _replace(self, place: int, worker: Worker) -> None:
+        try:
+            self._workers[place] = self._start(worker.failures)
+        except OSError as error:  # no memory, or too many processes: as passing as a database that is away
+            self._try_later(worker, f"No process could be made: {error.strerror}.")
 
     def _start(self, failures: int = 0) -> Worker:
         worker = Worker(self.config, self.sockets, self._serve, failures=failures)
@@ -168,28 +188,50 @@ class Supervisor(Multiprocess):
         worker.join()
         if worker.serves():
             log.warning("worker_ended", pid=worker.pid, exit_code=worker.exitcode)
+            worker.failures = 0
             worker.replace_at = time.monotonic()
         elif self._has_served:
-            self._try_later(worker)
+            self._try_later(worker, _reason(worker))
         else:
             self._failed = worker
+            if worker.refusal() is None:  # else whoever runs this says it
+                log.error("worker_not_started", pid=worker.pid, reason=_reason(worker))
             self.should_exit.set()
 
-    def _try_later(self, worker: Worker) -> None:
+    def _try_later(self, worker: Worker, reason: str) -> None:
         worker.failures += 1
         wait = pause_s(worker.failures)
         worker.replace_at = time.monotonic() + wait
-        refusal = worker.refusal()
-        reason = refusal.message if refusal else f"It ended with {worker.exitcode}."
         log.error("worker_not_started", pid=worker.pid, reason=reason, again_in_s=wait)
+
+    def _end(self, worker: Worker) -> None:
+        """It may hold leases by now, which it gives back if it has the time."""
+        worker.terminate()
+        worker.process.join(_GIVEN_UP_S)
+        worker.kill()
+        worker.join()
 
     def _comes_up(self, worker: Worker) -> bool:
         end = time.monotonic() + _SUCCESSOR_S
-        while time.monotonic() < end and worker.process.is_alive() and not self.signal_queue:
-            if worker.serves():
-                return True
+        while not worker.serves():
+            if time.monotonic() >= end or not worker.process.is_alive() or self.signal_queue:
+                return False
             time.sleep(0.1)
-        return False
+        return True
+
+
+def _reason(worker: Worker) -> str:
+    """Why it does not serve."""
+    refusal = worker.refusal()
+    return refusal.message if refusal else f"It ended with {worker.exitcode}."
+
+
+def _end_with_parent() -> None:
+    """Nobody would replace or stop the workers of a parent that was killed, and they keep its port."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:

@@ -270,14 +270,16 @@ async def test_it_is_in_no_log_and_no_answer(
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
     ana = issued.with_token
-    bodies = [
-        await ana.run("guarded", "SELECT 1"),
-        await ana.run("guarded", "SELECT no_such_thing"),
-        await ana.history(),
-    ]
-    bodies.append(await ana.on(bodies[0]["history_uuid"], "get_logs"))
-    bodies.append((await bearing(ana, tampered(issued.token)).get("editor/get_history")).json())
-    audit.removeHandler(caplog.handler)
+    try:
+        bodies = [
+            await ana.run("guarded", "SELECT 1"),
+            await ana.run("guarded", "SELECT no_such_thing"),
+            await ana.history(),
+        ]
+        bodies.append(await ana.on(bodies[0]["history_uuid"], "get_logs"))
+        bodies.append((await bearing(ana, tampered(issued.token)).get("editor/get_history")).json())
+    finally:
+        audit.removeHandler(caplog.handler)
     logged = "".join(capsys.readouterr()) + "".join(
         f"{record.getMessage()} {record.__dict__}" for record in caplog.records
     )

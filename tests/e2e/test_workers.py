@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -127,8 +128,9 @@ async def test_a_worker_that_cannot_start_again_is_tried_until_it_can(
         assert kept.is_running()
         # The other one is held, so that only the new one can answer.
         kept.send_signal(signal.SIGSTOP)
-        assert (await client.get("/desktop/debug/is_ready")).status_code == 200
-        kept.kill()
+        assert (await client.get("/desktop/debug/is_alive")).status_code == 200
+        with suppress(psutil.NoSuchProcess):  # its parent ends what does not answer
+            kept.kill()
         assert await server.terminate() == 0
 
 
@@ -141,6 +143,15 @@ async def test_a_stop_is_obeyed_while_a_worker_is_waited_for(postgres: EmbeddedP
         workers_of(server)[0].kill()
         await said(server, "again_in_s=4.0")
         assert await server.terminate() == 0
+
+
+async def test_workers_end_with_their_parent(database_dsn, tmp_path):
+    async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
+        await until(lambda: serving(server) >= 2, server)
+        family = psutil.Process(server.pid).children(recursive=True)
+        server.process.kill()
+        _, left = await asyncio.to_thread(psutil.wait_procs, family, timeout=WITHIN_S)
+        assert left == []
 
 
 @pytest.mark.timeout(600)

@@ -249,7 +249,7 @@ class MetadataIndexTables:
             if held:
                 databases, names = [one for one, _ in pairs], [one for _, one in pairs]
                 gone = await connection.fetchval(_REMOVE, scope_id, began, databases, names, list(unread))
-                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again)
+                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again and gone > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
         """See the Protocol."""

@@ -122,9 +122,10 @@ class MetadataIndexRecords(Protocol):
         truncated: bool,
         again: bool,
     ) -> None:
-        """End a refresh: what was not seen and did not come meanwhile is removed. `again`: the next one is due at once.
+        """End a refresh: what was not seen and did not come meanwhile is removed.
 
-        `seen`: database to its tables. Of the databases in `unread` nobody knows what they hold: their rows stay.
+        `again`: the next one is due at once if anything was. `seen`: database to its tables. Of
+        the databases in `unread` nobody knows what they hold: their rows stay.
         """
         ...
 

@@ -7,7 +7,7 @@ decides by the environment, when it is imported, whether a process is one of sev
 import os
 import tempfile
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
@@ -54,7 +54,8 @@ class Merged:
         for file in self._directory.glob("gauge_live*_*.db"):
             number = file.stem.rpartition("_")[2]
             if number.isdecimal() and not _is_alive(int(number)):
-                mark_process_dead(int(number), str(self._directory))
+                with suppress(FileNotFoundError):  # another worker, asked at the same time, was quicker
+                    mark_process_dead(int(number), str(self._directory))
 
 
 def _is_alive(pid: int) -> bool:

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -19,6 +19,7 @@ from queryserver.interfaces.statements import StatementRecords, StatementRetenti
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
+_MOST_FAILURES = 3  # in a row: then it is the database, and no row of it
 _BURY_EVERY_S = 2.0
 MANY_DOCUMENTS = 100_000
 """History entries beyond which a clean-up is advised (Contract platform 12.2)."""
@@ -149,38 +150,33 @@ class RetentionSweep:
     async def close_queries(self, unused_for: timedelta) -> Closed:
         """Turn available statements that nobody used for so long into closed ones, and delete their results."""
         closed: list[UUID] = []
-        already, failed = 0, dict[str, str]()
+        already, kept, failures = 0, 0, _Failures()
         for statement_id in await self._records.closable(unused_since=unused_for):
-            try:
+            with failures.of(statement_id):
                 if await self._statements.close_result(statement_id):
                     closed.append(statement_id)
                 else:
                     already += 1
-            except DatabaseUnavailable as error:  # one row that is locked for long is no reason to leave the others
-                failed[str(statement_id)] = error.message
-        kept = 0
         for start in range(0, len(closed), _BATCH):
             left = await self._bury(closed[start : start + _BATCH])
             kept += len(left)
-            failed |= {str(statement_id): error.message for statement_id, error in left.items()}
+            failures.texts |= {str(statement_id): error.message for statement_id, error in left.items()}
         await self.expire()
-        return Closed(len(closed) - kept, already, failed=failed)
+        return Closed(len(closed) - kept, already, failed=failures.texts)
 
     async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
         """Close the records of sessions that nobody used for so long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
-        failed: dict[str, str] = {}
+        failures = _Failures()
         for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
-            try:
+            with failures.of(session.id):
                 if await self._sessions.close_unused(session.id, unused_since=unused_for):
                     closed += 1
                 elif await self._sessions.read(session.id) is None:
                     already += 1
                 else:
                     in_use += 1
-            except DatabaseUnavailable as error:  # as above
-                failed[str(session.id)] = error.message
-        return Closed(closed, already, in_use, failed)
+        return Closed(closed, already, in_use, failures.texts)
 
     async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
         total = 0
@@ -189,6 +185,27 @@ class RetentionSweep:
             if dry_run:
                 break
         return total
+
+
+class _Failures:
+    """Why some of many could not be closed, by id: one row that is locked for long is no reason to leave the others."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._in_a_row = 0
+
+    @contextmanager
+    def of(self, one: object) -> Generator[None]:
+        """Keep what fails inside. Raises DatabaseUnavailable when nothing works any more."""
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            self.texts[str(one)] = error.message
+            self._in_a_row += 1
+            if self._in_a_row == _MOST_FAILURES:
+                raise
+        else:
+            self._in_a_row = 0
 
 
 async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:

@@ -29,7 +29,9 @@ async def now_of(records: MetadataIndexTables) -> Scope:
     return scope
 
 
-async def completed(records: MetadataIndexTables, *, seen: Sequence[str], unread: Sequence[str] = ()) -> Scope:
+async def completed(
+    records: MetadataIndexTables, *, seen: Sequence[str], unread: Sequence[str] = (), again: bool = False
+) -> Scope:
     began = await records.now()
     scope = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(0))
     assert scope is not None
@@ -40,7 +42,7 @@ async def completed(records: MetadataIndexTables, *, seen: Sequence[str], unread
         unread=unread,
         began=began,
         truncated=False,
-        again=False,
+        again=again,
     )
     return await now_of(records)
 
@@ -114,3 +116,15 @@ async def test_databases_are_bounded_too(records: MetadataIndexTables) -> None:
     assert not await records.put(scope.id, [c, table("v")], max_tables=2)
     assert (await records.tables_by_database(scope.id)).keys() == {"a", "b", "web"}
     assert (await now_of(records)).truncated
+
+
+@pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
+async def test_it_is_read_again_at_once_when_that_can_help(
+    records: MetadataIndexTables, seen: Sequence[str], *, is_due: bool
+) -> None:
+    """What found no room finds some only where something was removed."""
+    scope = await records.scope(KEY)
+    await records.put(scope.id, [table("t")], max_tables=1)
+    await completed(records, seen=seen, again=True)
+    claimed = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(hours=1))
+    assert (claimed is not None) is is_due

@@ -203,7 +203,7 @@ class _Reading:
             unread=self._unread,
             began=began,
             truncated=self._truncated or self._found_no_room,
-            # What is removed now leaves room for what found none.
+            # What is removed now, if anything, leaves room for what found none.
             again=self._found_no_room,
         )
 
