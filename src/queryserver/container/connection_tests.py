@@ -7,14 +7,12 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver.container.auditing import AUDIT
-from queryserver.container.connector_checks import by_setting
+from queryserver.container.connector_checks import refusals
 from queryserver.container.interfaces import rest
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.problems import OptionsRefused
 from queryserver.container.stored_connectors import drafted_connector
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_types import Runs
-from queryserver.domain.errors import ConfigurationError, ConnectorRefused, InvalidPath
 from queryserver.engines.local_files import MEMORY
 from queryserver.interfaces.connection_trials import Trial
 from queryserver.interfaces.engine import Engine
@@ -71,18 +69,12 @@ class _Trials:
     async def trial(self, draft: Draft) -> Trial:
         """Raises ConnectorRefused and its subclasses, InterfaceNotSupported, DriverNotInstalled."""
         row = draft.row
-        try:
+        with refusals():
             connector = drafted_connector("new", row.dialect, row.interface, draft.settings, self.settings)
             if row.runs is Runs.TEST:
                 return _rest_trial(connector, self.context)
             # Adapters are imported at their first use, certificates read, and files looked for.
             engine = await asyncio.to_thread(self.engines, connector, self.context)
-        except InvalidPath as error:
-            raise ConnectorRefused({"path": [error.message]}) from error
-        except OptionsRefused as refused:
-            raise refused.refusal() from refused
-        except ConfigurationError as error:
-            raise ConnectorRefused(by_setting(error.problems)) from error
         engine, further = await self._openable(engine, connector)
         return Trial(
             attempt=EngineAttempt(engine, row.dialect, passes_tokens=self.context.use_thrift_http_jwt),

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from queryserver.container.drivers import InstalledDrivers
 from queryserver.container.interfaces import rest
@@ -25,6 +26,19 @@ _OF_KERBEROS = frozenset({"GSSAPI", "SPNEGO"})
 _PLACE = re.compile(r"notebook\.interpreters\.[^.]+\.(?:options\.)?")
 
 
+@contextmanager
+def refusals() -> Generator[None]:
+    """Around the building of an engine. Raises ConnectorRefused for what its settings were refused for."""
+    try:
+        yield
+    except InvalidPath as error:
+        raise ConnectorRefused({"path": [error.message]}) from error
+    except OptionsRefused as refused:
+        raise refused.refusal() from refused
+    except ConfigurationError as error:
+        raise ConnectorRefused(by_setting(error.problems)) from error
+
+
 class BuilderChecks:
     """See `interfaces.connectors.ConnectorChecks`."""
 
@@ -35,7 +49,7 @@ class BuilderChecks:
 
     async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
         """See the Protocol. The engine that comes out is closed again; it connects to nothing."""
-        try:
+        with refusals(), suppress(DriverNotInstalled):
             connector = drafted_connector("new", row.dialect, row.interface, settings, self._settings)
             if row.runs is Runs.TEST:
                 rest.require_valid(connector, self._context)
@@ -43,14 +57,6 @@ class BuilderChecks:
                 # Adapters are imported at their first use, and paths are looked at on the disk.
                 engine = await asyncio.to_thread(self._built, connector)
                 await engine.close()
-        except DriverNotInstalled:
-            return
-        except InvalidPath as error:
-            raise ConnectorRefused({"path": [error.message]}) from error
-        except OptionsRefused as refused:
-            raise refused.refusal() from refused
-        except ConfigurationError as error:
-            raise ConnectorRefused(by_setting(error.problems)) from error
 
     async def is_runnable(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> bool:
         """See the Protocol."""
