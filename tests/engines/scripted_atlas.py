@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.parser import BytesParser
-from typing import Any
+from typing import Any, TypeVar
 
 USER, PASSWORD = "svc", "atlas-secret"
 
@@ -112,12 +112,21 @@ def entity(kind: str, qualified_name: str, *, tags: Sequence[str] = (), **attrib
     }
 
 
+AnyAtlas = TypeVar("AnyAtlas", bound=ScriptedAtlas)
+
+
 @asynccontextmanager
 async def scripted_atlas(
     entities: Sequence[dict[str, Any]], classifications: Mapping[str, int] | None = None
 ) -> AsyncGenerator[ScriptedAtlas]:
     """On a free port of loopback."""
-    atlas = ScriptedAtlas(list(entities), classifications or {})
+    async with listening(ScriptedAtlas(list(entities), classifications or {})) as atlas:
+        yield atlas
+
+
+@asynccontextmanager
+async def listening(atlas: AnyAtlas) -> AsyncGenerator[AnyAtlas]:
+    """The given one, on a free port of loopback."""
     server = await asyncio.start_server(atlas.serve, "127.0.0.1", 0)
     atlas.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

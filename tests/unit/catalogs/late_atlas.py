@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.engines.scripted_atlas import Fault, ScriptedAtlas
+from tests.engines.scripted_atlas import Fault, ScriptedAtlas, listening
 
 
 @dataclass
@@ -26,10 +26,5 @@ class LateAtlas(ScriptedAtlas):
 @asynccontextmanager
 async def late_atlas(entities: Sequence[dict[str, Any]], after_s: float) -> AsyncGenerator[LateAtlas]:
     """On a free port of loopback."""
-    atlas = LateAtlas(list(entities), after_s=after_s)
-    server = await asyncio.start_server(atlas.serve, "127.0.0.1", 0)
-    atlas.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(LateAtlas(list(entities), after_s=after_s)) as atlas:
         yield atlas
-    finally:
-        server.close()
