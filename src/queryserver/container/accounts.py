@@ -46,9 +46,7 @@ async def open_accounts(
     await require_known_key(keyring, FactRepository(database))
     codec, rules, records = JwtCodec(keyring), account_rules(auth), AccountRepository(database)
     async with AsyncExitStack() as stack:
-        token_records, callers = TokenRepository(database), CallerRepository(database)
-        stack.push_async_callback(token_records.aclose)
-        stack.push_async_callback(callers.aclose)
+        token_records, callers = _caller_records(stack, database)
         passwords = stack.enter_context(Argon2Passwords.open())
         threads, login_threads = _plug_in_threads(stack)
         accounts = Accounts(records, passwords, login_throttle(auth, database), rules)
@@ -62,7 +60,6 @@ async def open_accounts(
         notes = AccountNotes(trail, metrics)
         own = OWN_JWT in auth.authenticators
         tokens = Tokens(codec, token_records, _lives(auth), notes=notes, external=external, are_bearers=own)
-        caller_ground = CallerGround(settings, codec, token_records, arrivals, external)
         ground = LoginGround(settings, records, passwords, rules.usernames)
         parts = LoginParts(
             accounts=accounts,
@@ -75,6 +72,7 @@ async def open_accounts(
             notes=notes,
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
+        caller_ground = CallerGround(settings, codec, token_records, arrivals, external)
         yield AccountServices(
             authenticator=await stack.enter_async_context(open_callers(caller_ground, threads)),
             directory=token_records,
@@ -83,6 +81,13 @@ async def open_accounts(
             logins=Logins(parts),
             tokens=tokens,
         )
+
+
+def _caller_records(stack: AsyncExitStack, database: Database) -> tuple[TokenRepository, CallerRepository]:
+    tokens, callers = TokenRepository(database), CallerRepository(database)
+    stack.push_async_callback(tokens.aclose)
+    stack.push_async_callback(callers.aclose)
+    return tokens, callers
 
 
 def _plug_in_threads(stack: AsyncExitStack) -> tuple[PlugInThreads, PlugInThreads]:

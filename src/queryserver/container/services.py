@@ -231,12 +231,10 @@ def _janitor(base: _Foundation, runner: Runner) -> ImportJanitor:
 def _services(
     base: _Foundation, runner: Runner, queue: InlineQueue, notices: PostgresNotices, registry: CollectorRegistry
 ) -> Services:
-    settings, editor = base.settings, base.settings.editor
+    settings = base.settings
     access = Access(base.kept.records, base.connectors)
     following = Following(base.kept.records, access, base.signals, base.streams)
-    reading = Reading(
-        ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, editor.batch_max_bytes)
-    )
+    reading = _reading(base, access)
     parts = _submission_parts(base, queue, access)
     submissions = Submissions(parts)
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
@@ -275,6 +273,11 @@ def _services(
         metrics=base.metrics,
         metrics_text=None,
     )
+
+
+def _reading(base: _Foundation, access: Access) -> Reading:
+    most = base.settings.editor.batch_max_bytes
+    return Reading(ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, most))
 
 
 def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServices:
