@@ -1,6 +1,6 @@
 """Print the sizes of files and functions in src and compare them with the budgets of docs/architecture.md.
 
-Exit code 1 when a file has more than 400 lines, a function more than 45, a median is above its budget, or a function
+Exit code 1 when a file has more than 600 lines, a function more than 50, a median is above its budget, or a function
 lacks a return type.
 """
 
@@ -14,8 +14,8 @@ from statistics import median
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 GENERATED = {"generated.py"}
 
-MAX_FILE, MEDIAN_FILE = 400, 120
-MAX_FUNCTION, MEDIAN_FUNCTION = 45, 10
+MAX_FILE, MEDIAN_FILE = 600, 200
+MAX_FUNCTION, MEDIAN_FUNCTION = 50, 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class EditorSettings(Section):
     """Most bytes of one result."""
     batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
     """Size of the JSON of one fetched batch."""
+    cell_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
+    """Largest value of a result; a larger one ends its statement with `cell_too_large`."""
     result_retention_h: Hours = 24
     """How long a result is kept, from the end of its statement."""
     log_retention_days: Days = 7

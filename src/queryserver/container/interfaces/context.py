@@ -30,6 +30,8 @@ class BuildContext:
     use_thrift_http_jwt: bool
     addresses: AddressRules
     """Every adapter that opens connections resolves through it."""
+    cell_max_bytes: int
+    """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
     files: SharedFiles = field(default_factory=SharedFiles)
     """What engines of one file agree by."""
 
@@ -48,6 +50,7 @@ class BuildContext:
             impala=settings.impala,
             spark=settings.spark,
             use_thrift_http_jwt=settings.desktop.use_thrift_http_jwt,
+            cell_max_bytes=settings.editor.cell_max_bytes,
             addresses=AddressRules(
                 blocked=policy.blocked_networks, allowed=policy.allowed_networks, own=_own_addresses(settings)
             ),

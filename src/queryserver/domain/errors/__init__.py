@@ -19,7 +19,8 @@ QueryServerError
 ├─ NotSupported ────── TrashNotSupported, CodecNotAvailable
 │  (those of connectors, search and identity are in `platform.py`, each below one of these)
 ├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
-│                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, ResultStoreFailed
+│                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, CellTooLarge,
+│                      ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull
 ├─ DetectionFailed
 └─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
@@ -52,6 +53,7 @@ from queryserver.domain.errors.calls import NotSupported as NotSupported
 from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge
 from queryserver.domain.errors.calls import UnreadableParameter as UnreadableParameter
 from queryserver.domain.errors.calls import UnsupportedMediaType as UnsupportedMediaType
+from queryserver.domain.errors.engines import CellTooLarge as CellTooLarge
 from queryserver.domain.errors.engines import CredentialsRequired as CredentialsRequired
 from queryserver.domain.errors.engines import EngineError as EngineError
 from queryserver.domain.errors.engines import EngineForbidden as EngineForbidden

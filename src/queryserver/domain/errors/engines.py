@@ -59,6 +59,18 @@ class CredentialsRequired(EngineError):
     code = "credentials_required"
 
 
+class CellTooLarge(EngineError):
+    """One value of the result is above `editor.cell_max_bytes`; the statement ends with it."""
+
+    code = "cell_too_large"
+
+    def __init__(self, *, limit_bytes: int, row: int | None = None, column: str | None = None) -> None:
+        """`row` counts from 0 and `column` is the name, as far as the engine had come to them."""
+        place = f" in row {row}" if row is not None else ""
+        place += f" of column {column}" if column is not None else ""
+        super().__init__(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
+
+
 class ResultStoreFailed(EngineError):
     """The result could not be stored."""
 
