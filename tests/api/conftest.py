@@ -38,8 +38,15 @@ def make_settings(
 ) -> Settings:
     """Settings with an interpreter of each kind that the tests need.
 
-    Without `index` nobody looks at data sources in the background, and looks can be counted.
+    Without `index` nobody looks at data sources in the background, and looks can be counted. Stored connectors may use
+    the server of the service's database: the tests have one PostgreSQL.
     """
+    changed = dict(desktop or {})
+    policy = {
+        "local_database_dir": directory / "databases",
+        "session_conf_allowed": ("work_mem", "statement_timeout", "mem_limit"),
+    }
+    policy = {"allow_service_database_server": True, **changed.pop("connector_policy", policy)}
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
     (databases / "api.sqlite").touch()
@@ -74,11 +81,8 @@ def make_settings(
                 "secret_key": _SECRET_KEY,
                 "shutdown_grace_s": 0,
                 "database": {"url": database_dsn, "pool_max": 5},
-                "connector_policy": {
-                    "local_database_dir": databases,
-                    "session_conf_allowed": ("work_mem", "statement_timeout", "mem_limit"),
-                },
-                **(desktop or {}),
+                "connector_policy": policy,
+                **changed,
             },
             "editor": {"cancel_wait_s": 5, **editor},
             "metadata": {"index": {"enabled": index}},

@@ -5,18 +5,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import uvicorn
+from prometheus_client import CollectorRegistry
 from tests.api.driving import Api
 
+from queryserver.api.connections.limits import limits_of
+from queryserver.api.connections.serving import guard_connections
+from queryserver.api.metrics import ConnectionCounts
 from queryserver.main import server
 
 
 @asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
-    """The application on a free port of loopback."""
+async def served(api: Api, registry: CollectorRegistry | None = None) -> AsyncIterator[str]:
+    """The application on a free port of loopback, its connections guarded as they are in production.
+
+    Connections are counted in `registry`.
+    """
     settings = api.services.settings
     free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})
     config = server(free, api.app)
     config.lifespan = "off"
+    guard_connections(config, limits_of(free.desktop), ConnectionCounts(registry or CollectorRegistry()))
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve())
     for _ in range(500):

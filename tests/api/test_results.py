@@ -105,7 +105,7 @@ class TestPaging:
         answer = await ana.post("editor/fetch_result_data", operationId=operation, start_row=str(2**63))
         assert answer.status_code in {200, 400}
 
-    async def test_a_batch_stays_below_its_byte_limit_and_gives_at_least_a_row(self, small_api: ApiOpener):
+    async def test_a_batch_stays_below_its_byte_limit_and_says_so(self, small_api: ApiOpener):
         async with small_api(batch_max_bytes=64 * 1024) as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 30 wide 10000")
@@ -114,12 +114,17 @@ class TestPaging:
                 page = await ana.page(operation, rows=10_000)
                 assert len(str(page["data"])) <= 64 * 1024
                 assert page["data"]
+                assert ("would exceed 65536 bytes" in page.get("message", "")) is page["has_more"]
                 seen += page["data"]
                 if not page["has_more"]:
                     break
             assert seen == [[str(n).rjust(10_000)] for n in range(30)]
             wide = await finished(ana, "mysql", "rows 2 wide 100000")
-            assert [len((await ana.page(wide))["data"]) for _ in range(2)] == [1, 1]
+            for asked, row in (({}, 0), ({"start_row": "1"}, 1)):
+                answer = await ana.post("editor/fetch_result_data", operationId=wide, **asked)
+                assert (answer.status_code, answer.json()["code"]) == (413, "row_too_large")
+                assert answer.json()["details"] == {"row": row, "limit_bytes": 65536, "next_start_row": row + 1}
+            assert (await ana.page(wide, start_row=2))["data"] == []
 
     async def test_rows_may_be_read_while_the_statement_runs(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30 then rows 5"))["history_uuid"]

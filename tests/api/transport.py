@@ -15,7 +15,11 @@ class AppTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         exchange = _Exchange(self._app, request)
-        start = await exchange.start()
+        try:
+            start = await exchange.start()
+        except asyncio.CancelledError:
+            exchange.leave()
+            raise
         return httpx.Response(start["status"], headers=start["headers"], stream=exchange)
 
 
@@ -27,7 +31,7 @@ class _Exchange(httpx.AsyncByteStream):
         self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
         self._body = request.stream.__aiter__()
         self._body_ended = False
-        self._task = asyncio.create_task(self._serve(app, _scope(request)))
+        self._task = asyncio.create_task(self._serve(app, scope_of(request)))
 
     async def start(self) -> Message:
         message = await self._sent.get()
@@ -44,8 +48,12 @@ class _Exchange(httpx.AsyncByteStream):
                 return
         raise httpx.RemoteProtocolError("The answer ends without its last chunk.")
 
-    async def aclose(self) -> None:
+    def leave(self) -> None:
+        """From now on the app sees a client that went away."""
         self._left.set()
+
+    async def aclose(self) -> None:
+        self.leave()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _serve(self, app: ASGIApp, scope: Scope) -> None:
@@ -63,7 +71,7 @@ class _Exchange(httpx.AsyncByteStream):
         return {"type": "http.disconnect"}
 
 
-def _scope(request: httpx.Request) -> Scope:
+def scope_of(request: httpx.Request) -> Scope:
     # As with other transports, `target` is sent as it is, where httpx would resolve dots.
     raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {

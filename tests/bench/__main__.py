@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
-from tests.bench import engine_parts, import_parts, parts, platform_parts, search_parts, storage_parts
+from tests.bench import engine_parts, hostile_part, import_parts, parts, platform_parts, search_parts, storage_parts
 from tests.bench.setting import Measured, bench_server
 
 # With a server of their own, or none.
@@ -26,6 +26,7 @@ _ALONE = {
     "search": search_parts.search,
     "tokens": platform_parts.tokens,
     "configuration": platform_parts.configuration,
+    "hostile": hostile_part.hostile,
 }
 
 _PARTS = {

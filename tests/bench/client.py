@@ -12,14 +12,15 @@ _LENGTH = b"content-length: "
 class Client:
     """One keep-alive connection of one user."""
 
-    def __init__(self, base_url: str, token: str = "") -> None:
+    def __init__(self, base_url: str, token: str = "", *, local_address: str | None = None) -> None:
         parts = urlsplit(base_url)
+        self._local = (local_address, 0) if local_address else None
         self._address = (parts.hostname, parts.port)
         self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> Self:
-        self._streams = await asyncio.open_connection(*self._address, limit=64 * 1024 * 1024)
+        self._streams = await asyncio.open_connection(*self._address, limit=64 * 1024 * 1024, local_addr=self._local)
         return self
 
     async def __aexit__(self, *_error: object) -> None:

@@ -12,6 +12,7 @@ pytest.register_assert_rewrite(
     "tests.contract.catalog_names",
     "tests.contract.catalog_sampling",
     "tests.contract.engine_basis",
+    "tests.contract.engine_breaks",
     "tests.contract.engine_contract",
     "tests.contract.engine_driving",
     "tests.contract.engine_faults",

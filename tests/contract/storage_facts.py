@@ -32,6 +32,8 @@ class StorageFacts:
     """An existing directory in which the tests may make theirs: `bucket`, `user/alice`, `service/volume/bucket`."""
     has_directories: bool = True
     """Whether a directory is more than a prefix of names: then a file cannot have anything below it."""
+    reads_parts: bool = True
+    """Whether parts can be read before they are joined (`ReadableParts`)."""
     excludes_writers: bool = True
     """Whether of several writers of one new file exactly one succeeds, also when they write at the same moment."""
     excludes_makers: bool = True

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.storage_basis import StorageBasis, body, content, failing_body, names, put
 
 from queryserver.domain.errors import PathExists, PathNotFound, UploadAborted, VerificationFailed
-from queryserver.interfaces.storage import PartPlan, Storage, StorageTraits, StoredPart
+from queryserver.interfaces.storage import PartPlan, ReadableParts, Storage, StorageTraits, StoredPart
 
 
 class PartsContract(StorageBasis):
@@ -48,6 +48,22 @@ class PartsContract(StorageBasis):
         await storage.join_parts(plan, staging, parts, overwrite=False)
         assert await content(storage, plan.path) == whole
         assert await names(storage, base) == ["file"]
+
+    @pytest.mark.power("Uploads in parts")
+    async def test_parts_are_read_before_they_replace_anything(
+        self, storage: Storage, same_storage: Storage, plan: PartPlan, whole: bytes
+    ) -> None:
+        await put(storage, plan.path, b"former")
+        staging = await storage.begin_parts(plan)
+        parts = await all_parts(storage, plan, staging, whole)
+        assert isinstance(same_storage, ReadableParts) is self.facts.reads_parts
+        if not isinstance(same_storage, ReadableParts):
+            return
+        for _ in range(2):
+            assert b"".join([piece async for piece in same_storage.read_parts(plan, staging, parts)]) == whole
+        assert await content(storage, plan.path) == b"former"
+        await storage.join_parts(plan, staging, parts, overwrite=True)
+        assert await content(storage, plan.path) == whole
 
     @pytest.mark.power("Uploads in parts")
     async def test_a_part_that_fails_leaves_the_former_one(

@@ -39,6 +39,8 @@ class TestMemoryStorage(StorageContract):
 class TestFaultyStorage(TestMemoryStorage):
     """Without failures it behaves as what it wraps."""
 
+    facts = StorageFacts("memory", reads_parts=False)
+
     @pytest.fixture
     async def storage(self):
         return FaultyStorage(MemoryStorage())

@@ -12,13 +12,17 @@ from typing import ClassVar
 import psutil
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_breaks import BreaksContract
 from tests.contract.engine_contract import EngineContract
+from tests.contract.engine_driving import ended, operation, rows_of, run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.engine_resuming import ResumingContract
+from tests.engines.fault_proxy import fault_proxy
 from tests.engines.servers import ServerAddress, free_port
 from tests.fixtures.hiveserver2 import run_statements
 
+from queryserver.domain.errors import CellTooLarge, OutcomeUnknown
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
@@ -123,7 +127,7 @@ FACTS = EngineFacts(
     many_sessions=60,
 )
 
-SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0)
+SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 STREAMED = {"hive.fetch.task.caching": "false"}
 """Has Hive make the rows of queries without a job while they are read. It keeps them in its memory otherwise."""
 
@@ -204,6 +208,83 @@ class TestHiveFaults(FaultsContract):
     def engine_at(self, request: pytest.FixtureRequest) -> Callable[[int], Engine]:
         conf = STREAMED if "fetch" in request.node.originalname else {}
         return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),), session_conf=conf, limits=SHORT), HIVE)
+
+
+@pytest.mark.engine("hive")
+@pytest.mark.usefixtures("numbers", "rest_afterwards")
+class TestHiveBreaks(BreaksContract):
+    """Twenty seconds without a network."""
+
+    facts = FACTS
+    tested_with = "Hive 4.0.1"
+    break_s = 20.0
+    sleep_sql = staticmethod(_sleep)
+
+    @pytest.fixture(autouse=True)
+    def _hive(self, hive_server: ServerAddress) -> None:
+        self.port = hive_server.port
+
+    async def running_statements(self, engine: Engine) -> int:
+        """Statements of this server."""
+        return await statements_at_work(self.port)
+
+    @pytest.fixture
+    def server(self, hive_server: ServerAddress) -> tuple[str, int]:
+        return hive_server.host, hive_server.port
+
+    @pytest.fixture
+    def engine_at(self, request: pytest.FixtureRequest) -> Callable[[int], Engine]:
+        conf = STREAMED if request.node.originalname == "test_a_cancel_while_rows_are_awaited_ends_their_reader" else {}
+        return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),), session_conf=conf), HIVE)
+
+
+@pytest.mark.engine("hive")
+@pytest.mark.usefixtures("numbers")
+@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.parametrize(
+    ("sql", "is_kept"),
+    [(_rows(60_000), False), ("SELECT i FROM numbers ORDER BY i LIMIT 60000", True)],
+    ids=["without a job", "of a job"],
+)
+async def test_rows_that_hive_does_not_keep_are_never_left_out(
+    hive_server: ServerAddress, sql: str, is_kept: bool
+) -> None:
+    """Read again, a query without a job loses rows: Hive goes on with the counter of its LIMIT."""
+    async with fault_proxy(hive_server.host, hive_server.port) as proxy:
+        engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
+        given = list[object]()
+
+        async def read() -> None:
+            async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
+                await ended(session, handle, within_s=60)
+                async for batch in session.batches(handle):
+                    is_first, given[len(given) :] = not given, [row[0] for row in rows_of(batch)]
+                    if is_first:
+                        await proxy.die()
+                        await proxy.listen()
+
+        if is_kept:
+            await read()
+            assert len(given) == 60_000
+        else:
+            with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
+                await read()
+        assert given == list(range(len(given)))
+        await engine.close()
+
+
+@pytest.mark.engine("hive")
+async def test_a_cell_above_the_limit_is_refused_and_named(hive_server: ServerAddress) -> None:
+    """A lower limit than usual: a cell of 60 MB is too large for a Hive of 1 GB, too."""
+    address = Hs2Address((Member(hive_server.host, hive_server.port),), cell_max_bytes=1_000_000)
+    engine = Hs2Engine(address, HIVE)
+    rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # no constant, which Hive would work out while it compiles
+    async with engine.session(USER, NO_OPTIONS) as session:
+        with pytest.raises(CellTooLarge, match=r"row 1 of column b .* 1000000 bytes"):
+            await run(session, f"SELECT i AS a, repeat('x', i) AS b FROM {rows}")
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+    await engine.close()
 
 
 @pytest.mark.engine("hive")

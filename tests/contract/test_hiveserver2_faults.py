@@ -27,7 +27,9 @@ TESTED_WITH = "scripted peer"
 """For the support table."""
 
 SLOW = "SELECT SLEEP(30000)"
-LIMITS = Limits(connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5)
+LIMITS = Limits(
+    connect_s=1.0, execute_s=1.5, status_s=1.0, fetch_s=1.5, other_s=1.0, end_s=0.5, retry_s=1.0, settle_s=0.05
+)
 LONGEST_S = 12.0
 """Some calls in a row, each with its own limit."""
 

@@ -32,6 +32,7 @@ class TestS3(StorageContract):
     facts = StorageFacts(
         "S3",
         place=BUCKET,
+        reads_parts=False,
         has_directories=False,
         default_permissions=(0o777, 0o666),
         server_words=("127.0.0.1", "RequestId", "arn:", "<", "Error"),

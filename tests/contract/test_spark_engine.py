@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
-from tests.contract.engine_driving import started
+from tests.contract.engine_driving import run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import followed_to_its_end, resumable
 from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.domain.errors import OutcomeUnknown
+from queryserver.domain.errors import CellTooLarge, OutcomeUnknown
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
@@ -139,3 +139,17 @@ class TestSpark(SparkBasis, EngineContract):
         with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
             await followed_to_its_end(engine, token)
         assert time.monotonic() - begun < 5
+
+
+@pytest.mark.engine("sparksql")
+async def test_rows_that_become_wide_at_once_and_cells_above_the_limit(spark_server: SparkAddress) -> None:
+    """Spark holds each result whole here, so its rows can be read again in smaller batches."""
+    width, count = 3_000_000, 520
+    engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        sql = f"SELECT IF(id < 500, 'x', repeat('y', {width})) AS t FROM range(0, {count}, 1, 1)"
+        answer = await run(session, sql)
+        assert [len(text) for (text,) in answer.rows] == [1] * 500 + [width] * (count - 500)
+        with pytest.raises(CellTooLarge, match=r"row 0 of column b .* 16777216 bytes"):
+            await run(session, "SELECT 1 AS a, repeat('x', 60000000) AS b")
+    await engine.close()

@@ -11,7 +11,7 @@ from queryserver.engines.hiveserver2.address import Limits
 from queryserver.interfaces.engine import Engine
 
 # Spark holds GetOperationStatus for 5 s.
-LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s=4.0, end_s=1.0)
+LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 
 
 @pytest.mark.engine("sparksql")

@@ -260,6 +260,18 @@ async def done(node: Node, case: Case, statement: str) -> str:
     return operation
 
 
+async def failing_log(node: Node, case: Case, statement: str) -> str:
+    """The whole log of a statement that fails; neither it nor the message shows what is inside the engine."""
+    operation = await node.submit(case.dialect, statement)
+    body = await ended(node, operation)
+    assert (body["status"], body["code"]) == (1, "engine_error")
+    log = (await node.told("editor/get_logs", operationId=operation))["logs"]
+    for word in (*FORBIDDEN, "Caused by", "file:/", "more\n"):
+        assert word not in log
+        assert word not in body["message"]
+    return log
+
+
 async def ended(node: Node, operation: str) -> dict[str, Any]:
     """The check_status body of the end."""
     async with asyncio.timeout(ENDS_WITHIN_S):
@@ -336,6 +348,21 @@ class TestSpark(RoundTrip):
         assert body["code"] == "outcome_unknown"
         assert body["message"].startswith("Results have expired")
 
+    @pytest.mark.item(51)
+    @pytest.mark.parametrize(
+        ("sql", "words"),
+        [
+            ("SELECT raise_error('my own words') FROM range(2)", "my own words"),
+            ("SELECT * FROM no_such_table_here", "TABLE_OR_VIEW_NOT_FOUND"),
+            ("SELECT * FROM parquet.`/nowhere/x`", "Path does not exist"),
+        ],
+        ids=["a task", "a table", "a file"],
+    )
+    async def test_the_log_of_a_failed_statement_tells_the_cause_alone(
+        self, node: Node, case: Case, sql: str, words: str
+    ) -> None:
+        assert words in await failing_log(node, case, sql)
+
 
 @pytest.mark.engine("trino")
 class TestTrino(TakeOver):
@@ -392,6 +419,29 @@ class TestHive(TakeOver):
             LATERAL VIEW posexplode(split(space(999), ' ')) b AS j, y""",
             long_count=300_000,
         )
+
+    @pytest.mark.item(51)
+    async def test_the_log_of_failing_tasks_tells_the_cause_alone(self, node: Node, case: Case, items: str) -> None:
+        """A statement of one job, whose task fails four times."""
+        log = await failing_log(node, case, f"SELECT max(IF(assert_true(id < 2) IS NULL, id, 0)) FROM {items}")
+        assert "ASSERT_TRUE(): assertion failed." in log
+        assert "Vertex failed" in log
+
+    async def test_decimals_in_nested_values_keep_their_digits(self, node: Node, case: Case) -> None:
+        """Hive gives nested values as JSON text."""
+        number = "12345678901234567890.123456789"
+        decimal = f"CAST('{number}' AS decimal(38,9))"
+        nested = (
+            f"array({decimal}, CAST('-0.5' AS decimal(38,9)), NULL)",
+            f"map('k', {decimal})",
+            f"named_struct('x', {decimal})",
+        )
+        operation = await done(node, case, f"SELECT {', '.join(nested)}")
+        ((listed, mapped, built),) = (await node.page(operation))["data"]
+        assert [str(value) for value in listed] == [number, "-0.5", "None"]
+        assert (mapped, built) == ({"k": number}, {"x": number})
+        _, line = csv.reader(io.StringIO((await node.file(operation)).decode()))
+        assert [cell.count(number) for cell in line] == [1, 1, 1]
 
 
 @pytest.mark.engine("mariadb")

@@ -266,6 +266,10 @@ class MemorySessions:
         await self._reached("open_sessions")
         return [one for one in self.open_records.values() if user_id in (None, one.user_id)]
 
+    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        await self._reached("used_connectors")
+        return [(one.connector, one.dialect) for one in self.open_records.values() if one.user_id == user_id]
+
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
         await self._reached("credentials")
         return None

@@ -133,6 +133,12 @@ class MemoryStorage:
         del self.tree.staged[staging]
         return self.tree.put(plan.path, content)
 
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        self._check(plan.path)
+        if staging not in self.tree.staged:
+            raise PathNotFound("The parts are gone.")
+        yield self.tree.joined(staging, list(parts))
+
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         self._check(plan.path)
         self.tree.staged.pop(staging, None)

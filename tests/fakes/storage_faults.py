@@ -13,6 +13,7 @@ from queryserver.interfaces.storage import (
     ModeStorage,
     OwnedStorage,
     PartPlan,
+    ReadableParts,
     RenamingStorage,
     ReplicatedStorage,
     Storage,
@@ -174,6 +175,14 @@ class _Unseen(FaultyStorage):
         return await self.inner.discard_unseen(path, older_than_s)
 
 
+class _Readable(FaultyStorage):
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        assert isinstance(self.inner, ReadableParts)
+        self._call("read_parts", plan.path)
+        async for piece in self.inner.read_parts(plan, staging, parts):
+            yield piece
+
+
 _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
     (RenamingStorage, _Renaming),
     (TrashStorage, _Trash),
@@ -182,6 +191,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
     (ModeStorage, _Modes),
     (OwnedStorage, _Owners),
     (UnseenUploads, _Unseen),
+    (ReadableParts, _Readable),
 )
 
 

@@ -119,10 +119,8 @@ async def test_config_check_tries_the_database(command: Command, tmp_path: Path)
     assert (await command("config", "check")).code == 0
     refusing = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://127.0.0.1:1/x")
     ended = await refusing("config", "check")
-    assert (ended.code, ended.out.splitlines()[-1]) == (
-        3,
-        "error desktop.database: The service database cannot be reached.",
-    )
+    assert ended.code == 3
+    assert "error desktop.database: The service database cannot be reached." in ended.out.splitlines()
     assert (await refusing("config", "check", "--offline")).code == 0
 
 
@@ -130,7 +128,8 @@ async def test_config_check_looks_at_the_local_root(command: Command, tmp_path: 
     (tmp_path / "queryserver.toml").write_text(f"[filebrowser]\nlocal_root = '{tmp_path}/missing'\n")
     ended = await command("config", "check", "--offline")
     problem = f"error filebrowser.local_root: {tmp_path}/missing is not a directory."
-    assert (ended.code, ended.out.splitlines()[-1]) == (3, problem)
+    assert ended.code == 3
+    assert problem in ended.out.splitlines()
     (tmp_path / "missing").mkdir()
     assert (await command("config", "check", "--offline")).code == 0
 

@@ -51,3 +51,32 @@ print(pyarrow.default_memory_pool().backend_name)
     command = [sys.executable, "-c", script]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert told.split() == ["system"]
+
+
+# The last piece stays, at the end of the heap: without help all free memory before it stays with the process.
+_FREE_MEMORY_INSIDE_THE_HEAP = """
+import asyncio, psutil
+from queryserver import main
+main.use_one_heap()
+main._TRIM_EVERY_S = 0.1
+def resident():
+    return psutil.Process().memory_info().rss
+async def work():
+    pieces = [bytes(1000) for _ in range(200_000)]
+    last = pieces.pop()
+    pieces.clear()
+    before = resident()
+    async with main._memory_returned():
+        for _ in range(300):
+            if before - resident() > 100_000_000:
+                return "returned"
+            await asyncio.sleep(0.1)
+    return f"kept {len(last)}"
+print(asyncio.run(work()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+def test_free_memory_inside_the_heap_goes_back_to_the_system() -> None:
+    command = [sys.executable, "-c", _FREE_MEMORY_INSIDE_THE_HEAP]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "returned\n"

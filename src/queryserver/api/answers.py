@@ -46,6 +46,7 @@ _MEANING = {
     501: "This server or engine cannot do it.",
     502: "The store failed.",
     503: "Something that the service needs is out of reach.",
+    507: "A disk of the server is almost full.",
 }
 
 

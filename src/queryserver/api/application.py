@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from queryserver import __version__
 from queryserver.api import debug, description
+from queryserver.api.address_shares import AddressShares, SharedByAddress
 from queryserver.api.cors import Cors, CorsPolicy
 from queryserver.api.dependencies import authenticated
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
@@ -17,6 +18,7 @@ from queryserver.api.metrics import RequestMetrics
 from queryserver.api.request_limits import count_public_calls
 from queryserver.api.route_groups import RouteGroups
 from queryserver.api.routing import answers_head
+from queryserver.api.user_shares import SharedByUser
 from queryserver.api.v1 import (
     admin,
     connector,
@@ -86,9 +88,13 @@ def framed(
     prefix: str,
     allowed_hosts: Sequence[str],
     cors: CorsPolicy | None = None,
+    shares: AddressShares | None = None,
+    calls_per_user: int = 64,
 ) -> ASGIApp:
-    """The application as served. Without `cors` no answer has a header of it."""
-    inner = Cors(app, cors) if cors else app
+    """The application as served. Without `cors` no answer has a header of it; `shares` bounds calls of one address."""
+    inner: ASGIApp = SharedByUser(app, calls_per_user)
+    inner = SharedByAddress(inner, shares) if shares and shares.trusted else inner
+    inner = Cors(inner, cors) if cors else inner
     return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts)
 
 

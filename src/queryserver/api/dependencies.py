@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
@@ -11,6 +12,10 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.auth_request import CallToJudge
+from queryserver.api.body_shares import BODY_SHARES, BodyShares, Hold
+from queryserver.api.client_address import client_address
+from queryserver.api.connections.guard import counted_address
+from queryserver.api.user_shares import enter_share
 from queryserver.domain.errors import LateBody, PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
@@ -20,6 +25,8 @@ from queryserver.services.everything import Services
 
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
+ANONYMOUS = 0
+"""The user id of callers without credentials: all of them take turns as one user."""
 # 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
 _BODY_WITHIN_S = 60.0
 
@@ -33,11 +40,15 @@ def services_of(request: Request) -> Services:
 
 
 async def authenticated(request: Request) -> User:
-    """The caller; the stored connectors are at least as new as the rights. Raises NotAuthenticated."""
+    """The caller; the stored connectors are at least as new as the rights.
+
+    Waits while the user has too many calls under way. Raises NotAuthenticated, TooManyRequests.
+    """
     services = services_of(request)
     judged = CallToJudge(request, services.settings.desktop.trusted_proxies)
     user = await services.accounts.authenticator.authenticate(judged)
     services.request_limits.count_user(user.id)
+    await enter_share(request, user.id)
     await services.connectors.at_least(user.connectors_version)
     return user
 
@@ -59,10 +70,31 @@ class RawBody:
     content: bytes
 
 
-async def raw_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> RawBody | None:
+def _unbounded(size: int) -> None:
+    del size
+
+
+def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[Hold]:
+    """Counts the bytes of a body of at most `max_bytes` against the share of its sender.
+
+    A share is four bodies for a user, and two for an address without credentials; each size of bodies has its own.
+    """
+    shares = cast("BodyShares | None", request.scope.get(BODY_SHARES))
+    if shares is None:  # outside of the frame
+        return nullcontext(_unbounded)
+    if user_id != ANONYMOUS:
+        return shares.holding(f"user {user_id} {max_bytes}", 4 * max_bytes, is_user=True)
+    address = client_address(request, services_of(request).settings.desktop.trusted_proxies)
+    return shares.holding(f"{counted_address(address)} {max_bytes}", 2 * max_bytes, is_user=False)
+
+
+async def raw_body(
+    request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: Hold = _unbounded
+) -> RawBody | None:
     """A POST body of a kind that is read; None when it is empty (Contract platform 1.2).
 
-    Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody after `within_s`.
+    `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody
+    after `within_s`, and what `hold` raises.
     """
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
@@ -76,28 +108,31 @@ async def raw_body(request: Request, *, max_bytes: int, within_s: float = _BODY_
         raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
     if length.isdecimal() and int(length) > max_bytes:
         raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
-    content = await _in_time(_read(request, max_bytes), within_s)
+    content = await _in_time(_read(request, max_bytes, hold), within_s)
     return RawBody(kind, content_type, content) if content else None
 
 
-async def read_body(request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S) -> Body:
+async def read_body(
+    request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
+) -> Body:
     """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
 
     Raises as `raw_body`, and InvalidRequest.
     """
-    body = await raw_body(request, max_bytes=max_bytes, within_s=within_s)
-    if body is None:
-        return Body({})
-    services = services_of(request)
-    parsed = partial(_parse, body, services.settings.limits.max_json_depth)
-    return Body(*await parsed_aside(services, parsed, len(body.content)))
+    with holding(request, user_id, max_bytes) as hold:
+        body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
+        if body is None:
+            return Body({})
+        services = services_of(request)
+        parsed = partial(_parse, body, services.settings.limits.max_json_depth)
+        return Body(*await parsed_aside(services, user_id, parsed, len(body.content)))
 
 
-async def parsed_aside(services: Services, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
-    """What `parsed` gives, and whether it was too large to be looked at on the event loop."""
+async def parsed_aside(services: Services, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
+    """What `parsed` gives, and whether it was too large for the event loop. Raises TooManyRequests."""
     if size_bytes <= _THREAD_ABOVE_BYTES:
         return parsed(), False
-    return await asyncio.get_running_loop().run_in_executor(services.threads, parsed), True
+    return await services.threads.bodies.run(user_id, lambda _: parsed()), True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +150,7 @@ class Call:
         parsed = partial(parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not self.body.is_large:
             return parsed()
-        return await asyncio.get_running_loop().run_in_executor(services.threads, parsed)
+        return await services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
 async def _call(request: Request) -> Call:
@@ -124,7 +159,8 @@ async def _call(request: Request) -> Call:
     user = await authenticated(request)
     if request.method == "GET":
         return Call(request, services, user, Body(parse_form(request.scope["query_string"])))
-    body = await read_body(request, max_bytes=services.settings.editor.request_body_max_bytes)
+    max_bytes = services.settings.editor.request_body_max_bytes
+    body = await read_body(request, max_bytes=max_bytes, user_id=user.id)
     return Call(request, services, user, body)
 
 
@@ -186,13 +222,14 @@ async def _is_empty(request: Request) -> bool:
     return True
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, hold: Hold) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():
         size += len(piece)
         if size > max_bytes:
             raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+        hold(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -43,7 +43,7 @@ class _Written:
             if write not in self._bytes:
                 services = services_of(request)
                 told = partial(_told, request.app, services.settings.desktop.url_prefix, write)
-                self._bytes[write] = await asyncio.get_running_loop().run_in_executor(services.threads, told)
+                self._bytes[write] = await asyncio.get_running_loop().run_in_executor(services.threads.upkeep, told)
             return self._bytes[write]
 
 

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from queryserver.api.body_shares import BODY_SHARES, BodyShares
 from queryserver.api.errors import failure, internal_error
 from queryserver.api.metrics import RequestMetrics
 from queryserver.api.routing import AS_IT_CAME, answers_head, normalized
@@ -31,6 +32,7 @@ class Frame:
         self._app = app
         self._metrics = metrics
         self._prefix = prefix.rstrip("/")
+        self._bodies = BodyShares()
         self._hosts = frozenset(host.casefold() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +43,7 @@ class Frame:
         request_id = _request_id(scope)
         answer = _Answer(scope, send, request_id)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
-        call = {**scope, "request_id": request_id, AS_IT_CAME: scope}
+        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies}
         started = time.perf_counter()
         self._metrics.active.inc()
         # Each call runs in a context of its own: what is bound here ends with it.
@@ -49,7 +51,7 @@ class Frame:
         try:
             await self._serve(call, receive, answer)
         except ClientDisconnect:
-            log.debug("client left before the call was read")
+            log.debug("client left before the call was answered")
         except Exception:  # the outer wall of a request: the client learns an id, the log the rest
             log.exception("call failed", error_id=request_id)
             if not answer.started:

@@ -28,7 +28,8 @@ async def _call(request: Request, *, admins_only: bool) -> Call:
         raise AdminRequired
     if request.method in {"GET", "HEAD"}:
         return Call(request, services, user, Body(parse_form(request.scope["query_string"])))
-    return Call(request, services, user, await read_body(request, max_bytes=services.settings.limits.max_body_bytes))
+    max_bytes = services.settings.limits.max_body_bytes
+    return Call(request, services, user, await read_body(request, max_bytes=max_bytes, user_id=user.id))
 
 
 class PlatformRoute(CallRoute):

@@ -10,7 +10,7 @@ from queryserver.auth.external import CHECKS, ExternalTokens, TokenRefused
 from queryserver.auth.keys import Keyring
 from queryserver.auth.tokens import ALGORITHM as OWN
 from queryserver.auth.tokens import JwtCodec
-from queryserver.domain.errors import InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
+from queryserver.domain.errors import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
 from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import TokenClaims, TokenType
 from queryserver.services.bearers import key_of
@@ -82,7 +82,9 @@ class Explainer:
         except KeyServerUnavailable:
             raise TokenRefused("kid", "no key server gives keys; the log says why") from None
         try:
-            await bearers.verify(token)
+            await bearers.judge(token)
+        except IdentityRefused as refused:
+            raise TokenRefused("user", f"{refused.reason}; `queryserver link-user` can link it") from None
         except UserNotFound:
             raise TokenRefused("user", "it is unknown, and desktop.auth.jwt.create_users is false") from None
         except UserInactive:

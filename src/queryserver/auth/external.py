@@ -17,8 +17,8 @@ import structlog
 from queryserver.auth.compact import algorithm_of, claims_of, decoded, header_of
 from queryserver.auth.key_cache import KeyCache
 from queryserver.auth.key_sets import VerifyingKey
-from queryserver.domain.errors import InvalidToken, InvalidUsername
-from queryserver.domain.usernames import Username, UsernameRule
+from queryserver.domain.errors import InvalidToken
+from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, jwt_issuer
 from queryserver.interfaces.auth import ExternalClaims
 
 log = structlog.get_logger(__name__)
@@ -66,13 +66,11 @@ class ExternalTokens:
         self,
         keys: KeyCache,
         rules: ExternalRules,
-        usernames: UsernameRule,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._keys = keys
         self._rules = rules
-        self._usernames = usernames
         self._clock = clock
         # By digest: tokens are long, and need not lie about in memory.
         self._good: OrderedDict[bytes, _Good] = OrderedDict()
@@ -146,21 +144,23 @@ class ExternalTokens:
 
     def _claims(self, content: Mapping[str, Any], signed: str, expires_at: int) -> ExternalClaims:
         return ExternalClaims(
-            username=self._username(content),
+            identity=self._identity(content),
             expires_at=expires_at,
             refused_from=expires_at + self._rules.leeway_s,
             id=_id(content, signed),
         )
 
-    def _username(self, content: Mapping[str, Any]) -> Username:
+    def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
+        """Whose token it is, exactly as the issuer writes it."""
         name = self._rules.username_claim
-        text: object = content.get(name)
-        if not isinstance(text, str) or not text.strip():
+        subject, issuer = content.get(name), content.get("iss", "")
+        for claim, text in ((name, subject), ("iss", issuer)):
+            # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.
+            if not isinstance(text, str) or len(text) > MAX_LENGTH or not text.isprintable():
+                raise TokenRefused("user", f"the claim {claim} is no text of at most {MAX_LENGTH} characters")
+        if not str(subject).strip():
             raise TokenRefused("user", f"the claim {name} holds no name")
-        try:
-            return self._usernames.read(text)
-        except InvalidUsername:
-            raise TokenRefused("user", f"the claim {name} holds no legal user name") from None
+        return ExternalIdentity(jwt_issuer(str(issuer)), str(subject))
 
     def _remember(self, digest: bytes, good: _Good) -> None:
         self._good[digest] = good

@@ -5,7 +5,8 @@ from typing import cast
 import structlog
 
 from queryserver.auth.plug_ins import Places, PlugInThreads, is_well_formed
-from queryserver.domain.errors import AuthenticationFailed
+from queryserver.domain.errors import AuthenticationFailed, IdentityRefused
+from queryserver.domain.identities import ExternalIdentity, plug_in_issuer
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.interfaces.auth import AuthRequest
 from queryserver.services.arrivals import Arrivals
@@ -26,6 +27,7 @@ class PluggedCaller:
 
     def __init__(self, name: str, instance: object, threads: PlugInThreads, arrivals: Arrivals) -> None:
         self._name = name
+        self._issuer = plug_in_issuer(name)
         self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
         self._challenge = getattr(instance, "authenticate_header", None)
         self._threads = threads
@@ -35,7 +37,7 @@ class PluggedCaller:
     async def caller(self, request: AuthRequest) -> User | None:
         """The user whom the class names, made at first sight; None when it names none.
 
-        Raises AuthenticationFailed, UserNotFound (a name that cannot be), UserInactive, DatabaseUnavailable,
+        Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable,
         BrokenAuthenticator.
         """
         try:
@@ -46,7 +48,12 @@ class PluggedCaller:
             raise BrokenAuthenticator(f"{self._name}: {type(error).__name__}") from error
         if given is None:
             return None
-        return await self._arrivals.vouched(self._person(given))
+        person = self._person(given)
+        try:
+            return await self._arrivals.user(ExternalIdentity(self._issuer, person.username), person=person)
+        except IdentityRefused as refused:
+            log.info("user of an authenticator refused", authenticator=self._name, reason=refused.reason)
+            raise
 
     async def challenge(self, request: AuthRequest) -> str | None:
         """What `authenticate_header` says within 2 s; None when it fails, or gives a text that cannot be a header."""

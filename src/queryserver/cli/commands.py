@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from queryserver.cli import authentication, configuration, connectors, groups, serving, upkeep, users
+from queryserver.cli import authentication, configuration, connectors, groups, identities, serving, upkeep, users
 from queryserver.domain.errors import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for commands in (serving.COMMANDS, users.COMMANDS, groups.COMMANDS, upkeep.COMMANDS):
+for commands in (serving.COMMANDS, users.COMMANDS, identities.COMMANDS, groups.COMMANDS, upkeep.COMMANDS):
     for name, command in commands.items():
         app.command(name)(command)
 app.command("desktop_document_cleanup", hidden=True)(upkeep.cleanup)

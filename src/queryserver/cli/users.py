@@ -11,6 +11,7 @@ import typer
 
 from queryserver.cli.auditing import audited
 from queryserver.cli.context import AsJson, ConfigFile, PasswordFromStdin, print_json, read_password, run, settings_of
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.services.accounts import Accounts, Person
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
@@ -32,14 +33,24 @@ def create_user(
     last_name: Annotated[str, typer.Option(help="Last name.")] = "",
     group: Annotated[list[str] | None, typer.Option(help="A group to join; may be repeated.")] = None,
     password_stdin: PasswordFromStdin = False,
+    issuer: Annotated[
+        str | None, typer.Option(help="Make the user of this issuer, without a password; see link-user.")
+    ] = None,
+    subject: Annotated[str | None, typer.Option(help="The name as ISSUER writes it; without it NAME.")] = None,
 ) -> None:
     """Make a user."""
-    password = read_password(from_stdin=password_stdin)
+    if issuer is None and subject is not None:
+        raise typer.BadParameter("Give --subject with --issuer only.")
+    identity = None if issuer is None else _identity(config, name, issuer, subject)
+    password = "" if identity else read_password(from_stdin=password_stdin)
     person = Person(email, first_name, last_name, tuple(group or ()))
 
     async def work(accounts: Accounts) -> None:
         await accounts.ensure_default_group()
-        username = await accounts.create(name, password, is_admin=admin, person=person)
+        if identity:
+            username = await accounts.create_linked(name, identity, is_admin=admin, person=person)
+        else:
+            username = await accounts.create(name, password, is_admin=admin, person=person)
         typer.echo(f"User {username.shown} created.")
 
     _administrate(config, work, "user.create", name)
@@ -116,6 +127,12 @@ COMMANDS: dict[str, Any] = {
     "list-users": list_users,
     "revoke-tokens": revoke_tokens,
 }
+
+
+def _identity(config: Path | None, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
+    from queryserver.container.identities import checked_identity  # noqa: PLC0415 slow to import
+
+    return checked_identity(settings_of(config), name, issuer, subject)
 
 
 def _administrate(

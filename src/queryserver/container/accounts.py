@@ -17,6 +17,7 @@ from queryserver.db.accounts import AccountRepository
 from queryserver.db.callers import CallerRepository
 from queryserver.db.database import Database
 from queryserver.db.facts import FactRepository
+from queryserver.db.identities import IdentityRepository
 from queryserver.db.tokens import TokenRepository
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.account_notes import AccountNotes
@@ -26,6 +27,7 @@ from queryserver.services.auditing import AuditTrail
 from queryserver.services.everything import AccountServices
 from queryserver.services.external_bearers import ExternalBearers
 from queryserver.services.logins import LoginParts, Logins
+from queryserver.services.standing import Standing
 from queryserver.services.tokens import TokenLives, Tokens
 from queryserver.settings import Settings
 from queryserver.settings.auth import AuthSettings
@@ -52,8 +54,11 @@ async def open_accounts(
         accounts = Accounts(records, passwords, login_throttle(auth, database), rules)
         await accounts.ensure_default_group()
         trail = AuditTrail(AUDIT)
-        arrivals = Arrivals(callers, records, rules.usernames, default_group=rules.default_group, audit=trail)
-        reader = await stack.enter_async_context(open_external_tokens(settings, rules.usernames, metrics))
+        identities = IdentityRepository(database)
+        arrivals = Arrivals(
+            callers, records, identities, rules.usernames, default_group=rules.default_group, audit=trail
+        )
+        reader = await stack.enter_async_context(open_external_tokens(settings, metrics))
         external = reader and ExternalBearers(
             reader, arrivals, token_records, create_users=auth.jwt.create_users, metrics=metrics
         )
@@ -76,6 +81,7 @@ async def open_accounts(
         yield AccountServices(
             authenticator=await stack.enter_async_context(open_callers(caller_ground, threads)),
             directory=token_records,
+            standing=Standing(token_records),
             sealer=AesSealer(keyring),
             accounts=accounts,
             logins=Logins(parts),

@@ -8,6 +8,7 @@ from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.login_failures import LoginFailureRepository
+from queryserver.db.login_networks import LoginNetworkRepository
 from queryserver.db.migrations import require_newest
 from queryserver.domain.usernames import UsernameRule
 from queryserver.services.accounts import AccountRules, Accounts
@@ -44,4 +45,4 @@ def login_throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
         per_user=auth.login_failures_per_user,
         per_address=auth.login_failures_per_address,
     )
-    return LoginThrottle(LoginFailureRepository(database), limits)
+    return LoginThrottle(LoginFailureRepository(database), LoginNetworkRepository(database), limits)

@@ -16,7 +16,6 @@ from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_i
 from queryserver.auth.plugged_caller import PluggedCaller
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.errors import ConfigurationError
-from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import CallerSource, TokenCodec
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
@@ -42,7 +41,7 @@ class CallerGround:
 
 @asynccontextmanager
 async def open_external_tokens(
-    settings: Settings, usernames: UsernameRule, metrics: AccountMetrics = UNMEASURED
+    settings: Settings, metrics: AccountMetrics = UNMEASURED
 ) -> AsyncGenerator[ExternalTokens | None]:
     """What reads external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
     auth = settings.desktop.auth
@@ -57,7 +56,7 @@ async def open_external_tokens(
     keys = KeyCache(servers, CacheTimes(jwt.cache_s, jwt.refetch_floor_s, jwt.max_stale_s), metrics=metrics)
     wanted = ExternalRules(jwt.issuer, jwt.audience, jwt.username_header, jwt.leeway_s)
     try:
-        yield ExternalTokens(keys, wanted, usernames)
+        yield ExternalTokens(keys, wanted)
     finally:
         await keys.aclose()
 

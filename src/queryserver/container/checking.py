@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager
 from itertools import chain
 
+from queryserver.api.connections.limits import affordable_connections
+from queryserver.container.connector_places import look_at_places
 from queryserver.container.connectors import build_engine, configured_connectors
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.looks import (
@@ -22,6 +24,7 @@ from queryserver.domain.errors import ConfigurationError, QueryServerError
 from queryserver.domain.findings import Finding
 from queryserver.settings import Settings
 from queryserver.settings.contradictions import contradictions, warnings
+from queryserver.settings.exposure import exposure
 
 _LOOK_S = 10.0
 
@@ -55,13 +58,22 @@ def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
 def _written(settings: Settings) -> Iterator[Finding]:
     for key, text in contradictions(settings, settings.sources.origins):
         yield Finding.error(key, text)
-    for key, text in warnings(settings):
+    for key, text in chain(warnings(settings), exposure(settings)):
         yield Finding.warning(key, text)
 
 
 async def _of_this_machine(settings: Settings) -> Sequence[Finding]:
     """Files that are not there, and what its packages and its environment mean together."""
-    return await asyncio.to_thread(lambda: [*_no_files(settings), *proxied_drivers(settings, os.environ)])
+    return await asyncio.to_thread(
+        lambda: [*_no_files(settings), *_few_open_files(settings), *proxied_drivers(settings, os.environ)]
+    )
+
+
+def _few_open_files(settings: Settings) -> Iterator[Finding]:
+    permitted = affordable_connections(at_most=True)
+    if permitted < settings.desktop.max_connections:
+        text = f"is above the {permitted} connections that the hard limit of open files permits here."
+        yield Finding.warning("desktop.max_connections", text)
 
 
 def _no_files(settings: Settings) -> Iterator[Finding]:
@@ -104,7 +116,10 @@ async def _problems(found: list[Finding]) -> AsyncGenerator[None]:
 
 
 async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[Finding]]:
-    looks: list[tuple[str, Look]] = [("desktop.task_server.result_file_storage", results)]
+    looks: list[tuple[str, Look]] = [
+        ("desktop.task_server.result_file_storage", results),
+        ("notebook.interpreters", look_at_places),
+    ]
     if settings.desktop.database.dsn is not None:
         looks.append(("desktop.database", look_at_database))
     if settings.desktop.task_server.enabled:

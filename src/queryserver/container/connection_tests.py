@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver.container.auditing import AUDIT
-from queryserver.container.connector_checks import refusals
+from queryserver.container.connector_checks import EMBEDDED, refusals, require_database_folder
 from queryserver.container.interfaces import rest
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.stored_connectors import drafted_connector
@@ -16,7 +16,7 @@ from queryserver.domain.connector_types import Runs
 from queryserver.engines.local_files import MEMORY
 from queryserver.interfaces.connection_trials import Trial
 from queryserver.interfaces.engine import Engine
-from queryserver.network.addresses import HttpServer
+from queryserver.network.addresses import AddressRules, HttpServer
 from queryserver.network.reaching import TcpReach
 from queryserver.network.rest_trials import RestAttempt, RestQuestion, basic
 from queryserver.services.connection_tests import ConnectionTests, TestParts
@@ -25,7 +25,6 @@ from queryserver.services.connector_drafts import ConnectorDrafts, Draft
 from queryserver.services.engine_trials import EngineAttempt
 from queryserver.settings import Settings
 
-_EMBEDDED = frozenset({"duckdb", "sqlite"})
 _NO_FILE = "The file does not exist yet: the first statement makes it"
 _HELD_ELSEWHERE = "The file is in use by another server, which runs its statements: it was not opened"
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
@@ -51,7 +50,7 @@ def connection_tests(
             drafts=drafts,
             audit=ConnectorAudit(AUDIT),
             prepare=trials.trial,
-            reach=TcpReach(context.addresses),
+            reach=TcpReach(_reachable(context)),
             timeout=timedelta(seconds=context.policy.test_timeout_s),
         )
     )
@@ -74,6 +73,7 @@ class _Trials:
             if row.runs is Runs.TEST:
                 return _rest_trial(connector, self.context)
             # Adapters are imported at their first use, certificates read, and files looked for.
+            await asyncio.to_thread(require_database_folder, connector, self.context)
             engine = await asyncio.to_thread(self.engines, connector, self.context)
         engine, further = await self._openable(engine, connector)
         return Trial(
@@ -90,7 +90,7 @@ class _Trials:
         """
         path = str(connector.options.get("path", MEMORY))
         root = self.context.databases_dir
-        if connector.interface not in _EMBEDDED or path == MEMORY or root is None:
+        if connector.interface not in EMBEDDED or path == MEMORY or root is None:
             return engine, []
         data = engine.capabilities.data_name
         if not await asyncio.to_thread((root / path).exists):
@@ -102,6 +102,12 @@ class _Trials:
         await engine.close()
         options = MappingProxyType({**connector.options, "path": MEMORY})
         return self.engines(replace(connector, options=options, read_only=False), self.context), [reason]
+
+
+def _reachable(context: BuildContext) -> AddressRules:
+    """Where a test opens a connection before the login, which the rules of the engine decide about."""
+    is_allowed = context.policy.allow_service_database_server
+    return context.addresses.without_database_server() if is_allowed else context.addresses
 
 
 def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:

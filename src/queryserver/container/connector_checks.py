@@ -16,11 +16,15 @@ from queryserver.domain.connector import Connector
 from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.connector_types import ConnectorType, Runs
 from queryserver.domain.errors import ConfigurationError, ConnectorRefused, DriverNotInstalled, InvalidPath
+from queryserver.engines.local_files import MEMORY, require_folder
 from queryserver.interfaces.engine import Engine
 from queryserver.settings import Settings
 
 _NATIVE = frozenset({"postgresql", "mysql", "trino", "phoenix"})
 """Dialects of urls that adapters of this server speak by themselves."""
+
+EMBEDDED = frozenset({"duckdb", "sqlite"})
+"""Interfaces whose database is a file of this machine."""
 
 _OF_KERBEROS = frozenset({"GSSAPI", "SPNEGO"})
 _PLACE = re.compile(r"notebook\.interpreters\.[^.]+\.(?:options\.)?")
@@ -71,7 +75,14 @@ class BuilderChecks:
         builder = builder_of(connector.interface)
         if builder is None:
             raise ConfigurationError([f"interface: {connector.interface} cannot be run here."])
+        require_database_folder(connector, self._context)
         return builder.build(connector, self._context)
+
+
+def require_database_folder(connector: Connector, context: BuildContext) -> None:
+    """Raises InvalidPath when the file of an embedded engine lies in a folder that does not exist. Blocks."""
+    if connector.interface in EMBEDDED:
+        require_folder(context.databases_dir, str(connector.options.get("path") or MEMORY).strip())
 
 
 def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:

@@ -13,6 +13,7 @@ from queryserver.db.accounts import AccountRepository
 from queryserver.db.callers import CallerRepository
 from queryserver.db.database import open_database
 from queryserver.db.facts import FactRepository
+from queryserver.db.identities import IdentityRepository
 from queryserver.db.migrations import require_newest
 from queryserver.db.tokens import TokenRepository
 from queryserver.services.arrivals import Arrivals
@@ -34,8 +35,12 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
         stack.push_async_callback(callers.aclose)
         rules = account_rules(auth)
         arrivals = Arrivals(
-            callers, AccountRepository(database), rules.usernames, default_group=auth.default_user_group
+            callers,
+            AccountRepository(database),
+            IdentityRepository(database),
+            rules.usernames,
+            default_group=auth.default_user_group,
         )
-        reader = await stack.enter_async_context(open_external_tokens(settings, rules.usernames))
+        reader = await stack.enter_async_context(open_external_tokens(settings))
         bearers = reader and ExternalBearers(reader, arrivals, records, create_users=auth.jwt.create_users)
         yield Explainer(ExplainParts(keyring, records, OWN_JWT in auth.authenticators, reader, bearers))

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from queryserver.container.disk import disk_floor
 from queryserver.db.database import Database
 from queryserver.db.import_leftovers import DatabaseImportLeftovers
 from queryserver.db.import_uploads import DatabaseImportUploads
+from queryserver.domain.disk_floor import DiskFloor
+from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.import_uploads import UploadUsage
 from queryserver.interfaces.users import UserDirectory
 from queryserver.interfaces.workbooks import WorkbookReader
@@ -26,15 +29,18 @@ from queryserver.services.importing.previewing import Previews
 from queryserver.services.importing.sources import ImportSources
 from queryserver.services.importing.upload_area import UploadAreaKeeping
 from queryserver.services.importing.uploads import ImportUploads, UploadLimits
+from queryserver.services.places import FairPlaces
 from queryserver.services.statements.import_submission import ImportSubmissions
 from queryserver.services.statements.submission import SubmissionParts
 from queryserver.services.storage.stores import Stores
+from queryserver.services.threads import FairThreads
 from queryserver.settings import Settings
 from queryserver.settings.stores import ImporterSettings
 from queryserver.storages.local.upload_area import LocalUploadArea
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 _THREADS = 2
+_FILES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,8 @@ class ImportFiles:
     """Set when an import has ended with its server."""
     scratch_dir: Path
     """Where imports keep rows on their way."""
+    floor: DiskFloor
+    """Below it nothing is kept there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ class ImportGround:
     """What the services of the importer stand on. `submissions`: what statements are recorded with."""
 
     files: ImportFiles
-    threads: Executor
+    threads: FairThreads
+    computing: Computing
     connectors: Connectors
     credentials: CredentialBook
     metadata: MetadataServices
@@ -72,7 +81,8 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
     records = DatabaseImportUploads(database)
     limits = _limits(settings.importer)
     async with AsyncExitStack() as stack:
-        area = await stack.enter_async_context(LocalUploadArea(settings.uploads_dir))
+        floor = disk_floor(settings)
+        area = await stack.enter_async_context(LocalUploadArea(settings.uploads_dir, floor=floor))
         workbooks = await stack.enter_async_context(ProcessWorkbooks())
         threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="importing"))
         uploads = ImportUploads(records, area, limits)
@@ -85,6 +95,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
             threads=threads,
             import_lost=asyncio.Event(),
             scratch_dir=settings.uploads_dir,
+            floor=floor,
         )
 
 
@@ -98,7 +109,9 @@ async def open_upload_area(settings: Settings, database: Database) -> AsyncGener
 def import_services(ground: ImportGround) -> ImportServices:
     """All that calls of the importer need."""
     files = ground.files
-    previews = Previews(files.workbooks, ground.threads)
+    # A call holds a sample of several megabytes and what has been made of it.
+    places = FairPlaces(_FILES_AT_ONCE)
+    previews = Previews(files.workbooks, ground.computing, ground.threads, places)
     parts = TableCreationParts(
         sources=files.sources,
         previews=previews,
@@ -106,11 +119,12 @@ def import_services(ground: ImportGround) -> ImportServices:
         credentials=ground.credentials,
         submissions=ImportSubmissions(ground.submissions),
         lookups=ground.metadata.lookups,
+        computing=ground.computing,
     )
     return ImportServices(
         uploads=files.uploads,
         sources=files.sources,
-        detection=Detection(files.workbooks, ground.threads),
+        detection=Detection(files.workbooks, ground.computing, places),
         previews=previews,
         tables=TableCreations(parts, ground.metadata.elsewhere),
     )
@@ -119,7 +133,10 @@ def import_services(ground: ImportGround) -> ImportServices:
 def imports_of(files: ImportFiles) -> Imports:
     """What the runner makes tables with."""
     scratch = partial(tempfile.TemporaryFile, dir=files.scratch_dir)
-    return Imports(ImportParts(files.sources, files.workbooks, files.threads, files.leftovers, scratch))
+    room = partial(files.floor.require, files.scratch_dir)
+    return Imports(
+        ImportParts(files.sources, files.workbooks, files.threads, files.leftovers, scratch, require_room=room)
+    )
 
 
 def import_janitor(

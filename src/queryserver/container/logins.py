@@ -9,6 +9,7 @@ from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_i
 from queryserver.auth.plugged_login import PluggedLogin
 from queryserver.container.directory import open_directory_login
 from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.identities import LDAP, plug_in_issuer
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import AccountRecords
 from queryserver.interfaces.auth import Passwords
@@ -40,7 +41,7 @@ async def _local(ground: LoginGround) -> AsyncGenerator[LoginSource]:
 async def _ldap(ground: LoginGround) -> AsyncGenerator[LoginSource]:
     ldap = ground.settings.desktop.ldap
     with open_directory_login(ldap, ground.usernames) as login:
-        yield LoginSource("ldap", login, creates_users=ldap.create_users_on_login)
+        yield LoginSource(LDAP, login, creates_users=ldap.create_users_on_login, issuer=LDAP)
 
 
 BACKENDS: Mapping[str, Opener] = {"local": _local, "ldap": _ldap}
@@ -76,4 +77,5 @@ def _open(name: str, ground: LoginGround, threads: PlugInThreads) -> AbstractAsy
 async def _plugged(name: str, ground: LoginGround, threads: PlugInThreads) -> AsyncGenerator[LoginSource]:
     opened = open_plug_in(_KEY, name, settings=ground.settings, threads=threads, method="login")
     async with opened as instance:
-        yield LoginSource(name, PluggedLogin(name, instance, threads, ground.usernames), creates_users=True)
+        login = PluggedLogin(name, instance, threads, ground.usernames)
+        yield LoginSource(name, login, creates_users=True, issuer=plug_in_issuer(name))

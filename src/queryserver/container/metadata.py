@@ -7,9 +7,11 @@ from datetime import timedelta
 from queryserver.db.database import Database
 from queryserver.db.forwarded_looks import DatabaseLooks
 from queryserver.db.metadata_cache import MetadataAnswers
+from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.metrics import Metrics
 from queryserver.interfaces.sessions import Notices, SessionRecords
 from queryserver.interfaces.users import UserDirectory
+from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import MetadataServices
@@ -21,6 +23,7 @@ from queryserver.services.metadata.lookups import Heard, LookUpParts, LookUps
 from queryserver.services.metadata.samples import Samples
 from queryserver.services.metadata.statistics import Analyses
 from queryserver.services.running.runner import Runner
+from queryserver.services.statements.choosing import Choosing
 from queryserver.services.statements.submission import Submissions
 from queryserver.settings.editor import EditorSettings
 
@@ -37,6 +40,8 @@ class Ground:
     sessions: SessionRecords
     cache: MetadataCache
     threads: Executor
+    rendering: ByteBudget
+    computing: Computing
     metrics: Metrics
     heard: Heard | None = None
 
@@ -61,9 +66,23 @@ def metadata_services(ground: Ground, runner: Runner, notices: Notices, submissi
         lookups=lookups,
         elsewhere=elsewhere,
         browsing=Metadata(lookups, connectors, max_names=editor.metadata_max_names),
-        samples=Samples(lookups, elsewhere, connectors, submissions, ground.threads, max_bytes=editor.batch_max_bytes),
+        samples=Samples(
+            lookups,
+            elsewhere,
+            connectors,
+            submissions,
+            ground.threads,
+            ground.rendering,
+            max_bytes=editor.batch_max_bytes,
+        ),
         analyses=Analyses(lookups, elsewhere, connectors, submissions),
         explanations=Explanations(
-            lookups, elsewhere, connectors, ground.sessions, runner.held, max_bytes=editor.statement_max_bytes
+            lookups,
+            elsewhere,
+            connectors,
+            ground.sessions,
+            runner.held,
+            Choosing(ground.computing),
+            max_bytes=editor.statement_max_bytes,
         ),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from queryserver.container.disk import disk_floor
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.database import Database, open_database
 from queryserver.db.migrations import require_newest
@@ -43,7 +44,8 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
         records = Records(database)
         stack.push_async_callback(records.aclose)
-        storage = await stack.enter_async_context(PrivateStorage(results_location(settings)))
+        files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
+        storage = await stack.enter_async_context(files)
         results = await stack.enter_async_context(SegmentStore(storage))
         sessions = Sessions(database)
         sweep = RetentionSweep(
@@ -76,4 +78,6 @@ def _retention(settings: Settings) -> RetentionSettings:
         logs=editor.log_retention,
         history=editor.history_retention,
         run_every=settings.retention.run_every,
+        texts=editor.statement_text_retention,
+        kept_text_bytes=editor.statement_text_kept_bytes,
     )

@@ -1,7 +1,6 @@
 """The metadata search: its sources, its catalogues, and who keeps its index."""
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,6 +27,7 @@ from queryserver.services.search.scoping import Scoping
 from queryserver.services.search.search import MetadataSearch, SearchParts
 from queryserver.services.search.walks import StoreSearch, WalkBounds
 from queryserver.services.storage.stores import Stores
+from queryserver.services.threads import Threads
 from queryserver.settings import Settings
 from queryserver.settings.metadata import MetadataSettings
 
@@ -40,7 +40,7 @@ class SearchGround:
     database: Database
     connectors: Connectors
     stores: Stores
-    threads: Executor
+    threads: Threads
     metrics: Metrics
     feed: IndexFeed | None
 
@@ -69,14 +69,14 @@ def search_services(ground: SearchGround, lookups: LookUps, owner: str) -> Searc
             RefreshParts(owner, records, ground.connectors, lookups, scoping, ground.metrics),
             RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    views = IndexViews(records, ground.threads)
+    views = IndexViews(records, ground.threads.indexing)
     bounds = WalkBounds(settings.search.max_entries, settings.search.max_dirs, settings.search.max_seconds)
     exchanges = Exchanges(BuildContext.of(ground.settings).addresses)
     parts = SearchParts(
         sources={
-            SourceName.DOCUMENTS: DocumentSource(HistoryDocuments(ground.database)),
+            SourceName.DOCUMENTS: DocumentSource(HistoryDocuments(ground.database), ground.threads.searching),
             SourceName.SQL: IndexSource(
-                IndexParts(records, ground.connectors, scoping, views, refresh, ground.threads)
+                IndexParts(records, ground.connectors, scoping, views, refresh, ground.threads.searching)
             ),
             SourceName.HDFS: StoreSearch(ground.stores, Scheme.HDFS, bounds),
             SourceName.S3: StoreSearch(ground.stores, Scheme.S3A, bounds),

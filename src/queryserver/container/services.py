@@ -4,7 +4,6 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from queryserver.container.accounts import open_accounts
 from queryserver.container.auditing import AUDIT
+from queryserver.container.computation import computing_of
 from queryserver.container.configuration import ConfigurationGround, configuration_services
 from queryserver.container.connection_tests import connection_tests
 from queryserver.container.connector_instances import stored_connector_services
@@ -42,20 +42,25 @@ from queryserver.db.statements.session_results import close_results_of_sessions
 from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
+from queryserver.domain.statement import TextLimits
+from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.connectors import CHANGED as CONNECTORS_CHANGED
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import Metrics
 from queryserver.services.auditing import AuditTrail
+from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.connector_order import Preference
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import (
     AccountServices,
     ConfigurationServices,
+    MetadataServices,
     Services,
     StorageServices,
     StoredConnectorServices,
 )
+from queryserver.services.formatting import Formatting
 from queryserver.services.importing.leftovers import ImportJanitor
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
@@ -66,6 +71,7 @@ from queryserver.services.search.index_feeding import IndexFeed
 from queryserver.services.sessions import SessionLimits, Sessions
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access
+from queryserver.services.statements.choosing import Choosing
 from queryserver.services.statements.downloading import Downloads
 from queryserver.services.statements.ending import Ending
 from queryserver.services.statements.following import Following
@@ -73,11 +79,10 @@ from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading, ReadingParts
 from queryserver.services.statements.submission import SubmissionLimits, SubmissionParts, Submissions
 from queryserver.services.streams import Streams
+from queryserver.services.threads import Threads, open_threads
 from queryserver.services.users import Users
 from queryserver.settings import Settings
 from queryserver.tasks.inline import InlineQueue
-
-_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,9 @@ class _Foundation:
     storage: StorageServices
     import_files: ImportFiles
     streams: Streams
-    threads: Executor
+    threads: Threads
+    rendering: ByteBudget
+    computing: Computing
 
 
 @asynccontextmanager
@@ -122,7 +129,7 @@ async def open_services(
         runner = Runner(_owner(), _runner_parts(base))
         notices = PostgresNotices(base.kept.database)
         queue = InlineQueue(runner, notices)
-        page = metrics_page(registry, base.metrics, base.kept.database, base.threads)
+        page = metrics_page(registry, base.metrics, base.kept.database, base.threads.upkeep)
         services = replace(_services(base, runner, queue, notices, registry), metrics_text=page)
         if page is not None:
             await stack.enter_async_context(page.running())
@@ -160,8 +167,8 @@ async def _foundation(
     )
     stack.push_async_callback(connectors.aclose)
     await connectors.refresh()
-    threads = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="encoding"))
-    streams = Streams(settings.editor.max_streams_per_user)
+    threads = stack.enter_context(open_threads())
+    streams = _streams(settings, accounts)
     ground = StorageGround(settings, kept.database, streams, threads)
     storage = await stack.enter_async_context(open_storage(ground, stores))
     kept.retention.include(storage.uploading.leftovers.clean_up)
@@ -180,12 +187,18 @@ async def _foundation(
             kept.sessions, connectors, accounts.sealer, passes_tokens=settings.desktop.use_thrift_http_jwt
         ),
         signals=StateSignals(),
-        metadata=metadata_cache(kept.database, threads, settings.editor),
+        metadata=metadata_cache(kept.database, threads.metadata, settings.editor),
         storage=storage,
         import_files=import_files,
         streams=streams,
         threads=threads,
+        rendering=ByteBudget(settings.editor.rendering_max_bytes),
+        computing=await stack.enter_async_context(computing_of(settings.desktop)),
     )
+
+
+def _streams(settings: Settings, accounts: AccountServices) -> Streams:
+    return Streams(settings.editor.max_streams_per_user, accounts.standing, every=settings.desktop.auth.recheck)
 
 
 async def _stored(
@@ -207,12 +220,17 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         signals=base.signals,
         execution=ExecutionSettings(
             result_max_bytes=editor.result_max_bytes,
+            cell_max_bytes=editor.cell_max_bytes,
             log_max_bytes=editor.log_max_bytes,
             retention=editor.result_retention,
             cancel_wait=editor.cancel_wait,
             lease=editor.lease_timeout,
         ),
-        limits=RunnerLimits(shutdown_grace=base.settings.desktop.shutdown_grace),
+        limits=RunnerLimits(
+            sessions_per_connector=editor.max_sessions_per_connector,
+            shutdown_grace=base.settings.desktop.shutdown_grace,
+            recheck_every=base.settings.desktop.auth.recheck,
+        ),
         objects_changed=base.metadata.objects_changed,
         metrics=base.metrics,
         imports=imports_of(base.import_files).session,
@@ -252,6 +270,7 @@ def _services(
         submissions=submissions,
         following=following,
         reading=reading,
+        formatting=Formatting(base.computing, max_bytes=settings.editor.statement_max_bytes),
         downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
         ending=_ending(base, access, following, queue),
         history=History(base.kept.records, base.connectors),
@@ -259,9 +278,7 @@ def _services(
         metadata=metadata,
         searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
         storage=base.storage,
-        importing=import_services(
-            ImportGround(base.import_files, base.threads, base.connectors, base.credentials, metadata, parts)
-        ),
+        importing=import_services(_importing(base, metadata, parts)),
         configuration=_configuration(base, readiness),
         streams=base.streams,
         request_limits=_request_limits(base),
@@ -276,8 +293,29 @@ def _services(
 
 
 def _reading(base: _Foundation, access: Access) -> Reading:
-    most = base.settings.editor.batch_max_bytes
-    return Reading(ReadingParts(base.kept.records, base.kept.results, access, base.signals, base.threads, most))
+    return Reading(
+        ReadingParts(
+            base.kept.records,
+            base.kept.results,
+            access,
+            base.signals,
+            base.threads.rendering,
+            base.settings.editor.batch_max_bytes,
+            base.rendering,
+        )
+    )
+
+
+def _importing(base: _Foundation, metadata: MetadataServices, submissions: SubmissionParts) -> ImportGround:
+    return ImportGround(
+        files=base.import_files,
+        threads=base.threads.importing,
+        computing=base.computing,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        metadata=metadata,
+        submissions=submissions,
+    )
 
 
 def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServices:
@@ -312,6 +350,7 @@ def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> 
         spool_max_bytes_per_user=editor.spool_max_bytes_per_user,
         lease=editor.lease_timeout,
         allowed_settings=_allowed_settings(base.settings),
+        texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
     )
     return SubmissionParts(
         base.kept.records,
@@ -323,6 +362,7 @@ def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> 
         access,
         limits,
         AuditTrail(AUDIT),
+        Choosing(base.computing),
     )
 
 
@@ -353,7 +393,9 @@ def _ground(base: _Foundation, feed: IndexFeed | None) -> Ground:
         credentials=base.credentials,
         sessions=base.kept.sessions,
         cache=base.metadata,
-        threads=base.threads,
+        threads=base.threads.rendering,
+        rendering=base.rendering,
+        computing=base.computing,
         metrics=base.metrics,
         heard=feed.heard if feed else None,
     )

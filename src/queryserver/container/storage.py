@@ -1,7 +1,6 @@
 """Settings to stores, and what stands on them."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -37,10 +36,8 @@ from queryserver.services.storage.transfers import TransferParts, Transfers
 from queryserver.services.storage.trash import Trash
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
+from queryserver.services.threads import Threads
 from queryserver.settings import Settings
-
-# Parquet keeps two of them while it waits for a store, so two are left for all else.
-_UNPACKING_THREADS = 4
 
 Builder = Callable[[Settings], FileSystem | None]
 
@@ -86,7 +83,7 @@ class StorageGround:
     settings: Settings
     database: Database
     streams: Streams
-    threads: Executor
+    threads: Threads
 
 
 @asynccontextmanager
@@ -104,13 +101,12 @@ async def open_storage(
         await stack.enter_async_context(operations.running())
         rules = extension_rules(ground.settings)
         uploading = upload_services(
-            UploadGround(ground.settings, ground.database, ground.threads, stores, rules, audit)
+            UploadGround(ground.settings, ground.database, ground.threads.uploads, stores, rules, audit)
         )
-        unpacking = stack.enter_context(ThreadPoolExecutor(_UNPACKING_THREADS, thread_name_prefix="unpacking"))
         yield StorageServices(
             stores=stores,
             audit=audit,
-            viewing=_viewing(ground.settings, unpacking),
+            viewing=_viewing(ground.settings, ground.threads),
             downloads=FileDownloads(stores, ground.streams, audit, enabled=ground.settings.desktop.enable_download),
             file_systems=FileSystems(stores, AccountRepository(ground.database)),
             listings=Listings(_listing_limits(ground.settings)),
@@ -145,9 +141,10 @@ def _listing_limits(settings: Settings) -> ListingLimits:
     )
 
 
-def _viewing(settings: Settings, threads: Executor) -> Viewing:
+def _viewing(settings: Settings, threads: Threads) -> Viewing:
     return Viewing(
-        threads,
+        threads.unpacking,
+        threads.parquet,
         max_unpacked_bytes=settings.filebrowser.max_decompress_bytes,
         max_snappy_bytes=settings.filebrowser.max_snappy_decompression_size,
     )

@@ -3,6 +3,7 @@
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from queryserver.container.disk import disk_floor
 from queryserver.db.database import Database
 from queryserver.db.storage_uploads import DatabasePartUploads, DatabaseUnfinishedWrites
 from queryserver.domain.storage_names import ExtensionRules
@@ -49,7 +50,13 @@ def upload_services(ground: UploadGround) -> UploadServices:
         rules=rules,
         files=Uploads(rules, leftovers, ground.audit, ground.threads),
         parts=PartUploading(tools),
-        space=UploadSpace(rules, ground.stores, ground.settings.filebrowser.local_root, ground.threads),
+        space=UploadSpace(
+            rules,
+            ground.stores,
+            ground.settings.filebrowser.local_root,
+            ground.threads,
+            disk_floor(ground.settings),
+        ),
         leftovers=leftovers,
     )
 

@@ -7,7 +7,8 @@ import asyncpg
 
 from queryserver.db.administrators import ANY_ADMINISTRATOR, TAKE_TURNS, administrator_kept
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import UnknownGroup, UsernameTaken
+from queryserver.domain.errors import IdentityTaken, UnknownGroup, UsernameTaken
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.interfaces.accounts import Account, NewAccount, StoredLogin
 
 _LOGIN = "select id, username, password_hash, is_active, token_epoch from users where username_key = $1"
@@ -26,6 +27,12 @@ _JOIN = """
     insert into group_members (user_id, group_id)
     select $1, unnest($2::bigint[])
     on conflict do nothing
+"""
+
+# False: the identity is linked to another user already.
+_LINK = """
+    insert into external_identities (issuer, subject, user_id, by_administrator) values ($1, $2, $3, $4)
+    on conflict do nothing returning true
 """
 
 _ALL = """
@@ -76,7 +83,7 @@ class AccountRepository:
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user. Raises UsernameTaken, UnknownGroup."""
+        """The id of the new user. Raises UsernameTaken, UnknownGroup, IdentityTaken."""
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
@@ -170,7 +177,15 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         if name not in groups:
             raise UnknownGroup(name)
     await connection.execute(_JOIN, user_id, list(groups.values()))
+    if account.identity:
+        await _link(connection, account.identity, user_id, by_administrator=account.by_administrator)
     return user_id
+
+
+async def _link(connection: Connection, identity: ExternalIdentity, user_id: int, *, by_administrator: bool) -> None:
+    """Raises IdentityTaken."""
+    if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, by_administrator):
+        raise IdentityTaken(identity.subject)
 
 
 def _account(row: asyncpg.Record) -> Account:

@@ -9,20 +9,32 @@ from queryserver.db.database import Database
 from queryserver.db.tokens import USER_NOW, user_of
 from queryserver.interfaces.accounts import CallerKey, KnownCaller
 
+_STANDING = """
+        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately,
+        l.user_id is not null as is_linked,
+        u.password_hash is not null as has_password,
+        exists (select from external_identities i where i.user_id = u.id) as has_identities
+"""
+
+# A link goes before a name: the two may be those of different users.
 _CALLERS = f"""
     select k.n, {USER_NOW},
-        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked,
-        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately
-    from unnest($1::text[], $2::text[]) with ordinality as k (username_key, token_id, n)
-    join users u on u.username_key = k.username_key
+        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_STANDING}
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        with ordinality as k (username_key, token_id, issuer, subject, n)
+    left join external_identities l on l.issuer = k.issuer and l.subject = k.subject
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = k.username_key))
 """
 
 # As in db/tokens.py: one key alone is planned once, not for each call.
 _CALLER = f"""
     select 1 as n, {USER_NOW},
-        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked,
-        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately
-    from users u where u.username_key = $1
+        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_STANDING}
+    from (select 1) as one
+    left join external_identities l on l.issuer = $3 and l.subject = $4
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = $1::text))
 """
 
 _NOTE_CALL = """
@@ -58,7 +70,7 @@ class CallerRepository:
         self._callers: CoalescingReader[CallerKey, KnownCaller] = CoalescingReader(self._read)
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
-        """The user of that name; None: there is none."""
+        """The user that the identity is linked to, else the user of the name; None: there is none."""
         return await self._callers.get(key)
 
     async def note_call(self, user_id: int) -> None:
@@ -81,11 +93,14 @@ class CallerRepository:
 
     async def _read(self, keys: Sequence[CallerKey]) -> Mapping[CallerKey, KnownCaller]:
         if len(keys) == 1:
-            rows = await self._database.fetch(_CALLER, keys[0].username_key, keys[0].token_id)
+            rows = await self._database.fetch(_CALLER, *_parts(keys[0]))
         else:
-            columns = [key.username_key for key in keys], [key.token_id for key in keys]
-            rows = await self._database.fetch(_CALLERS, *columns)
+            rows = await self._database.fetch(_CALLERS, *map(list, zip(*map(_parts, keys), strict=True)))
         return {keys[row["n"] - 1]: _caller(row) for row in rows}
+
+
+def _parts(key: CallerKey) -> tuple[str | None, str, str, str]:
+    return key.username_key, key.token_id, key.identity.issuer, key.identity.subject
 
 
 def _caller(row: asyncpg.Record) -> KnownCaller:
@@ -95,4 +110,7 @@ def _caller(row: asyncpg.Record) -> KnownCaller:
         token_epoch=row["token_epoch"],
         is_revoked=row["is_revoked"],
         came_lately=row["came_lately"],
+        is_linked=row["is_linked"],
+        has_password=row["has_password"],
+        has_identities=row["has_identities"],
     )

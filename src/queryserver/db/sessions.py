@@ -128,6 +128,15 @@ class Sessions:
         )
         return [_session_of(row) for row in found]
 
+    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        """See the Protocol."""
+        found = await self._database.fetch(
+            """select connector, dialect from sessions where named and user_id = $1
+            group by connector, dialect order by max(id) desc""",
+            user_id,
+        )
+        return [(row["connector"], row["dialect"]) for row in found]
+
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
         """See the Protocol."""
         return await self._database.value(

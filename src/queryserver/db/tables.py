@@ -20,7 +20,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from queryserver.db import connector_tables, import_tables, request_tables, search_tables, storage_tables
+from queryserver.db import (
+    connector_tables,
+    identity_tables,
+    import_tables,
+    request_tables,
+    search_tables,
+    storage_tables,
+)
 from queryserver.db.columns import flag, metadata, moment
 from queryserver.db.search_tables import SEARCH_NAME, SEARCH_WORDS
 
@@ -104,6 +111,18 @@ scripts = Table(
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("body", Text, nullable=False),
+    Column("user_id", BigInteger, ForeignKey("users.id", ondelete="CASCADE")),
+    Column("digest", LargeBinary, comment="SHA-256; null: of a former version"),
+    Column("text_bytes", BigInteger, nullable=False, server_default="0", comment="as in statements"),
+    Column(
+        "text_is_cut",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="only the beginning of the body is left",
+    ),
+    Index("uq_scripts_digest", "user_id", "digest", unique=True, postgresql_where=text("not text_is_cut")),
+    Index("ix_scripts_texts", "user_id", "text_bytes", postgresql_where=text("text_bytes > 0")),
     comment="Scripts of more than one statement, shared by the operations that run them one by one",
 )
 
@@ -196,6 +215,20 @@ statements = Table(
     Column("import_plan", JSONB, comment="set: no statement for the engine, but a file to make a table from"),
     Column("sealed_token", LargeBinary, comment="encrypted: the caller's external token, while an engine needs it"),
     moment("token_expires_at"),
+    Column(
+        "text_bytes",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="what counts against the user's quota of text: long texts, until they are cut",
+    ),
+    Column(
+        "text_is_cut",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="only the beginning of the statement is left",
+    ),
     Column("search_name", Text, Computed(SEARCH_NAME), nullable=False, comment="first words, folded: `db.documents`"),
     Column("search_words", Text, Computed(SEARCH_WORDS), nullable=False, comment="the same without punctuation"),
     Index("ix_statements_history", "user_id", text("recorded_at desc"), text("history_id desc")),
@@ -204,6 +237,8 @@ statements = Table(
     Index("ix_statements_session", "session_id", postgresql_where=text("state in ('waiting', 'running')")),
     Index("ix_statements_expiry", "expires_at", postgresql_where=text("state = 'available'")),
     Index("ix_statements_spool", "user_id", postgresql_where=text("state = 'available' and size_bytes > 32768")),
+    Index("ix_statements_texts", "user_id", "text_bytes", postgresql_where=text("text_bytes > 0")),
+    Index("ix_statements_script", "script_id", postgresql_where=text("script_id is not null")),
     Index("ix_statements_recorded_at", "recorded_at"),
     Index("ix_statements_dialects", "user_id", "dialect", postgresql_where=text("in_history")),
 )
@@ -301,6 +336,8 @@ forwarded_looks = Table(
 FURTHER = (
     connector_tables.connectors,
     connector_tables.connector_state,
+    identity_tables.external_identities,
+    identity_tables.login_networks,
     request_tables.request_counts,
     import_tables.import_uploads,
     import_tables.import_leftovers,

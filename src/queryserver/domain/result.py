@@ -1,7 +1,11 @@
 """Columns of a result and the names of their types on the wire (Contract editor 6.3)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+_NAME_CHARACTERS = 1000
+_TEXT_CHARACTERS = 10_000
 
 
 class ResultType(StrEnum):
@@ -40,6 +44,26 @@ class Column:
     type: ResultType
     native_type: str
     comment: str = ""
+
+
+def bounded(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The same columns with texts of at most 1,000 (names) and 10,000 characters.
+
+    Some engines name an expression by its own text: SQLite's name of `1 /* 9 MB */` has 9 MB, and is stored twice.
+    """
+    return tuple(
+        Column(
+            _cut(column.name, _NAME_CHARACTERS),
+            column.type,
+            _cut(column.native_type, _TEXT_CHARACTERS),
+            _cut(column.comment, _TEXT_CHARACTERS),
+        )
+        for column in columns
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class TruncationReason(StrEnum):

@@ -63,6 +63,11 @@ class Script(Sequence[ScriptStatement]):
             return tuple(self)[index]
         return self._statement(range(len(self))[index], _Rows(self._text))
 
+    def span(self, index: int) -> tuple[int, int]:
+        """Where the text of a statement begins and ends in the script."""
+        span = Span(*self._spans[4 * index : 4 * index + 4])
+        return span.first, span.stop
+
     def _statement(self, index: int, rows: "_Rows") -> ScriptStatement:
         span = Span(*self._spans[4 * index : 4 * index + 4])
         before = rows.position(span.after) if span.after != NOWHERE else None

@@ -2,11 +2,16 @@
 
 import re
 
-from queryserver.domain.splitter_rules import lexis_of
+from queryserver.domain.splitter_rules import Lexis, lexis_of
 from queryserver.domain.splitter_scan import content_start
 
 _KEYWORD = re.compile(r"[A-Za-z_]{1,64}")
 _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
+_OPENING = re.compile(r"[(\s]++")
+
+HEAD_CHARACTERS = 65_536
+"""A first word behind more comments and parentheses than that is not looked for: callers are on the event loop."""
+UNKNOWN = "?"
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
 _MORE_QUERIES = {
@@ -21,19 +26,29 @@ _MORE_QUERIES = {
 
 
 def first_keyword(text: str, dialect: str) -> str:
-    """The first word of a statement in upper case, past comments and opening parentheses; "" if there is none."""
+    """The first word of a statement in upper case, past comments and opening parentheses; "" if there is none.
+
+    UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within them.
+    """
+    head = text[:HEAD_CHARACTERS]
     lexis = lexis_of(dialect)
+    word = _KEYWORD.match(head, _word_start(head, lexis))
+    if len(head) < len(text) and (word is None or word.end() == len(head)):
+        return UNKNOWN
+    return word[0].upper() if word else ""
+
+
+def _word_start(text: str, lexis: Lexis) -> int:
     position = content_start(text, lexis)
     while position < len(text):
-        if text[position] == "(":
-            position += 1
+        if opening := _OPENING.match(text, position):
+            position = opening.end()
         elif lexis.rules.executable_comments and (comment := _EXECUTABLE_COMMENT.match(text, position)):
             position = comment.end()
         else:
             break
         position = content_start(text, lexis, position)
-    word = _KEYWORD.match(text, position)
-    return word[0].upper() if word else ""
+    return position
 
 
 def expects_result_set(text: str, dialect: str) -> bool:

@@ -138,6 +138,8 @@ class StatementRecord:
     size_bytes: int
     cancel_requested: bool
     canceled_by: str | None
+    text_is_cut: bool = False
+    """Only the beginning of the statement is still stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,16 @@ class IdempotencyKey:
 
     key: str
     fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """How much text of statements is stored for one user."""
+
+    max_bytes_per_user: int = 256 * 1024 * 1024
+    """Of all texts that are longer than `kept_bytes`, until they are cut."""
+    kept_bytes: int = 16 * 1024
+    """Shorter texts are never cut, and count nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class NewStatement:
     """Set: the statement is for people; the runner makes a table from a file (Contract importer 13)."""
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
+    texts: TextLimits = TextLimits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,10 @@ class User:
     """The state of the stored connectors when the rights were read: this process must know it, too."""
     external_token: ExternalToken | None = field(default=None, compare=False)
     """For engines that take the caller's own token instead of a login; None with an own token."""
+    token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """By what the token of the call can be ended: its family and its own id; empty texts where there is none."""
+    token_epoch: int | None = field(default=None, compare=False, repr=False)
+    """The epoch of an own token; None for a caller without one."""
 
     def may(self, right: str) -> bool:
         """Administrators may everything."""

@@ -39,3 +39,14 @@ class UsernameRule:
         if not (0 < len(name) <= MAX_LENGTH and _ALLOWED.fullmatch(name)) or _ONLY_DOTS.fullmatch(name):
             raise InvalidUsername
         return Username(name, name.casefold() if self.ignore_case else name)
+
+    def read_exact(self, text: str) -> Username:
+        """The name that is written exactly as this installation keeps it.
+
+        What another issuer writes in another way, such as in full width, in capitals or with blanks, is the name of
+        another person there: it must not become the user whose name it is changed into. Raises InvalidUsername.
+        """
+        name = self.read(text)
+        if name.shown != text:
+            raise InvalidUsername
+        return name

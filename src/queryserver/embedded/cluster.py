@@ -19,6 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.embedded.account import Account, server_account, spawn
 from queryserver.embedded.binaries import NEWEST_MAJOR, Binaries, runnable_binaries
 from queryserver.embedded.errors import EmbeddedPostgresError
@@ -27,8 +28,6 @@ from queryserver.embedded.passwords import ClusterSecrets, kept_secrets
 
 SUPERUSER = "embedded_admin"
 SERVICE_ROLE = "queryserver"
-SAMPLE_ROLE = "sample_user"
-SAMPLE_DATABASE = "sample"
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
@@ -36,7 +35,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 # that points at the loopback port can never log in to the service's tables.
 _ACCESS_RULES = f"""\
 local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
-host {SAMPLE_DATABASE} {SAMPLE_ROLE} 127.0.0.1/32 scram-sha-256
+host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
+host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
 """
 
 _HERE = Path("/proc/self/cwd")
@@ -73,7 +73,9 @@ def opened_cluster(home: Path, *, durable: bool) -> Cluster:
     secrets = kept_secrets(home / "secrets.json", may_create=not data.exists())
     binaries = runnable_binaries(_major(data), account)
     _throw_away_half_made(home)
-    if not data.exists():
+    if data.exists():
+        _write_access_rules(data, account)
+    else:
         _make(data, account, binaries, secrets, durable=durable)
         # The killed start's own initdb may have been at work still, and have written to what was being thrown away.
         _throw_away_half_made(home)
@@ -103,11 +105,17 @@ def _make(data: Path, account: Account | None, binaries: Binaries, secrets: Clus
     if account:
         account.own(new)
     _initialise(new, account, binaries, secrets, durable=durable)
-    rules = new / "pg_hba.conf"
-    rules.unlink()
-    write_private(rules, _ACCESS_RULES, account=account)
+    _write_access_rules(new, account)
     new.rename(data)
     sync(data.parent)
+
+
+def _write_access_rules(data: Path, account: Account | None) -> None:
+    """Also for a cluster of an earlier version, whose rules were others."""
+    rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
+    new.unlink(missing_ok=True)
+    write_private(new, _ACCESS_RULES, account=account)
+    new.replace(rules)
 
 
 def _initialise(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from queryserver.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE, SUPERUSER, Cluster, opened_cluster
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_ROLE
+from queryserver.embedded.cluster import SERVICE_ROLE, SUPERUSER, Cluster, opened_cluster
 from queryserver.embedded.errors import EmbeddedPostgresError, StateDirectoryInUse
 from queryserver.embedded.postmaster import LOOPBACK, Postmaster
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from urllib.parse import quote
 
-from queryserver.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_ROLE
+from queryserver.embedded.cluster import SERVICE_ROLE
 from queryserver.embedded.passwords import kept_secrets
 from queryserver.embedded.places import STORAGE_DIRECTORY, EmbeddedDefaults
 from queryserver.embedded.postmaster import LOOPBACK, recorded_address

@@ -4,8 +4,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from queryserver.formats.cell_sizes import parts
+
 BATCH_BYTES = 4 * 1024 * 1024
 """What a batch should weigh at most; one row may be heavier."""
+
+ROW_CELLS = 2
+"""A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""
 
 _FIRST_ROWS = 256
 _GROWTH = 8
@@ -26,8 +31,5 @@ class ChunkSize:
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in order, cut (without copying) where it weighs more than `BATCH_BYTES`."""
-    count = -(-batch.nbytes // BATCH_BYTES) or 1
-    rows = -(-batch.num_rows // count) or 1
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+    """The batch in order, cut (without copying) into parts of at most `BATCH_BYTES`, or of one row."""
+    return parts(batch, BATCH_BYTES) if batch.num_rows else iter(())

@@ -12,9 +12,18 @@ def database_file(root: Path | None, path: str) -> Path:
     if root is None:
         raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
     parts = PurePosixPath(path).parts
+    if path.startswith("~"):
+        raise InvalidPath("The path of a database must be relative to local_database_dir: there is no home directory.")
     if not parts or path != "/".join(parts) or path.startswith("/") or ".." in parts or _is_odd(path):
         raise InvalidPath("The path of a database must be relative to local_database_dir, without .. or links.")
     return root.resolve().joinpath(*parts)
+
+
+def require_folder(root: Path | None, path: str) -> None:
+    """Raises InvalidPath when the folder of the database is missing: engines create files, not folders. Blocks."""
+    if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
+        name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
+        raise InvalidPath(f"The folder {name} of the database does not exist: create it first.")
 
 
 def refuse_links(root: Path, file: Path) -> None:

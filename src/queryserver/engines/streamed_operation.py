@@ -134,15 +134,20 @@ class Operation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows. The next chunk is on its way while one is turned into Arrow."""
+        """The rows. The next chunk is on its way while one is turned into Arrow, unless it would be one wide row."""
         rows, self._first = self._first, ()
         while rows:
-            self._ahead = asyncio.create_task(self._fetch(), name="rows")
+            if is_ahead := self._chunk.rows > 1:
+                self._ahead = asyncio.create_task(self._fetch(), name="rows")
             batch = await self._batch(rows)
+            rows = ()
             self._chunk.learn(batch)
             for piece in pieces(batch):
                 yield piece
-            rows = await self._ahead
+            del batch
+            if not is_ahead:
+                self._ahead = asyncio.create_task(self._fetch(), name="rows")
+            rows = await self._ahead if self._ahead is not None else ()
         if self._error is not None:
             raise self._error
         if self._canceled:

@@ -88,9 +88,10 @@ class _Feed:
 class ThreadedLoader:
     """See TableLoader. Ended by the engine's `ThreadedSessions`."""
 
-    def __init__(self, writer: TableWriter, threads: DriverThreads, *, read_only: bool) -> None:
+    def __init__(self, writer: TableWriter, threads: DriverThreads, *, read_only: bool, user_id: int) -> None:
         self._writer = writer
         self._threads = threads
+        self._user_id = user_id
         self._read_only = read_only
         self._stop: Callable[[], None] | None = None
         self._call: Future[int] | None = None
@@ -129,7 +130,9 @@ class ThreadedLoader:
 
     async def _write(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: Staging) -> int:
         feed, loop = _Feed(), asyncio.get_running_loop()
-        call = self._call = self._threads.start(partial(self._writer.write, load, feed.batches()))
+        call = self._call = self._threads.start(
+            partial(self._writer.write, load, feed.batches()), user_id=self._user_id
+        )
         self._stop = feed.stop
         call.add_done_callback(lambda _: loop.call_soon_threadsafe(feed.leave))
         is_late = False

@@ -99,9 +99,10 @@ class _Operation:
 class ThreadedSession:
     """An `EngineSession`. Made and ended by `threaded_session`."""
 
-    def __init__(self, connection: DriverConnection, threads: DriverThreads) -> None:
+    def __init__(self, connection: DriverConnection, threads: DriverThreads, *, user_id: int) -> None:
         self._connection = connection
         self._threads = threads
+        self._user_id = user_id
         self._operation: _Operation | None = None
         self._lost = False
         self._over = False
@@ -204,7 +205,7 @@ class ThreadedSession:
 
     def _start(self, operation: _Operation, call: Callable[[], None], ended: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        operation.call = self._threads.start(call)
+        operation.call = self._threads.start(call, user_id=self._user_id)
         operation.call.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
 
     def _run(self, operation: _Operation, statement: str) -> None:
@@ -300,13 +301,14 @@ class ThreadedSessions:
 
     @asynccontextmanager
     async def session(
-        self, connect: Callable[[], DriverConnection], *, within_s: float | None = None
+        self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
     ) -> AsyncGenerator[ThreadedSession]:
         """Open a connection in a thread; leaving ends its work and closes it.
 
         Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
         """
-        async with self.opened(connect, lambda made: ThreadedSession(made, self.threads), within_s=within_s) as session:
+        new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
+        async with self.opened(connect, new_session, within_s=within_s) as session:
             yield session
 
     @asynccontextmanager

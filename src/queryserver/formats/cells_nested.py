@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,13 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
+from queryserver.formats.cell_sizes import union_places
+
 # The raw cells of a child array.
 Values = Callable[[pa.Array], list[object]]
 
-_LONG_NUMBER = re.compile(r"\d{19}")
+# A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
+_LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 # orjson writes 254 levels.
 _MAX_BRACKETS = 250
@@ -85,13 +89,7 @@ def _bounds(array: Any) -> list[tuple[int, int]]:
 def union_values(array: pa.UnionArray, values: Values) -> list[object]:
     """The value of the chosen member."""
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
-    # Not `type_codes` and `offsets`: pyarrow 26 gives those of the first rows also for a slice of later ones.
-    _, codes_buffer, *rest = array.buffers()
-    codes = pa.Array.from_buffers(pa.int8(), len(array), [None, codes_buffer], offset=array.offset).to_pylist()
-    places: Iterable[int] = range(len(codes))
-    if array.type.mode == "dense":
-        places = pa.Array.from_buffers(pa.int32(), len(array), [None, rest[0]], offset=array.offset).to_pylist()
-    return [members[code][place] for code, place in zip(codes, places, strict=True)]
+    return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
 
 
 def _key(value: object) -> str:
@@ -102,7 +100,7 @@ def _parsed(text: str) -> object:
     try:
         if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_BRACKETS:
             return orjson.loads(text)
-        value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
+        value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_refuse)
         orjson.dumps(value)  # half a surrogate pair, too many levels: nothing that JSON could be made of again
     except (ValueError, TypeError, RecursionError):
         return text
@@ -115,6 +113,16 @@ def _integer(digits: str) -> int | str:
         return digits
     number = int(digits)
     return number if _MIN_INT <= number <= _MAX_INT else digits
+
+
+def _fraction(number: str) -> float | str:
+    """Numbers that a double does not keep are text, as decimals of a column are."""
+    value = float(number)
+    try:
+        is_exact = Decimal(repr(value)) == Decimal(number)
+    except ArithmeticError:  # an exponent beyond that of Decimal
+        is_exact = False
+    return value if is_exact else number
 
 
 def _refuse(word: str) -> object:

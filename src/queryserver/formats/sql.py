@@ -2,7 +2,7 @@
 
 `sqlparse` chooses where lines break. It knows no dialect, so its answer is taken only when by the quoting rules of the
 dialect nothing but blanks has changed. Its time grows faster than a text (a list of 3,000 values takes seconds): what
-is longer than the limits comes back unchanged.
+is longer than the limits comes back unchanged, and a script above `SCANNED_CHARACTERS` without being scanned.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ from queryserver.domain.sql_tokens import token_spans, tokens
 STATEMENT_CHARACTERS = 4_000
 SCRIPT_CHARACTERS = 12_000
 """Formatted at most in one call; the statements behind that stay as they are."""
+SCANNED_CHARACTERS = 48_000
+"""A longer script is not even scanned: it comes back unchanged."""
 
 # What is right in any dialect is right when none is named.
 _MANY_QUOTES = "sqlite"
@@ -44,6 +46,8 @@ _JOINS_NAMES = frozenset({".", "@", ":", "$"})
 
 def formatted(script: str, dialect: str | None) -> str:
     """The script with its statements formatted; unchanged wherever that cannot be done for sure."""
+    if len(script) > SCANNED_CHARACTERS:
+        return script
     known = dialect or ""
     pieces, left, size = list[str](), SCRIPT_CHARACTERS, 0
     for text, is_statement in _pieces(script, known):
@@ -56,6 +60,8 @@ def formatted(script: str, dialect: str | None) -> str:
         else:
             pieces.append(text)
     whole = "".join(pieces)
+    if whole == script:
+        return script
     is_same = _count(whole, known) == _count(script, known) and _says_the_same(script, whole, dialect)
     return whole if is_same else script
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.user import User
 from queryserver.domain.usernames import Username
 
@@ -38,6 +39,10 @@ class NewAccount:
     last_name: str = ""
     email: str = ""
     groups: tuple[str, ...] = ()
+    identity: ExternalIdentity | None = None
+    """Linked to the user from the start."""
+    by_administrator: bool = False
+    """Whether an administrator links the two, and not a first call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,10 @@ class AccountRecords(Protocol):
         ...
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user, who joins the default group too. Raises UsernameTaken, UnknownGroup."""
+        """The id of the new user, who joins the default group too.
+
+        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        """
         ...
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
@@ -161,15 +169,19 @@ class TokenRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallerKey:
-    """Who calls without an own token: the key of the name, and by what a token of another issuer was ended."""
+    """Who calls without an own token: an identity of another issuer, and by what its token can be ended.
 
-    username_key: str
+    `username_key` is that of the user whom the name means where nothing is linked; None: it can mean none.
+    """
+
+    identity: ExternalIdentity
+    username_key: str | None
     token_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller:
-    """A user as the database knows one now, found by name."""
+    """A user as the database knows one now, found by a linked identity or else by name."""
 
     user: User
     is_active: bool
@@ -178,13 +190,18 @@ class KnownCaller:
     """The token was ended."""
     came_lately: bool
     """The last login was within the hour."""
+    is_linked: bool
+    """The identity is linked to this user; else only the name fits."""
+    has_password: bool
+    has_identities: bool
+    """This or any other identity is linked to the user."""
 
 
 class CallerRecords(Protocol):
     """Users who prove by other means than an own token who they are. All calls raise DatabaseUnavailable."""
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
-        """The user of that name; None: there is none."""
+        """The user that the identity is linked to, else the user of the name; None: there is none."""
         ...
 
     async def note_call(self, user_id: int) -> None:
@@ -216,6 +233,18 @@ class LoginFailures(Protocol):
 
     async def clear_below(self, key: str) -> None:
         """Forget the failures of all keys that begin with this one and a blank."""
+        ...
+
+
+class LoginNetworks(Protocol):
+    """Networks that users have logged in from within 30 days. Both parts are digests. Raises DatabaseUnavailable."""
+
+    async def is_known(self, name: str, network: str) -> bool:
+        """Whether a user of that name has logged in from there."""
+        ...
+
+    async def note(self, name: str, network: str) -> None:
+        """A login has succeeded. The newest networks of a name are kept, a bounded number."""
         ...
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.user import AuthenticatedUser, User
-from queryserver.domain.usernames import Username
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class TokenCodec(Protocol):
 class ExternalClaims:
     """What is taken from a good token of another issuer (Contract platform 3.9)."""
 
-    username: Username
+    identity: ExternalIdentity
     expires_at: int
     """Its `exp`: seconds since 1970."""
     refused_from: float

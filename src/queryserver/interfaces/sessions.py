@@ -55,6 +55,10 @@ class SessionRecords(Protocol):
         """Open named sessions."""
         ...
 
+    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        """Connectors and their dialects in which a user has or had named sessions, the last used first."""
+        ...
+
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
         """The sealed credentials of the newest open session of the user for that connector."""
         ...

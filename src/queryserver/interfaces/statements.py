@@ -70,7 +70,7 @@ class StatementRecords(Protocol):
         ...
 
     async def script(self, script_id: int) -> str:
-        """The stored script."""
+        """The stored script. Raises StatementTextExpired when it was cut."""
         ...
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
@@ -204,6 +204,13 @@ class StatementRetention(Protocol):
 
     async def delete_logs(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
         """Logs of statements that ended before that."""
+        ...
+
+    async def cut_texts(self, *, older_than: timedelta, limit: int, kept_bytes: int, dry_run: bool = False) -> int:
+        """Keep only the beginning of long texts of statements and scripts that ended before that; how many.
+
+        Statements whose result can still be read keep theirs. At most `limit` of each kind at a time.
+        """
         ...
 
     async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:

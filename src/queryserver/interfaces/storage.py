@@ -178,6 +178,24 @@ class UnseenUploads(Protocol):
 
 
 @runtime_checkable
+class ReadableParts(Protocol):
+    """A store whose parts can be read before they are joined: what is wrong with them replaces no file."""
+
+    def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        """The bytes of the file that `join_parts` would make. Raises VerificationFailed, PathNotFound."""
+        ...
+
+
+@runtime_checkable
+class QuotaStorage(Protocol):
+    """A store in which this service bounds what a user stores."""
+
+    async def room_bytes(self) -> int | None:
+        """How many bytes the user may still store; None: there is no bound."""
+        ...
+
+
+@runtime_checkable
 class RenamingStorage(Protocol):
     """A store that renames files and trees in one step."""
 

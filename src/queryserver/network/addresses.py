@@ -9,19 +9,28 @@ In a thread: `rules.resolve_blocking(host, port)`.
 
 import asyncio
 import socket
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_network
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 from queryserver.domain.errors import EngineUnavailable
+from queryserver.network.carried import carried_addresses
 from queryserver.settings.networks import Network, contains, parsed_address
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-_NAT64 = ip_network("64:ff9b::/96")
-_COMPATIBLE = ip_network("::/96")
+Place: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+_LOOPBACK = IPv4Address("127.0.0.1")
+_DISCARD_PORT = 9
+_IS_OWN = "this is an address of the service itself"
+_IS_DATABASE_SERVER = (
+    "this is the server of the service's own database. An administrator may permit its other databases, for urls"
+    " postgresql://, with desktop.connector_policy.allow_service_database_server"
+)
 
 
 class UnknownHost(EngineUnavailable):
@@ -58,30 +67,38 @@ class HttpServer:
 class AddressRules:
     """What engine connections may reach; without arguments everything.
 
-    `own` are hosts and ports of the service's database and broker, which no connection may go to.
+    `own` are hosts and ports of the service's listener and broker, `service_database` those of the server of its
+    database. No connection may go there, by whichever address of a machine.
     """
 
     blocked: tuple[Network, ...] = ()
     allowed: tuple[Network, ...] = ()
-    own: frozenset[tuple[str, int]] = frozenset()
+    own: frozenset[Place] = frozenset()
+    service_database: frozenset[Place] = frozenset()
     resolve_timeout_s: float = 5.0
 
-    def refuses(self, host: str, port: int) -> bool:
-        """Whether `host` is an address, in whatever spelling, that may not be connected to. Asks no resolver."""
+    def refusal(self, host: str, port: int) -> str | None:
+        """Why `host`, when it is an address in whatever spelling, may not be connected to; calls no resolver.
+
+        None: a name, or permitted. The text has no full stop.
+        """
         address = literal_address(host)
         if address is None:
-            return False
-        return not self._permits(str(address)) or any(
-            its_port == port and (literal_address(own) == address or (own == "localhost" and address.is_loopback))
-            for own, its_port in self.own
-        )
+            return None
+        if reason := self._own_reason([str(address)], port, resolve=False):
+            return reason
+        return None if self._permits(str(address)) else "connections to this address are not allowed"
+
+    def without_database_server(self) -> Self:
+        """The same rules, by which the server of the service's database may be reached."""
+        return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The addresses of `host` that may be connected to, in the resolver's order; at least one.
 
         Raises UnknownHost: unknown name, or no answer of the resolver in time; HostRefused: no permitted address.
         """
-        if parsed_address(host) is not None and not self.own:
+        if parsed_address(host) is not None and not self._own_at(port):
             return self.resolve_blocking(host, port)
         try:
             async with asyncio.timeout(self.resolve_timeout_s):
@@ -93,20 +110,8 @@ class AddressRules:
         """As `resolve`; only the resolver's own time limit counts. Raises UnknownHost, HostRefused."""
         return self._checked(host, port)[0]
 
-    def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
-        """The permitted addresses, and all."""
-        try:
-            found = _addresses(host, port)
-        except (OSError, UnicodeError):
-            raise UnknownHost(f"The host name {host} is not known.") from None
-        permitted = [address for address in found if self._permits(address)]
-        own = self._own_addresses(port)
-        if not permitted or any(_is_one_of(own, parsed_address(address)) for address in found):
-            raise HostRefused(f"Connections to {host} are not allowed here.")
-        return permitted, found
-
     def require_every(self, host: str, port: int) -> None:
-        """For those who resolve the name themselves: all of its addresses must be permitted. Blocks.
+        """For drivers that resolve the name themselves: all of its addresses must be permitted. Blocks.
 
         Raises UnknownHost, HostRefused.
         """
@@ -114,38 +119,101 @@ class AddressRules:
         if len(permitted) != len(found):
             raise HostRefused(f"Connections to {host} are not allowed here.")
 
+    def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
+        """Whether one of the addresses is of the server of the service's database. Blocks."""
+        return _is_one_of(_resolved(self.service_database, port), addresses)
+
+    def is_literal_server(self, host: str, port: int) -> bool:
+        """The same for a host that is an address in whatever spelling; calls no resolver."""
+        address = literal_address(host)
+        servers = _resolved(self.service_database, port, resolve=False)
+        return address is not None and _is_one_of(servers, [str(address)])
+
+    def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
+        """The permitted addresses, and all."""
+        try:
+            found = _addresses(host, port)
+        except (OSError, UnicodeError):
+            raise UnknownHost(f"The host name {host} is not known.") from None
+        if reason := self._own_reason(found, port):
+            raise HostRefused(f"Connections to {host} are not allowed here: {reason}.")
+        permitted = [address for address in found if self._permits(address)]
+        if not permitted:
+            raise HostRefused(f"Connections to {host} are not allowed here.")
+        return permitted, found
+
     def _permits(self, address: str) -> bool:
-        if any(contains(self.blocked, spelling) for spelling in _spellings(address)):
+        if any(contains(self.blocked, str(reading)) for reading in _readings(address)):
             return False
         return not self.allowed or contains(self.allowed, address)
 
-    def _own_addresses(self, port: int) -> set[Address | None]:
-        found = set[Address | None]()
-        for host, its_port in self.own:
-            if its_port == port:
-                try:
-                    found.update(map(parsed_address, _addresses(host, port)))
-                except (OSError, UnicodeError):
-                    continue  # a name that nobody resolves leads nowhere
-        return found
+    def _own_reason(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
+        """Why the service's own places are no destination; None: none of the addresses is one."""
+        targets = list(addresses)
+        for places, reason in ((self.own, _IS_OWN), (self.service_database, _IS_DATABASE_SERVER)):
+            if _is_one_of(_resolved(places, port, resolve=resolve), targets):
+                return reason
+        return None
+
+    def _own_at(self, port: int) -> bool:
+        return any(its_port == port for _, its_port in self.own | self.service_database)
 
 
-def _spellings(address: str) -> Sequence[str]:
-    """An address, and the IPv4 address that a gateway would make of it: by NAT64, 6to4, or as compatible."""
-    parsed = parsed_address(address)
-    if not isinstance(parsed, IPv6Address) or parsed.is_loopback:
-        return (address,)
-    inner = parsed.sixtofour
-    if inner is None and (parsed in _NAT64 or parsed in _COMPATIBLE):
-        inner = IPv4Address(int(parsed) & 0xFFFFFFFF)
-    return (address,) if inner is None else (address, str(inner))
+def _resolved(places: Iterable[Place], port: int, *, resolve: bool = True) -> set[Address]:
+    """Addresses of the places with this port; without `resolve` names other than `localhost` are left out."""
+    found = set[Address]()
+    for host, its_port in places:
+        if its_port != port:
+            continue
+        if host == "localhost":
+            found.add(_LOOPBACK)
+        if not resolve:
+            found.update(one for one in [literal_address(host)] if one is not None)
+            continue
+        try:
+            found.update(one for one in map(parsed_address, _addresses(host, port)) if one is not None)
+        except (OSError, UnicodeError):
+            continue  # a name that no resolver knows leads nowhere
+    return found
 
 
-def _is_one_of(own: Collection[Address | None], address: Address | None) -> bool:
-    """Whether a service at `own` listens there: one that is reached by loopback may be by any address of it."""
-    if address in own:
+def _is_one_of(own: Collection[Address], addresses: Iterable[str]) -> bool:
+    """Whether a service at `own` is reached by one of the addresses: one on this machine is by any of the machine's."""
+    if not own:
+        return False
+    targets = {reading for address in addresses for reading in _readings(address)}
+    return not targets.isdisjoint(own) or (any(map(_is_here, own)) and any(map(_is_here, targets)))
+
+
+def _is_here(address: Address) -> bool:
+    """Whether it is an address of this machine: from there it is its own source. Sends nothing."""
+    if address.is_loopback or address.is_unspecified:
         return True
-    return address is not None and address.is_loopback and any(one is not None and one.is_loopback for one in own)
+    if address.is_multicast:
+        return False
+    if isinstance(address, IPv4Address):
+        return _is_source(socket.AF_INET, address)
+    if not address.is_link_local:
+        return _is_source(socket.AF_INET6, address)
+    # Such an address is of one interface. Which one a caller's zone means is not asked: it has names and numbers.
+    return any(_is_source(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
+
+
+def _is_source(family: int, address: Address, *scope: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _DISCARD_PORT, *scope))
+            return parsed_address(str(probe.getsockname()[0])) == address
+    except OSError:  # no route, or a family that this machine does not have
+        return False
+
+
+def _readings(address: str) -> Sequence[Address]:
+    """An address, and the IPv4 addresses that a gateway or tunnel may make of it."""
+    parsed = parsed_address(address)
+    if parsed is None:
+        return ()
+    return (parsed, *(carried_addresses(parsed) if isinstance(parsed, IPv6Address) else ()))
 
 
 def literal_address(host: str) -> Address | None:

@@ -86,7 +86,11 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
     if call is None:
         return
     connecting, address = args
-    call.was_refused = not _permits(call.rules, connecting.family, address)
+    _here.call = None  # the rules themselves connect a socket, to learn which addresses are of this machine
+    try:
+        call.was_refused = not _permits(call.rules, connecting.family, address)
+    finally:
+        _here.call = call
     if call.was_refused:
         raise _Refusal(errno.ECONNREFUSED, _REFUSED)
 

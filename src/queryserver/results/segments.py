@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from queryserver.domain.errors import PathNotFound, StorageError
+from queryserver.domain.errors import InsufficientStorage, PathNotFound, StorageError
 from queryserver.domain.result import Segment
 from queryserver.interfaces.storage import Storage
 from queryserver.results import coding
@@ -82,7 +82,11 @@ class SegmentStore:
     async def ping(self) -> None:
         """See the Protocol."""
         path, written = f"ping/{uuid4().hex}", b"ping"
-        await self._storage.write(path, _body(written), overwrite=False)
+        try:
+            await self._storage.write(path, _body(written), overwrite=False)
+        except InsufficientStorage:
+            # Results can still be read: a server that counted as not ready would take that away, too.
+            return
         try:
             if await self._read(path) != written:
                 raise StorageError("The result store does not give back what was written.")

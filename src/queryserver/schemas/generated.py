@@ -203,6 +203,10 @@ class ResultPage(WireModel):
     truncated: bool
     truncated_reason: Annotated[str | None, Field(description="`row_limit` or `byte_limit`.")]
     expires_at: Annotated[str | None, Field(description="UTC time.")]
+    message: Annotated[
+        Omittable[str],
+        Field(description="Only there when the batch ends before a row with which it would exceed `batch_max_bytes`."),
+    ] = None
 
 
 class ResultResponse(WireModel):

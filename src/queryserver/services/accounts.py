@@ -1,9 +1,10 @@
 """Users and their administration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queryserver.domain.errors import InvalidPassword, UnknownUser
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.usernames import Username, UsernameRule
 from queryserver.interfaces.accounts import Account, AccountRecords, NewAccount
 from queryserver.interfaces.auth import Passwords
@@ -66,6 +67,18 @@ class Accounts:
         await self._records.create(account, default_group=self._rules.default_group)
         return account.username
 
+    async def create_linked(
+        self, name: str, identity: ExternalIdentity, *, is_admin: bool = False, person: Person | None = None
+    ) -> Username:
+        """Make a user without a password who is an identity of another issuer.
+
+        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        """
+        account = self._account(name, None, is_admin=is_admin, person=person or Person())
+        linked = replace(account, identity=identity, by_administrator=True)
+        await self._records.create(linked, default_group=self._rules.default_group)
+        return linked.username
+
     async def create_first(self, name: str, password: str) -> bool:
         """Make an administrator when there is no user at all; of several at once one succeeds.
 
@@ -108,10 +121,13 @@ class Accounts:
         return await self._records.end_tokens(None)
 
     async def _new(self, name: str, password: str, *, is_admin: bool, person: Person) -> NewAccount:
-        username = self._rules.usernames.read(name)
+        self._rules.usernames.read(name)
+        return self._account(name, await self._hash(password), is_admin=is_admin, person=person)
+
+    def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
         return NewAccount(
-            username,
-            await self._hash(password),
+            self._rules.usernames.read(name),
+            password_hash,
             is_admin=is_admin,
             first_name=person.first_name,
             last_name=person.last_name,

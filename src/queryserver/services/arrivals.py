@@ -1,4 +1,4 @@
-"""Users on first sight: whoever another issuer or a plug-in vouches for (Contract platform 3.9 rule 7, 4.2)."""
+"""Just-in-time provisioning: which user an identity of another issuer is (Contract platform 3.9 rule 7, 4.2)."""
 
 import time
 from collections import OrderedDict
@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 import structlog
 
-from queryserver.domain.errors import InvalidToken, InvalidUsername, UserInactive, UsernameTaken, UserNotFound
+from queryserver.domain.errors import (
+    IdentityRefused,
+    IdentityTaken,
+    InvalidToken,
+    InvalidUsername,
+    UserInactive,
+    UsernameTaken,
+    UserNotFound,
+)
+from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.user import AuthenticatedUser, User
-from queryserver.domain.usernames import Username, UsernameRule
+from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import AccountRecords, CallerKey, CallerRecords, KnownCaller, NewAccount
+from queryserver.interfaces.identities import IdentityRecords
 from queryserver.services.auditing import BY_SERVER, UNHEARD, AuditTrail
 
 log = structlog.get_logger(__name__)
@@ -29,15 +39,18 @@ class _Settled:
 
 
 class Arrivals:
-    """Finds the users behind names that somebody vouches for, and makes those that are new.
+    """Finds the users of external identities, and makes those that are new.
 
-    New users are active, no administrators, without password, in the default group.
+    New users are active, no administrators, without password, in the default group, and linked to the identity. A user
+    who exists is linked at the first call that fits the name, but never one who has a password, is an administrator, or
+    is linked to another identity: that takes an administrator.
     """
 
     def __init__(
         self,
         callers: CallerRecords,
         accounts: AccountRecords,
+        identities: IdentityRecords,
         usernames: UsernameRule,
         *,
         default_group: str,
@@ -46,6 +59,7 @@ class Arrivals:
     ) -> None:
         self._callers = callers
         self._accounts = accounts
+        self._identities = identities
         self._usernames = usernames
         self._default_group = default_group
         self._audit = audit
@@ -54,49 +68,97 @@ class Arrivals:
 
     async def user(
         self,
-        username: Username,
+        identity: ExternalIdentity,
         *,
         person: AuthenticatedUser | None = None,
         token_id: str = "",
         may_create: bool = True,
     ) -> User:
-        """The user of that name as things stand now, in the groups of `person`. One query, for a user who is known.
+        """The user of an identity as things stand now, in the groups of `person`. One query, for one who is linked.
 
-        Raises UserNotFound (unknown, and not to be made), UserInactive, InvalidToken (the token of that id was
-        ended), DatabaseUnavailable.
+        Raises IdentityRefused, UserNotFound (unknown, and not to be made), UserInactive, InvalidToken (the token of
+        that id was ended), DatabaseUnavailable.
         """
-        key = CallerKey(username.key, token_id)
+        person = person or AuthenticatedUser(identity.subject)
+        key = self._key(identity, person.username, token_id)
         known = await self._callers.caller(key)
         if known is None and may_create:
-            await self._create(username, person or AuthenticatedUser(username.shown))
+            await self._create(identity, person)
             known = await self._callers.caller(key)
-        known = _admitted(known)
-        if person and person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
-            known = _admitted(await self._callers.caller(key))
+        known = _admitted(self._judged(identity, person.username, known))
+        if not known.is_linked:
+            known = await self._linked(identity, person.username, known, key)
+        if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
+            known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
         if not known.came_lately:
             await self._callers.note_call(known.user.id)
         return known.user
 
-    async def vouched(self, person: AuthenticatedUser, *, may_create: bool = True) -> User:
-        """The user whom a plug-in names. Raises UserNotFound also for a name that cannot be; else as `user`."""
+    async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
+        """The user whom `user` would give, whatever the state; None: there is none. Raises IdentityRefused."""
+        key = self._key(identity, identity.subject, token_id)
+        return self._judged(identity, identity.subject, await self._callers.caller(key))
+
+    def _key(self, identity: ExternalIdentity, name: str, token_id: str) -> CallerKey:
         try:
-            username = self._usernames.read(person.username)
+            return CallerKey(identity, self._usernames.read_exact(name).key, token_id)
         except InvalidUsername:
-            raise UserNotFound from None
-        return await self.user(username, person=person, may_create=may_create)
+            return CallerKey(identity, None, token_id)
 
-    async def known(self, username: Username, *, token_id: str = "") -> KnownCaller | None:
-        """The user of that name, whatever the state; None: there is none."""
-        return await self._callers.caller(CallerKey(username.key, token_id))
+    def _judged(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
+        """The same, unless the identity must not be that user. Raises IdentityRefused."""
+        reason = None
+        if known is None:
+            reason = self._wrong_name(name)
+        elif known.is_linked:
+            return known
+        elif known.has_identities:
+            reason = f"the user {known.user.username} belongs to another identity"
+        elif known.has_password or known.user.is_admin:
+            kind = "has a password" if known.has_password else "is an administrator"
+            reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"
+        elif known.user.username.lower() != name.lower():
+            # Such as `straße` and `strasse`: one key, but two people at the issuer.
+            reason = f"its name differs from that of the user {known.user.username} in more than case"
+        if reason is not None:
+            raise IdentityRefused(reason)
+        return known
 
-    async def _create(self, username: Username, person: AuthenticatedUser) -> None:
-        account = NewAccount(username, first_name=person.first_name, last_name=person.last_name, email=person.email)
+    def _wrong_name(self, text: str) -> str | None:
+        """Why no user can be made of the name; None: one can."""
+        try:
+            name = self._usernames.read(text)
+        except InvalidUsername:
+            return "its name is no legal user name, and is not linked to a user"
+        if name.shown == text:
+            return None
+        return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
+
+    async def _linked(self, identity: ExternalIdentity, name: str, known: KnownCaller, key: CallerKey) -> KnownCaller:
+        if await self._identities.link_first(known.user.id, identity):
+            log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
+            subject = f"{known.user.username} {identity.issuer}"
+            self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
+        # Of two first calls at once one has linked the user, perhaps to another identity.
+        return _admitted(self._judged(identity, name, await self._callers.caller(key)))
+
+    async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
+        """Raises IdentityRefused for a name that is no name of a user as it stands."""
+        if reason := self._wrong_name(person.username):
+            raise IdentityRefused(reason)
+        account = NewAccount(
+            self._usernames.read_exact(person.username),
+            first_name=person.first_name,
+            last_name=person.last_name,
+            email=person.email,
+            identity=identity,
+        )
         try:
             user_id = await self._accounts.create(account, default_group=self._default_group)
-        except UsernameTaken:
+        except (UsernameTaken, IdentityTaken):
             return  # by a call at the side of this one
         log.info("user made at first sight", user_id=user_id)
-        self._audit.record(username.shown, "user.create", username.shown, facts=BY_SERVER)
+        self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
         """Bring the groups of a user in line with those named; whether there was something to do.

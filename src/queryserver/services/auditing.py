@@ -55,11 +55,26 @@ class AuditTrail:
         try:
             yield
             outcome = OK
-        except QueryServerError as error:
-            outcome = error.code
+        except Exception as error:
+            outcome = _code_of(error)
             raise
         finally:
             self.record(user, operation, subject, outcome=outcome, facts=facts)
+
+    @contextmanager
+    def failures(
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str] = _NO_FACTS
+    ) -> Generator[None]:
+        """One event when what is done inside fails, with the code of the error; none when it ends or is interrupted."""
+        try:
+            yield
+        except Exception as error:
+            self.record(user, operation, subject, outcome=_code_of(error), facts=facts)
+            raise
+
+
+def _code_of(error: Exception) -> str:
+    return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
 
 class _Unheard:

@@ -1,6 +1,7 @@
 """From the header of a call to the user behind its token, as things stand now (Contract platform 3.1)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from queryserver.domain.errors import BadAuthorizationHeader, InvalidToken, NotAuthenticated, UserInactive, UserNotFound
 from queryserver.domain.user import User
@@ -59,4 +60,4 @@ def _alive(claims: TokenClaims, owner: TokenOwner | None) -> User:
         raise UserInactive
     if owner.is_revoked or owner.token_epoch != claims.epoch:
         raise InvalidToken(token_type=claims.token_type.value)
-    return owner.user
+    return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)

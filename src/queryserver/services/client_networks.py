@@ -3,6 +3,15 @@
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
 
+def is_address(text: str) -> bool:
+    """Whether it is an address: of a caller whom no proxy names clearly, it is the text `unknown`."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def network_of(address: str) -> str:
     """What one caller has: an IPv6 network of 64 bits, or the address itself."""
     try:

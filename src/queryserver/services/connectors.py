@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import chain
 from types import MappingProxyType
 
 import structlog
@@ -258,6 +259,18 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 def _first(connectors: Sequence[Connector], fits: Callable[[Connector], bool]) -> Connector | None:
     return next((one for one in connectors if fits(one)), None)
+
+
+def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
+    """Of connectors, given by key and dialect, the key of the one that a name means, by the rules of `resolve`."""
+    wanted = _usual(name)
+    dialect, key = _parts(wanted)
+    meanings = (
+        (known for known, _ in among if known.casefold() == wanted),
+        (known for known, its_dialect in among if its_dialect == wanted),
+        (known for known, its_dialect in among if (known.casefold(), its_dialect) == (key, dialect)),
+    )
+    return next(chain.from_iterable(meanings), None)
 
 
 def _usual(name: str) -> str:

@@ -1,7 +1,6 @@
 """All services of one process, as the container puts them together."""
 
 from collections.abc import AsyncGenerator
-from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from queryserver.services.connector_drafts import ConnectorDrafts
 from queryserver.services.connector_examples import ConnectorExamples
 from queryserver.services.connector_instances import ConnectorInstances
 from queryserver.services.connectors import Connectors
+from queryserver.services.formatting import Formatting
 from queryserver.services.importing.creating import TableCreations
 from queryserver.services.importing.detecting import Detection
 from queryserver.services.importing.previewing import Previews
@@ -41,6 +41,7 @@ from queryserver.services.search.index_views import IndexViews
 from queryserver.services.search.search import MetadataSearch
 from queryserver.services.server_logs import ServerLogs
 from queryserver.services.sessions import Sessions
+from queryserver.services.standing import Standing
 from queryserver.services.statements.access import Access
 from queryserver.services.statements.downloading import Downloads
 from queryserver.services.statements.ending import Ending
@@ -65,6 +66,7 @@ from queryserver.services.storage.upload_rules import UploadRules, UploadSpace
 from queryserver.services.storage.uploading import Uploads
 from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
+from queryserver.services.threads import Threads
 from queryserver.services.tokens import Tokens
 from queryserver.services.users import Users
 from queryserver.settings import Settings
@@ -76,6 +78,7 @@ class AccountServices:
 
     authenticator: Authenticator
     directory: UserDirectory
+    standing: Standing
     sealer: Sealer
     accounts: Accounts
     logins: Logins
@@ -191,6 +194,7 @@ class Services:
     submissions: Submissions
     following: Following
     reading: Reading
+    formatting: Formatting
     downloads: Downloads
     ending: Ending
     history: History
@@ -205,7 +209,7 @@ class Services:
     retention: RetentionSweep
     readiness: Readiness
     runner: Runner
-    threads: Executor
+    threads: Threads
     registry: CollectorRegistry
     metrics: Metrics
     metrics_text: MetricsText | None

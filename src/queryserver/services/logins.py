@@ -8,6 +8,7 @@ import structlog
 
 from queryserver.domain.errors import (
     AuthenticationFailed,
+    IdentityRefused,
     InvalidPassword,
     InvalidUsername,
     LoginBackendUnavailable,
@@ -15,6 +16,7 @@ from queryserver.domain.errors import (
     UserInactive,
     UserNotFound,
 )
+from queryserver.domain.identities import identity_of
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import AccountRecords, StoredLogin
@@ -40,6 +42,8 @@ class LoginSource:
     backend: LoginBackend
     creates_users: bool = False
     """Whether the first login of a user whom it accepts makes the user."""
+    issuer: str | None = None
+    """Of the identities that it accepts; None: they are the users of the service database themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Logins:
             raise
         # Of many guesses sent at once the right one must not stand out once the others have used up the limit.
         await throttle.require_free(key, request.client)
-        await throttle.forget(key, request.client)
+        await throttle.succeeded(key, request.client)
         await self._parts.records.record_login(login.user_id)
         log.info("login", user_id=login.user_id, client=request.client)
         return login, back_end
@@ -112,8 +116,7 @@ class Logins:
         if before is None and self._parts.first_login_becomes_admin:
             await self._create_first(attempt)
         source, accepted = await self._ask_backends(attempt)
-        await self._settle(source, accepted)
-        key = self._key(accepted.username)
+        key = self._key(await self._settle(source, accepted))
         login = before if before and key == attempt.key else await self._parts.records.login_of(key)
         if login is None or not login.is_active:
             raise AuthenticationFailed
@@ -122,14 +125,18 @@ class Logins:
             self._parts.notes.promoted(login.username, attempt.request.client)
         return login, source.name
 
-    async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> None:
-        """Users and groups as the back end tells them. Raises AuthenticationFailed: no such user, or disabled."""
-        if not source.creates_users and accepted.groups is None:
-            return
+    async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
+        """The name of the user, with the groups that the back end gives. Raises AuthenticationFailed."""
+        if source.issuer is None:
+            return accepted.username
+        identity = identity_of(source.issuer, accepted.username)
         try:
-            await self._parts.arrivals.vouched(accepted, may_create=source.creates_users)
-        except (UserNotFound, UserInactive):
+            user = await self._parts.arrivals.user(identity, person=accepted, may_create=source.creates_users)
+        except (UserNotFound, UserInactive) as error:
+            if isinstance(error, IdentityRefused):
+                log.info("user of a login back end refused", backend=source.name, reason=error.reason)
             raise AuthenticationFailed from None
+        return user.username
 
     async def _ask_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
         """The first that accepts wins. Raises AuthenticationFailed, LoginBackendUnavailable."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -34,6 +35,10 @@ class RetentionSettings:
     logs: timedelta
     history: timedelta
     run_every: timedelta
+    texts: timedelta = timedelta(days=1)
+    """How long long texts of statements are kept whole, from the end of their statement."""
+    kept_text_bytes: int = 16 * 1024
+    """Texts up to this size are kept as long as their record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,8 @@ class RetentionSweep:
         due = self._records.count_expired() if dry_run else self._expire_results()
         counts = {"expired results": await due, **await self._records.delete_spent(dry_run=dry_run)}
         counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
+        cut = partial(self._records.cut_texts, kept_bytes=self._settings.kept_text_bytes)
+        counts["long statement texts"] = await self._in_batches(cut, self._settings.texts, dry_run=dry_run)
         kept = self._settings.history if history is None else history
         counts["history entries"] = await self._in_batches(self._records.delete_history, kept, dry_run=dry_run)
         counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)

@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import InvalidParameter, SessionNotFound, TooManySessions
+from queryserver.domain.errors import InvalidParameter, NotSupported, SessionNotFound, TooManySessions, UnknownDialect
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Credentials
 from queryserver.interfaces.sessions import Notices, SessionRecord, SessionRecords
 from queryserver.interfaces.statements import StatementRecords
-from queryserver.services.connectors import Connectors
+from queryserver.services.connectors import Connectors, key_named
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.runner import Runner
 from queryserver.services.signals import StateSignals
@@ -104,13 +104,25 @@ class Sessions:
         return record
 
     async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
-        """Close all sessions of the caller for one connector; answers the last of them."""
-        key = self._connectors.resolve(user, connector).key
+        """Close all sessions of the caller for one connector; answers the last of them. Raises as `resolve`.
+
+        A connector that the caller may use no more is known here if he has had sessions in it: they are his to close.
+        """
+        try:
+            key = self._connectors.resolve(user, connector).key
+        except (UnknownDialect, NotSupported):
+            key = await self._withdrawn(user, (connector or "").strip())
+            if key is None:
+                raise
         open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
         for record in open_ones:
             await self.end(record)
         await self._leave(user.id, key, None)
         return open_ones[-1] if open_ones else None
+
+    async def _withdrawn(self, user: User, name: str) -> str | None:
+        """The connector of that key, or the last of that dialect, in which the user has or had sessions."""
+        return key_named(name, await self._records.used_connectors(user.id)) if name else None
 
     async def end(self, record: SessionRecord) -> bool:
         """Cancel what runs in a session, and close it; False when it was closed already.

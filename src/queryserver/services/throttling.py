@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.domain.errors import LoginThrottled
-from queryserver.interfaces.accounts import LoginFailures
-from queryserver.services.client_networks import network_of
+from queryserver.interfaces.accounts import LoginFailures, LoginNetworks
+from queryserver.services.client_networks import is_address, network_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,29 +22,38 @@ class ThrottleLimits:
 
 
 class LoginThrottle:
-    """Counts failures by name, by address and by both. Unknown names count like known ones.
+    """Counts failures by name, by address and by both. Names that do not exist count like those that do.
 
-    Of IPv6, networks of 64 bits count: nobody who has one runs out of addresses in it. Spellings that a directory may
-    take for one name count as one.
+    An address from which the user has logged in lately has a limit of its own for that user. Failures from there do not
+    count for the name as a whole, and the limit of the name does not hold there: guesses of another client lock a user
+    out of new addresses only. Guesses of one name stay bounded: `per_user` from all unknown addresses together, and
+    `per_user_and_address` from each of the few known ones.
+
+    Of IPv6, networks of 64 bits count: nobody who has one runs out of addresses in it. Failures of spellings that a
+    directory may take for one name count as one. Known addresses are those of the exact name: those of
+    `aná` must not push out those of `ana`.
     """
 
-    def __init__(self, failures: LoginFailures, limits: ThrottleLimits) -> None:
+    def __init__(self, failures: LoginFailures, networks: LoginNetworks, limits: ThrottleLimits) -> None:
         self._failures = failures
+        self._networks = networks
         self._limits = limits
 
     async def require_free(self, username_key: str, address: str) -> None:
         """Raises LoginThrottled when a limit is reached."""
-        if limits := self._keys(username_key, address):
+        if limits := await self._keys(username_key, address):
             _refuse(await self._failures.blocked(limits, self._limits.window))
 
     async def count(self, username_key: str, address: str) -> None:
         """Note a failure. Raises LoginThrottled when attempts at its side have used up the limit."""
-        if limits := self._keys(username_key, address):
+        if limits := await self._keys(username_key, address):
             _refuse(await self._failures.add(limits, self._limits.window))
 
-    async def forget(self, username_key: str, address: str) -> None:
-        """After a success the name is free again from this address."""
+    async def succeeded(self, username_key: str, address: str) -> None:
+        """After a success the name is free again from this address, and the address is known."""
         await self._failures.clear(_both_key(username_key, address))
+        if is_address(address):
+            await self._networks.note(_digest(username_key), _network(address))
 
     async def unlock(self, username_key: str) -> None:
         """Free a name from every address. What an address did with other names still counts."""
@@ -52,22 +61,32 @@ class LoginThrottle:
         await self._failures.clear(key)
         await self._failures.clear_below(key)
 
-    def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
+    async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
         limits = self._limits
-        every = {
-            _both_key(username_key, address): limits.per_user_and_address,
-            _user_key(username_key): limits.per_user,
-            f"address {_digest(network_of(address))}": limits.per_address,
-        }
+        every = {f"address {_network(address)}": limits.per_address}
+        # One query, whether there is such a user or not: the time of an answer says nothing (Rule T15).
+        if limits.per_user and await self._networks.is_known(_digest(username_key), _network(address)):
+            every[_both_key(username_key, address)] = limits.per_user_and_address or limits.per_user
+        else:
+            every[_both_key(username_key, address)] = limits.per_user_and_address
+            every[_user_key(username_key)] = limits.per_user
         return {key: most for key, most in every.items() if most}
 
 
 def _user_key(username_key: str) -> str:
-    return f"user {_digest(_folded(username_key))}"
+    return f"user {_name(username_key)}"
 
 
 def _both_key(username_key: str, address: str) -> str:
-    return f"{_user_key(username_key)} {_digest(network_of(address))}"
+    return f"{_user_key(username_key)} {_network(address)}"
+
+
+def _name(username_key: str) -> str:
+    return _digest(_folded(username_key))
+
+
+def _network(address: str) -> str:
+    return _digest(network_of(address))
 
 
 def _folded(name: str) -> str:

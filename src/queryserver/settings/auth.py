@@ -56,6 +56,9 @@ class AuthSettings(Section):
     """Whether user names are kept in upper case."""
     default_user_group: Text = "default"
     """The group that every new user joins."""
+    recheck_s: Annotated[Positive, Field(le=60)] = 5
+    """Time after which a call that lasts (a wait, an event stream, a download, an upload) reads the user and the rights
+    again, and after which statements and sessions of disabled users are ended."""
     first_login_becomes_admin: Flag = False
     """Whether the first login makes an administrator while there is none."""
     password_min_length: Positive = 10
@@ -63,9 +66,10 @@ class AuthSettings(Section):
     login_window_s: Annotated[Positive, Field(le=86400)] = 300
     """Time in which failed logins are counted."""
     login_failures_per_user_and_address: Count = 5
-    """Failed logins of one name from one address in that time; 0: no limit."""
+    """Failed logins of one name from one address in that time; 0: no limit. An address from which the user has logged
+    in within 30 days is bound by this limit, and by that of the address, alone."""
     login_failures_per_user: Count = 20
-    """Failed logins of one name; 0: no limit."""
+    """Failed logins of one name from all addresses from which the user has not logged in lately; 0: no limit."""
     login_failures_per_address: Count = 100
     """Failed logins from one address; 0: no limit."""
     jwt: JwtSettings = JwtSettings()
@@ -84,6 +88,11 @@ class AuthSettings(Section):
     def refresh_token_lifetime(self) -> timedelta:
         """Life of a refresh token."""
         return timedelta(seconds=self.refresh_token_lifetime_s)
+
+    @property
+    def recheck(self) -> timedelta:
+        """Time after which the user of a call that lasts is read again."""
+        return timedelta(seconds=self.recheck_s)
 
     @property
     def login_window(self) -> timedelta:

@@ -127,6 +127,9 @@ class ConnectorPolicySettings(Section):
     """Addresses that no engine connection may go to."""
     allowed_networks: Networks = ()
     """The only addresses that engine connections may go to; empty: all that are not blocked."""
+    allow_service_database_server: Flag = False
+    """Whether stored connectors may use other databases on the server of `desktop.database`; interpreters of the
+    settings may. The service's own database is refused to all of them."""
     test_timeout_s: Positive = 10
     """Limit of a connection test."""
     grant_to_default_group: Flag = True

@@ -12,6 +12,8 @@ from queryserver.settings.tree import Origin, Settings
 Complaint = tuple[str, str]
 
 _SECRET_KEY_LENGTH = 32
+# A load balancer of a few hundred users keeps about so many connections.
+_LOAD_BALANCER_CONNECTIONS = 500
 # Keys that documentation and samples of this class of products show, in lower case.
 _SAMPLE_KEYS = (
     "changeme",
@@ -63,6 +65,15 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
             yield f"desktop.auth.jwt.{name}", "is not compared: any token of the key server is taken."
     if any(network.prefixlen == 0 for network in settings.desktop.trusted_proxies):
         yield "desktop.trusted_proxies", "believes every caller's word on its address."
+    yield from _connections(settings)
+
+
+def _connections(settings: Settings) -> Iterator[Complaint]:
+    desktop, key = settings.desktop, "desktop.max_connections_per_address"
+    if desktop.max_connections_per_address >= desktop.max_connections:
+        yield key, "lets one address take all of desktop.max_connections."
+    if desktop.max_connections_per_address < _LOAD_BALANCER_CONNECTIONS and not desktop.trusted_proxies:
+        yield key, "also bounds a load balancer, which is one address, until desktop.trusted_proxies lists it."
 
 
 def secret_key_problem(key: Secret) -> str | None:

@@ -13,6 +13,7 @@ from queryserver.settings.connectors import ConnectorPolicySettings, ExampleConn
 from queryserver.settings.database import DatabaseSettings
 from queryserver.settings.networks import LOOPBACK, Networks
 from queryserver.settings.section import (
+    GIB,
     MIB,
     NO_SECRET,
     Count,
@@ -153,6 +154,30 @@ class DesktopSettings(Section):
     """Dialects that are not offered."""
     connectors_whitelist: Names = ()
     """The only dialects that are offered; empty: all."""
+    min_free_percent: Annotated[Count, Field(le=100)] = 5
+    """Share of each disk of this server that stays free: below it uploads, copies, imports, results and temporary
+    files are refused, while reading and deleting go on. 0: only `min_free_bytes` counts."""
+    min_free_bytes: Count = GIB
+    """Least that stays free of each disk of this server, whatever `min_free_percent` gives; 0: only that counts."""
+    computation_processes: Positive = 2
+    """Processes of each server process that format, split and detect what users send; one user has one at a time."""
+    computation_timeout_s: Positive = 20
+    """Processor time of one such computation."""
+    computation_memory_bytes: Annotated[Count, Field(ge=512 * MIB)] = GIB
+    """Memory of one such process."""
+    max_connections: Positive = 4000
+    """Open connections of one process; further ones get 503 and are closed. Lower when the limit of open files is."""
+    max_connections_per_address: Positive = 2000
+    """Open connections of one address (of an IPv6 network /64) to one process; further ones get 429. Those of
+    `trusted_proxies` are not counted; behind them it bounds the calls under way of one client address. A load balancer
+    that is not listed there is one address: list it, and set this to some hundreds."""
+    request_head_timeout_s: Positive = 15
+    """Time for a TLS handshake, and for a request line with its headers: from the connection, later from the first
+    byte."""
+    response_stall_timeout_s: Positive = 300
+    """A client that takes less than 1 KiB per second of a response over this time is disconnected."""
+    unsent_max_bytes: Positive = 128 * MIB
+    """Responses of one process that clients have not taken yet; above it the slowest clients are disconnected."""
     shutdown_grace_s: Count = 30
     """Time for calls and statements to finish when the server stops."""
     custom: CustomSettings = CustomSettings()

@@ -27,6 +27,8 @@ class EditorSettings(Section):
     """Most bytes of one result."""
     batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
     """Size of the JSON of one fetched batch."""
+    rendering_max_bytes: Annotated[Positive, Field(ge=32 * MIB)] = 192 * MIB
+    """Memory for the making of batches and samples in one process; half of it for one user. Further calls wait."""
     cell_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
     """Largest value of a result; a larger one ends its statement with `cell_too_large`."""
     result_retention_h: Hours = 24
@@ -39,6 +41,13 @@ class EditorSettings(Section):
     """Log kept of one statement."""
     statement_max_bytes: Positive = 10 * MIB
     """Longest text of a statement or script."""
+    statement_text_kept_bytes: Annotated[Positive, Field(ge=16 * KIB)] = 16 * KIB
+    """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones the first 4,000
+    characters and a hash are, and the whole for `statement_text_retention_h`."""
+    statement_text_retention_h: Hours = 24
+    """How long longer texts are kept whole, from the end of their statement and of its result."""
+    statement_text_max_bytes_per_user: Positive = 256 * MIB
+    """Longer texts of one user that are kept whole."""
     request_body_max_bytes: Positive = 16 * MIB
     """Largest body of an editor call."""
     statement_timeout_s: Seconds = 3600
@@ -67,6 +76,9 @@ class EditorSettings(Section):
     """Statements of one user that wait or run."""
     max_sessions_per_user: Positive = 50
     """Open sessions of one user."""
+    max_sessions_per_connector: Annotated[Positive, Field(ge=2)] = 128
+    """Sessions of one connector that one process keeps open for `create_session`; at most half of them of one user, and
+    of the last quarter no more than an equal share."""
     max_streams_per_user: Positive = 20
     """Event streams, waits and downloads of one user."""
     stream_max_s: Seconds = 3600
@@ -78,6 +90,11 @@ class EditorSettings(Section):
     def result_retention(self) -> timedelta:
         """How long a result is kept."""
         return timedelta(hours=self.result_retention_h)
+
+    @property
+    def statement_text_retention(self) -> timedelta:
+        """How long long texts of statements are kept whole."""
+        return timedelta(hours=self.statement_text_retention_h)
 
     @property
     def log_retention(self) -> timedelta:
@@ -128,6 +145,9 @@ class LimitsSettings(Section):
     """Deepest nesting of JSON."""
     api_requests_per_minute: Count = 0
     """Calls of one user, or of one address on public paths; 0: no limit."""
+    calls_per_user: Annotated[Positive, Field(ge=2)] = 64
+    """Calls of one user that one process works on at once, besides `editor.max_streams_per_user` event streams, waits
+    and transfers; further ones wait."""
 
 
 class RetentionSettings(Section):

@@ -63,6 +63,9 @@ class FilebrowserSettings(Section):
     """Whether a new top directory of an object store makes a bucket."""
     browser_url_prefix: Text = "/api/v1/storage/view="
     """What stands before the path in links."""
+    max_bytes_per_user: Count = 0
+    """Bytes that a user may store in the local root: in the home, with the trash, and as files in `/shared`; 0: no
+    limit."""
     local_root: OptionalPlace = None
     """Directory of the store `file`; empty: there is none, or `<data_dir>/files` in the embedded mode."""
 

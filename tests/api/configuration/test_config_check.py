@@ -37,6 +37,9 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
             "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
             "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
             "QUERYSERVER__METADATA__INDEX__ENABLED": "false",
+            # What is open to callers by a proxy has tests of its own.
+            "QUERYSERVER__DESKTOP__ALLOWED_HOSTS": "localhost",
+            "QUERYSERVER__DESKTOP__METRICS__ALLOWED_NETWORKS": "",
         }
         return read_settings(file, environ).settings
 

@@ -30,6 +30,7 @@ def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
         "QUERYSERVER__DESKTOP__SECRET_KEY": _OLD_KEY,
+        "QUERYSERVER__DESKTOP__CONNECTOR_POLICY__ALLOW_SERVICE_DATABASE_SERVER": "true",
         "QUERYSERVER_DATA_DIR": str(tmp_path / "data"),
     }
 

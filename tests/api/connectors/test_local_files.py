@@ -82,6 +82,9 @@ async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
         "a\\..\\x.db",
         "md:cloud",
         "https://example.org/x.db",
+        "~/x.db",
+        "~",
+        "no-such-folder/x.db",
     ],
 )
 async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect: str, path: str) -> None:

@@ -80,6 +80,16 @@ class TestText:
         reference = await uploaded(ana, b"a,b\n1," + b"x" * MIB + b"\n")
         assert len((await preview(ana, reference)).json()["preview_data"][0][1]) == MIB
 
+    @pytest.mark.parametrize("width", [1000, MIB // 2], ids=["short lines", "long lines"])
+    async def test_a_field_that_the_sample_cuts_is_as_long_as_it_is(self, ana: Caller, width: int):
+        """Seven MiB and a half of records, and a field that begins there: half of it lies behind the sample."""
+        line = b"1," + b"y" * width + b"\n"
+        before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
+        too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")
+        assert refusal(await preview(ana, too_long)) == (400, "record_too_long")
+        longest = await uploaded(ana, before + b"1," + b"x" * MIB + b"\n2,z\n")
+        assert (await preview(ana, longest)).status_code == 200
+
 
 class TestWorkbooks:
     @pytest.mark.importer(49, 61)

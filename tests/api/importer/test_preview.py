@@ -1,5 +1,6 @@
 """preview of delimited files (Contract importer 7, 8, 12)."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.api.importer.conftest import CONTENT, refusal, uploaded
 from tests.unit.formats.cell_types.test_columns import ROWS, expected
 from tests.unit.formats.delimited.test_detection import CASES
 
+from queryserver.api.v1.importer import preview as preview_call
 from queryserver.domain.import_types import PREVIEW_DIALECTS, SQL_TYPES
 
 MIB = 1024 * 1024
@@ -53,6 +55,22 @@ class TestAnswer:
     async def test_cells_are_the_text_of_the_file(self, ana: Caller):
         body = await shown(ana, 'a,b,c,d\n1.50,007,\\N, x \n=1+1,@SUM(A1),,"\n"\n')
         assert body["preview_data"] == [["1.50", "007", "\\N", " x "], ["=1+1", "@SUM(A1)", "", "\n"]]
+
+    async def test_many_cells_are_written_away_from_the_event_loop(self, ana: Caller, monkeypatch: pytest.MonkeyPatch):
+        def noted(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return write(*arguments)
+
+        threads: list[str] = []
+        write = preview_call._preview
+        monkeypatch.setattr(preview_call, "_preview", noted)
+        row = ",".join(f"x{number}" for number in range(2000))
+        body = await shown(ana, "\n".join([row] * 60), has_header="false")
+        assert body["preview_data"] == [row.split(",")] * 50
+        assert len(body["columns"]) == 2000
+        long = "y" * 300_000
+        assert (await shown(ana, f"a\n{long}\n"))["preview_data"] == [[long]]
+        assert [name.partition("_")[0] for name in threads] == ["answers", "answers"]
 
     @pytest.mark.importer(30)
     async def test_names_are_unique_and_never_empty(self, ana: Caller):

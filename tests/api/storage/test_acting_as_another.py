@@ -77,7 +77,7 @@ async def test_everybody_may_act_as_oneself(api: Api) -> None:
     assert (await ana.get("storage/list", path="/", doas="")).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["a b", "../x", "x/y", "x\\y", "x:y"])
+@pytest.mark.parametrize("name", ["a b", "../x", "x/y", "x\\y", "x:y", " carol", "\uff43arol"])
 async def test_what_is_no_user_name_is_refused(api: Api, name: str) -> None:
     admin = await api.user("admin", admin=True)
     answer = await admin.get("storage/list", path="/", doas=name)

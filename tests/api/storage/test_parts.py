@@ -137,12 +137,27 @@ class TestArrival:
         assert (await sender.send(4, qqchunksize=17)).status_code == 200
         assert (await sender.send(0)).status_code == 200
 
-    async def test_fields_may_stand_before_the_file_and_the_name_in_it(self, sender: Sender, files: Files, place: str):
-        fields = {name: (None, str(value)) for name, value in sender.query(0).items() if name != "qqfilename"}
+    async def test_fields_may_stand_before_the_file(self, sender: Sender):
+        fields = {name: (None, str(value)) for name, value in sender.query(0).items()}
         parts = {**fields, "qqfile": ("named.bin", sender.content[:PART])}
         answer = await sender.caller.send("POST", "storage/upload/chunks", files=parts)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["path"] == f"{sender.dest}/named.bin"
+        assert answer.json()["path"] == f"{sender.dest}/big.bin"
+
+    @pytest.mark.parametrize(
+        ("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")]
+    )
+    async def test_the_name_of_the_part_is_not_that_of_the_file(
+        self, sender: Sender, files: Files, place: str, name: str | None, code: str
+    ):
+        assert told(await sender.send(0, qqfilename=name)) == (400, code)
+        assert everything(files.root / place) == []
+
+    async def test_a_name_with_a_zero_character_is_an_invalid_name(self, sender: Sender):
+        assert told(await sender.send(0, qqfilename="a\0b")) == (400, "invalid_name")
+        for call in ("mkdir", "touch", "create/directory", "create/file"):
+            answer = await sender.caller.post(f"storage/{call}", path=sender.dest, name="a\0b")
+            assert told(answer) == (400, "invalid_name")
 
     @pytest.mark.parametrize("content", [b"whole file", b""])
     async def test_without_a_number_of_parts_the_file_is_done_at_once(
@@ -326,6 +341,20 @@ class TestCompletion:
             await sender.send(index)
         right = hashlib.sha256(sender.content).hexdigest()
         assert (await sender.complete(sha256=right)).status_code == 201
+
+    async def test_a_wrong_digest_of_the_whole_leaves_the_former_file(self, sender: Sender, files: Files, place: str):
+        target = files.root / place / "big.bin"
+        target.write_bytes(b"former")
+        for index in range(sender.parts):
+            assert (await sender.send(index, overwrite="true")).status_code == 200
+        assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
+        assert target.read_bytes() == b"former"
+        assert everything(files.root / place) == ["big.bin"]
+        for index in range(sender.parts):
+            await sender.send(index, overwrite="true")
+        right = hashlib.sha256(sender.content).hexdigest()
+        assert (await sender.complete(sha256=right)).status_code == 201
+        assert target.read_bytes() == sender.content
 
     async def test_a_wrong_digest_of_a_single_part_keeps_the_part(self, ana: Caller, files: Files, place: str):
         sender = Sender(ana, f"file:///{place}", b"small")

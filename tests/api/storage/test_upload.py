@@ -158,6 +158,7 @@ class TestDestination:
         query = {
             "qquuid": "6f9619ff-8b86-d011-b42d-00c04fc964ff",
             "qqtotalfilesize": 1,
+            "qqfilename": "a",
             "dest": f"file:///{place}/link",
         }
         parts = await ana.send("POST", "storage/upload/chunks", params=query, files={"file": ("a", b"x")})

@@ -6,8 +6,13 @@ from typing import Any
 
 import httpx
 from tests.api.driving import Api, Caller
+from tests.fakes.issuer import ISSUER
 
+from queryserver.db.identities import IdentityRepository
+from queryserver.domain.identities import jwt_issuer
+from queryserver.domain.usernames import UsernameRule
 from queryserver.services.accounts import Accounts
+from queryserver.services.identities import Identities, IdentityRules
 
 PASSWORD = "correct horse battery"
 
@@ -16,6 +21,11 @@ Opener = JwtOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 def accounts(api: Api) -> Accounts:
     return api.services.accounts.accounts
+
+
+async def link(api: Api, name: str, subject: str | None = None, issuer: str = jwt_issuer(ISSUER)) -> None:
+    """As `queryserver link-user`."""
+    await Identities(IdentityRepository(api.database), IdentityRules(UsernameRule(), None)).link(name, issuer, subject)
 
 
 async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> dict[str, str]:

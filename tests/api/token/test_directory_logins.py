@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, verdict
-from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
+from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in
 from tests.engines.relay import connect, passed_on
 from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
@@ -167,6 +167,8 @@ async def test_unknown_users_may_be_kept_out(directory: Directories) -> None:
     async with directory(create_users_on_login=False) as api:
         assert await attempt(api) == 401
         await accounts(api).create("ana", PASSWORD)
+        assert [await attempt(api), await attempt(api, password=PASSWORD)] == [401, 200]
+        await link(api, "ana", "ANA", issuer="ldap")  # a directory compares names without case
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [200, 200]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api
-from tests.api.token.logins import PASSWORD, Opener, accounts, log_in, tampered
+from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in, tampered
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 from tests.unit.test_cli import Command, Ended, command_in
@@ -33,6 +33,7 @@ async def url(issuer: Issuer) -> AsyncIterator[str]:
 async def external(opener: Opener, url: str) -> AsyncIterator[Api]:
     async with opener(jwt={"key_server_url": (url,), "issuer": ISSUER, "audience": AUDIENCE}) as api:
         await accounts(api).create("ana", PASSWORD)
+        await link(api, "ana")
         yield api
 
 
@@ -114,6 +115,7 @@ async def test_every_check_can_be_the_failing_one(external: Api, issuer: Issuer)
         issuer.token(aud="other"): "aud",
         issuer.token(sub=None): "user",
         issuer.token(sub="a b"): "user",
+        issuer.token(sub="ANA"): "user",
     }
     assert {one: await failing(external, one) for one in expected} == expected
     await external.stranger.post("token/revoke", token=token)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
-from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid, tampered
+from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid, tampered
 from tests.fakes.plug_ins import Journal
 
 from queryserver.db.accounts import AccountRepository
@@ -133,7 +133,9 @@ async def test_a_name_that_cannot_be_and_a_disabled_user_are_401(chain: Api) -> 
     assert (refused.status_code, refused.json()["code"]) == (401, "user_not_found")
     await accounts(chain).create("ana", PASSWORD)
     await accounts(chain).disable("ana")
-    assert (await call(chain, X_Sync="ANA")).json() == {"detail": "User is inactive", "code": "user_inactive"}
+    assert (await call(chain, X_Sync="ana")).json() == {"detail": "User not found", "code": "user_not_found"}
+    await link(chain, "ana", issuer=f"{HERE}.Sync")
+    assert (await call(chain, X_Sync="ana")).json() == {"detail": "User is inactive", "code": "user_inactive"}
 
 
 @pytest.mark.platform(47)

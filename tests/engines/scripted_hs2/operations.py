@@ -26,7 +26,10 @@ class Operation:
     error: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     work: "asyncio.Task[None] | None" = None
+    kept_rows: int = 0
+    """How many rows are kept for a client that fetches from the first row again (impala.resultset.cache.size)."""
     _given: int = 0
+    _kept: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 
     @property
     def is_in_flight(self) -> bool:
@@ -38,8 +41,8 @@ class Operation:
         else:
             self._finish()
 
-    async def rows(self, most: int) -> tuple[Sequence[tuple[object, ...]], bool]:
-        """The next rows, and whether there may be more. Raises Refused."""
+    async def rows(self, most: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
+        """The next rows, or those from the `first` one on, and whether there may be more. Raises Refused."""
         if not self.ready.is_set():
             try:
                 async with asyncio.timeout(FETCH_WAIT_S):
@@ -48,12 +51,31 @@ class Operation:
                 return [], True
         if self.state == ERROR:
             raise Refused(self.error)
-        if self.plan.cursor is None:
-            rows = self.plan.rows[self._given : self._given + most]
-        else:
-            rows = await asyncio.to_thread(self._fetch, most)
+        if first and self._given:
+            self._rewind()
+        kept = self._kept[self._given : self._given + most]
+        rows = [*kept, *await self._next(most - len(kept))] if len(kept) < most else kept
         self._given += len(rows)
         return rows, len(rows) == most
+
+    async def _next(self, most: int) -> Sequence[tuple[object, ...]]:
+        """Rows that were never given before."""
+        if self.plan.cursor is None:
+            begin = len(self._kept)
+            rows = self.plan.rows[begin : begin + most]
+        else:
+            rows = await asyncio.to_thread(self._fetch, most)
+        if len(self._kept) < self.kept_rows or self.plan.cursor is None:
+            self._kept += rows
+        return rows
+
+    def _rewind(self) -> None:
+        if self._given > self.kept_rows:
+            raise Refused(
+                f"The query result cache exceeded its limit of {self.kept_rows} rows. Restarting the fetch is not"
+                " possible."
+            )
+        self._given = 0
 
     def cancel(self) -> None:
         if self.is_in_flight:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tests.engines.scripted_hs2.codec import Call, read_call, write_reply, write_unknown_method
+from tests.engines.scripted_hs2.huge import send_huge_cell
 from tests.engines.scripted_hs2.service import Service
 from tests.engines.scripted_hs2.wire import Passwords, Peer, serve_bare, serve_http, serve_sasl
 
@@ -21,11 +22,16 @@ class Fault(StrEnum):
 
     GARBAGE = "garbage"
     HALF = "half"
+    """The call is carried out; half of its answer comes."""
+    HALF_ONCE = "half once"
+    """The same, for one call."""
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
     HOLD = "hold"
     """The call is carried out; it is answered once `let_go` is set."""
+    HUGE_CELL = "huge cell"
+    """For FetchResults: the last text of the answer has `huge_bytes`."""
     EXPIRE = "expire"
     """All sessions and queries are forgotten, then the call is answered."""
 
@@ -48,6 +54,7 @@ class ScriptedServer:
     door: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    huge_bytes: int = 900_000_000
     held: int = 0
     """Calls whose answer was held back so far."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -131,6 +138,9 @@ class ScriptedServer:
         if self.skip.get(name, 0) > 0:
             self.skip[name] -= 1
             return None
+        if self.faults[name] is Fault.HALF_ONCE:
+            del self.faults[name]
+            return Fault.HALF
         return self.faults[name]
 
     async def _fail(self, peer: Peer, fault: Fault, call: Call) -> bytes | None:
@@ -139,7 +149,10 @@ class ScriptedServer:
         if fault is Fault.HANG:
             await peer.reader.read()
             return None
-        if fault is Fault.HALF:
+        if fault is Fault.HUGE_CELL:
+            answer = await self.service.answer(peer, call)
+            await send_huge_cell(peer, self.transport, call, answer, self.huge_bytes)
+        elif fault is Fault.HALF:
             whole = await self._reply(peer, call)
             length = len(whole).to_bytes(4, "big") if self.transport == "sasl" else b""
             peer.writer.write(length + whole[: len(whole) // 2])

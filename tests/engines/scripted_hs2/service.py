@@ -56,6 +56,7 @@ class Service:
         self.keeps_sessions = False
         """Sessions outlive their connection, as at Hive with `hive.server2.close.session.on.disconnect=false`."""
         self.protocol = _PROTOCOL_V6
+        self.batch_rows = _BATCH_ROWS
 
     async def answer(self, peer: Peer, call: Call) -> Fields | None:
         """The reply; None for a call that the interface lacks."""
@@ -112,7 +113,7 @@ class Service:
             raise Refused(f"Invalid value '{cache}' for 'impala.resultset.cache.size' option.")
         self.warehouse.database(session.context.database)
         planned = await asyncio.to_thread(plan, session.context, request["statement"])
-        operation = Operation(planned, session.guid, request["statement"])
+        operation = Operation(planned, session.guid, request["statement"], kept_rows=int(cache))
         self.operations[operation.guid] = operation
         operation.start()
         identifier = {"guid": operation.guid, "secret": session.secret}
@@ -154,7 +155,8 @@ class Service:
         if columns is None:
             return {"status": _FINE, "hasMoreRows": False, "results": {"startRowOffset": 0, "rows": [], "columns": []}}
         try:
-            rows, more = await operation.rows(min(request["maxRows"], _BATCH_ROWS))
+            first = request.get("orientation", 0) == _FETCH_FIRST
+            rows, more = await operation.rows(min(request["maxRows"], self.batch_rows), first=first)
         except Refused:
             await self._end_operation(operation)  # a failed fetch unregisters the query
             raise

@@ -130,6 +130,20 @@ async def test_of_several_names_the_typed_one_counts() -> None:
     assert accepted.username == "ana"
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")],
+    ids=["upper", "title", "wide", "blanks", "composed"],
+)
+async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(
+    written: str, name: str | None
+) -> None:
+    entry = person(written)
+    asked = FakeDirectory({SERVICE: "service", entry.dn: PASSWORD}, {"uid=ana)": [entry]})
+    accepted = await login(asked)
+    assert (accepted and accepted.username) == name
+
+
 async def test_an_entry_without_a_usable_name_lets_nobody_in() -> None:
     assert await login(directory(**{"uid=ana)": [Entry(ANA.dn, {})]})) is None
 

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 import sqlalchemy as sa
 
-from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.context import BuildContext, database_name
 from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.settings import Settings
@@ -19,13 +19,35 @@ from queryserver.settings import Settings
         ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
         ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
         ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
-        ("postgresql://u:p@/queryserver?host=/run/postgresql", set[tuple[str, int]]()),
-        ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", set[tuple[str, int]]()),
+        ("postgresql://u:p@/queryserver?host=/run/postgresql&port=5433", {("localhost", 5433)}),
+        ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
     ],
 )
 def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
-    assert BuildContext.of(settings).addresses.own == own
+    assert BuildContext.of(settings).addresses.service_database == own
+
+
+@pytest.mark.security("T8")
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])
+def test_the_listener_and_the_broker_are_known(host: str) -> None:
+    broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
+    settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
+    assert BuildContext.of(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://u:p@h/own", "own"),
+        ("postgresql://u:p@h/o%77n", "own"),
+        ("postgresql://own:p@h", "own"),
+        ("postgresql://h/?dbname=own&user=u", "own"),
+        ("postgresql://u:p@/own?host=/run", "own"),
+    ],
+)
+def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url: str, name: str) -> None:
+    assert database_name(url) == name
 
 
 @pytest.mark.security("T8")

@@ -39,3 +39,17 @@ def test_legal_names_are_taken(name: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidUsername):
         UsernameRule().read(name)
+
+
+@pytest.mark.parametrize("name", ["ADMIN", "Admin", " admin", "admin ", "\uff41dmin", "e\u0301lodie", "a b", ""])
+def test_an_exact_name_is_written_as_it_is_stored(name: str) -> None:
+    assert UsernameRule().read_exact("admin").shown == "admin"
+    with pytest.raises(InvalidUsername):
+        UsernameRule().read_exact(name)
+
+
+def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None:
+    kept = UsernameRule(force_lowercase=False)
+    assert (kept.read_exact("Ana").shown, kept.read_exact("Ana").key) == ("Ana", "ana")
+    with pytest.raises(InvalidUsername):
+        UsernameRule(force_lowercase=False, force_uppercase=True).read_exact("Ana")

@@ -4,7 +4,8 @@ import asyncpg
 import pytest
 from tests.fixtures.database import execute
 
-from queryserver.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_ROLE
+from queryserver.embedded.cluster import SERVICE_ROLE
 from queryserver.embedded.databases import ensure_databases
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.embedded.sample import sample_tables

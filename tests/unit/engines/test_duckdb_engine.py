@@ -11,7 +11,7 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.interfaces.engine import EngineSession, OperationState
@@ -211,3 +211,40 @@ async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> N
     with pytest.raises(EngineUnavailable, match=r"^The file is not a DuckDB database\.$"):
         await engine.ping()
     await engine.close()
+
+
+async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(
+    engine: DuckdbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
+    deep = "(repeat('[', 300) || repeat(']', 300))::JSON"
+    async with engine.session(USER, NO_OPTIONS) as other:
+        await run(other, "CREATE TABLE kept AS SELECT 1 AS n")
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (
+                "INTERNAL Error"
+                in (await failure(session, f"CREATE TABLE t AS SELECT json_structure({deep}) AS x")).message
+            )
+        assert "FATAL Error" in (await failure(other, "SELECT 1")).message
+        with pytest.raises(SessionLost):
+            await other.submit("SELECT 1")
+    await engine.ping()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT n FROM kept")).cell == 1
+
+
+async def test_a_session_that_waits_for_a_database_opened_anew_gets_it(
+    engine: DuckdbEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
+
+    async def later() -> int:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            return (await run(session, "SELECT 1")).cell
+
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
+        waiting = [asyncio.create_task(later()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+    assert await asyncio.gather(*waiting) == [1, 1, 1]

@@ -8,7 +8,13 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors import ConfigurationError, EngineUnavailable, InvalidPath, StatementRejected
+from queryserver.domain.errors import (
+    CellTooLarge,
+    ConfigurationError,
+    EngineUnavailable,
+    InvalidPath,
+    StatementRejected,
+)
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.interfaces.engine import EngineSession
 
@@ -165,4 +171,23 @@ async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> No
 
 
 async def test_one_expression_cannot_fill_the_memory(session: EngineSession) -> None:
-    assert "too big" in (await failure(session, "SELECT zeroblob(1000000000)")).message
+    assert isinstance(await failure(session, "SELECT zeroblob(1000000000)"), CellTooLarge)
+
+
+async def test_a_row_of_many_values_cannot_fill_the_memory(session: EngineSession) -> None:
+    row = ", ".join(["randomblob(16000000)"] * 100)
+    assert "out of memory" in (await failure(session, f"SELECT {row}")).message
+    assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+
+
+async def test_a_database_in_memory_has_a_limit(tmp_path: Path) -> None:
+    engine = SqliteEngine(path=":memory:", root=tmp_path)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE t (a BLOB)")
+        filling = (
+            "WITH RECURSIVE n (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM n WHERE a < 100)"
+            " INSERT INTO t SELECT randomblob(1000000) FROM n"
+        )
+        assert "full" in (await failure(session, filling)).message
+        assert "not authorized" in (await failure(session, "PRAGMA max_page_count = 1000000")).message
+    await engine.close()

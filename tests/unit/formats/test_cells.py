@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from queryserver.domain.result import Column, ResultType
+from queryserver.formats import cells
 from queryserver.formats.cells import cell_values, render_page
 
 
@@ -314,6 +315,22 @@ def test_hue_form_of_json_text_of_a_complex_column():
     assert hue(pa.array(['{"a": [1, 2]}']), ResultType.MAP) == ["{&quot;a&quot;:[1,2]}"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[12345678901234567890.123456789]", ["12345678901234567890.123456789"]),
+        ('{"a":{"b":[1.2345678901234567890]}}', {"a": {"b": ["1.2345678901234567890"]}}),
+        ("[0.1,1.10,-2.5E-7,1e100,0.30000000000000004]", [0.1, 1.1, -2.5e-07, 1e100, 0.30000000000000004]),
+        ("[0.10000000000000001]", ["0.10000000000000001"]),
+        ("[1e400,1e-400,1e99999999999999999999]", ["1e400", "1e-400", "1e99999999999999999999"]),
+        ("[9007199254740993.0]", ["9007199254740993.0"]),
+        ("[9007199254740993]", [9007199254740993]),
+    ],
+)
+def test_numbers_in_json_text_keep_their_digits(text: str, expected: object):
+    assert raw(pa.array([text]), ResultType.ARRAY) == [expected]
+
+
 def table(rows: int, text: str = "x") -> pa.Table:
     return pa.table({"id": pa.array(range(rows), pa.int64()), "text": pa.array([text] * rows, pa.string())})
 
@@ -346,13 +363,14 @@ def test_rows_without_columns_are_empty_arrays():
 
 
 @pytest.mark.parametrize("max_bytes", [1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000])
-def test_a_page_ends_before_it_exceeds_its_bytes_but_never_before_one_row(max_bytes: int):
+def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
     whole = orjson.dumps([[n, "x"] for n in range(12)])
     batches = [table(12).slice(0, 5), table(12).slice(5)]
     page = render_page(batches, columns=COLUMNS, escape=False, max_bytes=max_bytes)
     assert orjson.loads(page.json) == orjson.loads(whole)[: page.rows]
-    assert page.rows >= 1
-    assert len(page.json) <= max_bytes or page.rows == 1
+    assert len(page.json) == page.size_bytes
+    assert len(page.json) <= max_bytes or page.rows == 0
+    assert page.is_cut == (page.rows < 12)
     if page.rows < 12:
         following = orjson.dumps(orjson.loads(whole)[: page.rows + 1])
         assert len(following) > max_bytes
@@ -367,6 +385,26 @@ def test_a_wide_page_is_made_in_blocks(encode):
     assert page.rows == 119
     assert len(page.json) <= 12_000_000
     assert [row[0] for row in orjson.loads(page.json)] == list(range(119))
+
+
+@pytest.mark.parametrize(
+    ("text", "escape"),
+    [("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True)],
+    ids=["plain", "control", "markup"],
+)
+def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(
+    text: str, escape: bool, monkeypatch: pytest.MonkeyPatch
+):
+    batch = pa.table({"id": [1, 2], "text": ["small", text]})
+    rendered = cells.cell_values
+
+    def small_values(array: pa.ChunkedArray, column: Column, *, escape: bool) -> list[object]:
+        assert array.nbytes < 1000
+        return rendered(array, column, escape=escape)
+
+    monkeypatch.setattr(cells, "cell_values", small_values)
+    page = render_page([batch], columns=COLUMNS, escape=escape, max_bytes=5_000_000)
+    assert (page.rows, page.is_cut) == (1, True)
 
 
 @pytest.mark.parametrize("shape", ["slice", "chunks"])

@@ -4,6 +4,7 @@ import io
 from datetime import date, datetime
 from decimal import Decimal
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -191,3 +192,31 @@ async def test_row_groups_are_of_a_useful_size():
     sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     assert sum(sizes) == 20_000
     assert 2 <= len(sizes) <= 4
+
+
+def of_duckdb(sql: str) -> pa.Array:
+    """A column of DuckDB; pyarrow itself makes no map whose keys are of the null type."""
+    return duckdb.connect().sql(sql).to_arrow_table().column(0).combine_chunks()
+
+
+@pytest.mark.parametrize("wanted", FORMATS)
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT MAP {}", []),
+        ("SELECT [MAP {}]", [[]]),
+        ("SELECT {'a': MAP {}, 'b': 1}", {"a": [], "b": 1}),
+        ("SELECT [NULL]", [None]),
+    ],
+    ids=["map", "list", "struct", "nulls"],
+)
+async def test_types_without_a_known_member_can_be_written(wanted, sql, expected):
+    table = await read(one_column(of_duckdb(sql), R.MAP), wanted)
+    assert table["c"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("wanted", FORMATS)
+async def test_a_map_that_was_empty_at_first_takes_the_type_of_the_later_ones(wanted):
+    table = await read(parts(R.MAP, of_duckdb("SELECT MAP {}"), of_duckdb("SELECT MAP {'a': 1}")), wanted)
+    assert table.schema.field("c").type == pa.map_(pa.string(), pa.int32())
+    assert table["c"].to_pylist() == [[], [("a", 1)]]

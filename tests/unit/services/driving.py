@@ -26,6 +26,7 @@ from queryserver.services.signals import StateSignals
 ANA = User(1, "ana")
 FAST = ExecutionSettings(
     result_max_bytes=1 << 30,
+    cell_max_bytes=1 << 24,
     log_max_bytes=1 << 20,
     retention=timedelta(hours=24),
     cancel_wait=timedelta(seconds=0.5),

@@ -180,3 +180,24 @@ async def test_room_is_made_at_the_cost_of_what_was_left_longest() -> None:
     assert setting.held.get(9) is not None
     assert setting.held.get(10) is other
     await setting.held.aclose()
+
+
+async def test_sessions_of_disabled_users_are_closed_side_by_side() -> None:
+    setting, started = Setting(), asyncio.Event()
+    for session_id, user in ((1, ANA), (2, ANA), (3, User(99, "bob"))):
+        await setting.open(session_id, user=user)
+    first = setting.held.get(1)
+    assert first is not None
+
+    async def never() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    first.close = never  # type: ignore[method-assign]
+    dropping = asyncio.create_task(setting.held.drop_owned_by({ANA.id}))
+    await started.wait()
+    await until(lambda: setting.forgotten == [2])
+    assert list(setting.held.ids()) == [3]
+    dropping.cancel()
+    await HeldSession.close(first)
+    await setting.held.aclose()

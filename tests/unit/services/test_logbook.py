@@ -71,3 +71,22 @@ def test_an_endless_line_of_an_engine_is_cut() -> None:
     assert len(clean("x" * 10_000_000)) < 70_000
     assert len(storable("x" * 10_000_000)) < 70_000
     assert storable("short\x00") == "short\ufffd"
+
+
+def test_lines_that_come_at_once_stay_within_the_limit_of_the_log() -> None:
+    book = Logbook(1000)
+    book.add_engine(["x" * 300] * 1000)
+    book.add("ours")
+    with book.taken() as (_, lines):
+        assert lines == [*["x" * 300] * 3, "ours", "997 log lines were dropped: too many came at once."]
+    assert not book.has_news
+    book.add_engine(["after"])
+    with book.taken() as (start, lines):
+        assert (start, lines) == (5, ["after"])
+
+
+def test_a_text_of_many_lines_is_cut_before_it_is_divided() -> None:
+    book = Logbook(1000)
+    book.add_engine(["x\n" * 10_000_000])
+    with book.taken() as (_, lines):
+        assert lines == ["x"] * 500

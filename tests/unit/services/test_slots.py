@@ -39,6 +39,30 @@ async def test_a_connector_takes_no_more_than_it_may() -> None:
     await asyncio.gather(*tasks, others)
 
 
+async def test_a_free_place_goes_to_the_user_who_holds_the_fewest() -> None:
+    """First come, first served would give every place that becomes free to the user with the longest line."""
+    slots = Slots(per_connector=2, per_user=2)
+    inside, go = list[int](), [asyncio.Event() for _ in range(6)]
+
+    async def run(number: int, user_id: int) -> None:
+        async with slots.slot("c", user_id):
+            inside.append(user_id)
+            await go[number].wait()
+
+    tasks = [asyncio.create_task(run(number, user)) for number, user in enumerate((1, 1, 1, 1, 2, 3))]
+    await asyncio.sleep(0.01)
+    assert inside == [1, 1]
+    go[0].set()
+    go[1].set()
+    await asyncio.gather(*tasks[:2])
+    await asyncio.sleep(0.01)
+    assert sorted(inside[2:]) == [2, 3]
+    for event in go:
+        event.set()
+    await asyncio.gather(*tasks)
+    assert slots._connectors == {}
+
+
 async def test_who_stops_waiting_takes_no_place() -> None:
     crowd = Crowd(Slots(per_connector=1, per_user=1))
     first, second, third = (asyncio.create_task(crowd.run(user)) for user in (1, 2, 3))
@@ -49,4 +73,4 @@ async def test_who_stops_waiting_takes_no_place() -> None:
     crowd.go.set()
     await asyncio.gather(first, third)
     assert crowd.inside == [1, 3]
-    assert crowd.slots._users == {}
+    assert crowd.slots._connectors == {}

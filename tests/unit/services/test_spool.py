@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.fakes.results import MemoryResults
 
-from queryserver.domain.errors import PathNotFound, ResultStoreFailed, StorageFull
+from queryserver.domain.errors import CellTooLarge, PathNotFound, ResultStoreFailed, RowTooLarge, StorageFull
 from queryserver.domain.result import Segment, TruncationReason
 from queryserver.domain.statement import Lease
 from queryserver.services.running import spool as spooling
@@ -39,8 +39,10 @@ async def fill(filling: Spool) -> None:
         await filling.add(batch(1000, 1000))
 
 
-def spool(store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12) -> Spool:
-    return Spool(store, LEASE, Caps(rows, size_bytes), shown)
+def spool(
+    store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12, cell_bytes: int = 1 << 24
+) -> Spool:
+    return Spool(store, LEASE, Caps(rows, size_bytes, cell_bytes), shown)
 
 
 async def test_no_row_gives_an_empty_result_without_bytes() -> None:
@@ -127,7 +129,45 @@ async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
 async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
     shown = Shown()
     filling = spool(MemoryResults(), shown)
-    await filling.add(batch(10_000, 1000))
+    await filling.add(batch(4_300, 1000))
     await filling.aclose()
     await asyncio.sleep(0.05)
     assert shown.segments == []
+
+
+async def test_a_cell_above_the_limit_is_refused_with_its_row_and_column() -> None:
+    filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
+    await filling.add(pa.record_batch({"id": [1, 2], "text": ["x", "y" * 1000]}))
+    with pytest.raises(CellTooLarge, match="in row 3 of column text is larger than the limit of 1000 bytes"):
+        await filling.add(pa.record_batch({"id": [3, 4], "text": ["x", "y" * 1001]}))
+    assert filling.rows == 2
+
+
+async def test_a_cell_behind_the_row_limit_is_dropped_before_it_is_measured() -> None:
+    filling = spool(MemoryResults(), Shown(), rows=1, cell_bytes=1000)
+    await filling.add(pa.record_batch({"text": ["x", "y" * 5000]}))
+    assert (filling.rows, filling.truncated_reason) == (1, TruncationReason.ROW_LIMIT)
+
+
+async def test_a_row_of_many_cells_below_the_limit_is_refused_as_a_row() -> None:
+    filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
+    await filling.add(pa.record_batch({"a": ["x" * 900], "b": ["x" * 900]}))
+    with pytest.raises(RowTooLarge, match="Row 2 is larger than the limit of 2000 bytes"):
+        await filling.add(pa.record_batch({name: ["", "x" * 900] for name in "abc"}))
+
+
+async def test_a_huge_row_is_stored_before_more_is_taken() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    await filling.add(pa.record_batch({"text": ["a", "b" * (5 << 20), "c"]}))
+    assert shown.rows >= 2
+    kept = await filling.finish()
+    assert kept.rows == shown.rows == 3
+
+
+async def test_rows_with_a_place_after_them_are_stored_together() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    await filling.add(batch(10_000, 1000), "after these")
+    await filling.finish()
+    assert [one.rows for one in shown.segments] == [10_000]

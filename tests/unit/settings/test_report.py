@@ -103,3 +103,20 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
         "desktop.auth.jwt.issuer",
         "desktop.trusted_proxies",
     ]
+
+
+@pytest.mark.parametrize(
+    ("desktop", "warned"),
+    [
+        ("", False),
+        ("max_connections = 1000", True),
+        ("max_connections_per_address = 100", True),
+        ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
+    ],
+    ids=["defaults", "all of them", "load balancer", "proxy is listed"],
+)
+def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text(f"[desktop]\n{desktop}\n")
+    keys = [key for key, _ in warnings(load_settings(file, {}))]
+    assert ("desktop.max_connections_per_address" in keys) is warned

@@ -1,6 +1,5 @@
 """Users and groups, for administrators (Contract platform 6)."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -44,7 +43,7 @@ async def get_users(call: AdminCall) -> Response:
     )
     if len(users) <= _FEW:
         return _listed(count, users)
-    return await asyncio.get_running_loop().run_in_executor(call.services.threads, _listed, count, users)
+    return await call.services.threads.answers.run(call.user.id, lambda _: _listed(count, users))
 
 
 @router.get(

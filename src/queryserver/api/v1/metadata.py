@@ -1,6 +1,5 @@
 """The metadata search (Contract platform 8)."""
 
-import asyncio
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import PlatformCall, PlatformRoute
+from queryserver.api.presence import while_connected
 from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.errors import InvalidParameter
 from queryserver.domain.searching import Record, SourceName
@@ -36,23 +36,21 @@ async def entities_interactive(call: PlatformCall) -> Response:
     fields = await call.read(SearchRequest)
     visible = call.services.connectors.visible(call.user)
     sources, dialects = _sources(fields.sources, _DIALECTS | {one.dialect for one in visible})
-    found = await call.services.searching.search.search(
-        call.user,
-        Asked(
-            text=fields.query_s,
-            sources=sources,
-            dialects=dialects,
-            facets=fields.field_facets,
-            interface=fields.interface,
-            limit=fields.limit,
-            offset=fields.offset,
-            prefix=fields.prefix,
-        ),
+    asked = Asked(
+        text=fields.query_s,
+        sources=sources,
+        dialects=dialects,
+        facets=fields.field_facets,
+        interface=fields.interface,
+        limit=fields.limit,
+        offset=fields.offset,
+        prefix=fields.prefix,
     )
+    found = await while_connected(call.request, call.services.searching.search.search(call.user, asked))
     if len(found.records) <= _AT_ONCE:
         return answer(_response(found))
     # Marking what matched in a thousand long comments takes a tenth of a second.
-    return await asyncio.get_running_loop().run_in_executor(call.services.threads, lambda: answer(_response(found)))
+    return await call.services.threads.searching.run(call.user.id, lambda _: answer(_response(found)))
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:

@@ -1,6 +1,7 @@
 """How a directory judges a name and a password (Contract platform 4.1)."""
 
 import secrets
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,9 +99,12 @@ class Judge:
         legal: list[Username] = []
         for value in entry.values(self.settings.users.user_name_attr):
             try:
-                legal.append(self.usernames.read(value))
+                name = self.usernames.read(value)
             except InvalidUsername:
                 continue
+            # A directory compares names without case, so that case makes no other person; full width or blanks may.
+            if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
+                legal.append(name)
         if not legal:
             log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
             return None

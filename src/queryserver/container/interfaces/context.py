@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from queryserver.container.disk import disk_floor
+from queryserver.domain.connector import Connector
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
+from queryserver.engines.postgresql import OwnDatabase
 from queryserver.engines.shared_files import SharedFiles
-from queryserver.network.addresses import AddressRules
+from queryserver.network.addresses import AddressRules, Place
 from queryserver.settings import Settings
 from queryserver.settings.connectors import ConnectorPolicySettings
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings, SparkSettings
@@ -32,8 +36,20 @@ class BuildContext:
     """Every adapter that opens connections resolves through it."""
     cell_max_bytes: int
     """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
+    service_dsn: str | None = field(default=None, repr=False)
+    """The service's own database, which no connector may use."""
+    own_database: OwnDatabase | None = field(default=None, repr=False)
+    """The same, by which all connectors know it."""
+    embedded_database: bool = False
+    """Its server is the private PostgreSQL, which has the users' sample database, too."""
+    disk_floor: DiskFloor = NO_FLOOR
+    """Engines that write temporary files on this machine refuse statements below it."""
     files: SharedFiles = field(default_factory=SharedFiles)
     """What engines of one file agree by."""
+
+    def reaches_database_server(self, connector: Connector) -> bool:
+        """Whether a connector may use other databases on the server of the service's database."""
+        return not connector.is_stored or self.policy.allow_service_database_server
 
     @property
     def databases_dir(self) -> Path | None:
@@ -51,21 +67,47 @@ class BuildContext:
             spark=settings.spark,
             use_thrift_http_jwt=settings.desktop.use_thrift_http_jwt,
             cell_max_bytes=settings.editor.cell_max_bytes,
+            disk_floor=disk_floor(settings),
             addresses=AddressRules(
-                blocked=policy.blocked_networks, allowed=policy.allowed_networks, own=_own_addresses(settings)
+                blocked=policy.blocked_networks,
+                allowed=policy.allowed_networks,
+                own=_own_places(settings),
+                service_database=database_servers(settings.desktop.database.dsn or ""),
             ),
+            service_dsn=settings.desktop.database.dsn,
+            own_database=OwnDatabase(settings.desktop.database.dsn) if settings.desktop.database.dsn else None,
+            embedded_database=settings.desktop.database.embedded,
         )
 
 
-def _own_addresses(settings: Settings) -> frozenset[tuple[str, int]]:
-    """Host and port of the service's own database and broker; a unix socket is out of everybody's reach anyway."""
-    urls = [(settings.desktop.database.dsn or "", _POSTGRESQL_PORT)]
-    if settings.desktop.task_server.enabled:
-        urls.append((settings.desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
-    return frozenset(place for url, port in urls for place in _places(url, port))
+def _own_places(settings: Settings) -> frozenset[Place]:
+    """Host and port of the listener and of the broker."""
+    desktop = settings.desktop
+    found = {(desktop.http_host, desktop.http_port)}
+    if desktop.task_server.enabled:
+        found.update(_places(desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
+    return frozenset(found)
 
 
-def _places(url: str, usual_port: int) -> Iterator[tuple[str, int]]:
+def database_servers(dsn: str) -> frozenset[Place]:
+    """Host and port of each server that a PostgreSQL address names; that of a unix socket listens on loopback, too."""
+    return frozenset(_places(dsn, _POSTGRESQL_PORT)) if dsn else frozenset()
+
+
+def database_name(dsn: str) -> str:
+    """The database that a PostgreSQL address names; by default that of the login's name."""
+    parts = urlsplit(dsn)
+    options = dict(parse_qsl(parts.query))
+    return options.get("dbname") or options.get("database") or unquote(parts.path.strip("/")) or database_login(dsn)
+
+
+def database_login(dsn: str) -> str:
+    """The login that a PostgreSQL address names; empty without one."""
+    parts = urlsplit(dsn)
+    return dict(parse_qsl(parts.query)).get("user") or unquote(parts.username or "")
+
+
+def _places(url: str, usual_port: int) -> Iterator[Place]:
     """Hosts and ports of a url: one, several with commas between, or those among its options."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
@@ -74,5 +116,6 @@ def _places(url: str, usual_port: int) -> Iterator[tuple[str, int]]:
     for number, text in enumerate(hosts):
         place = urlsplit(f"//{text}")
         own = ports[number] if number < len(ports) else ports[-1]
-        if place.hostname and not unquote(place.hostname).startswith("/"):
-            yield place.hostname, place.port or (int(own) if own.isdecimal() else usual_port)
+        host = unquote(place.hostname or "")
+        port = place.port or (int(own) if own.isdecimal() else usual_port)
+        yield "localhost" if not host or host.startswith("/") else host, port

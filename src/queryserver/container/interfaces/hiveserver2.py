@@ -93,6 +93,7 @@ def _address(options: Options, dialect: str, context: BuildContext) -> Hs2Addres
             "session_timeout_s", int(usual.get("session_timeout_s", 0)), most=_LONGEST_TIMEOUT_S
         ),
         limits=Limits(connect_s=options.whole("connect_timeout_s", 10, least=1, most=600)),
+        cell_max_bytes=context.cell_max_bytes,
         rules=context.addresses,
     )
 

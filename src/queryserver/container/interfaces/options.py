@@ -140,8 +140,8 @@ class Options:
 
         Names are resolved when they are connected to, and so is everything that an operator writes into the settings.
         """
-        if self._is_stored and rules.refuses(host, port):
-            self.refuse(name, "connections to this address are not allowed", Kind.HOST)
+        if self._is_stored and (reason := rules.refusal(host, port)):
+            self.refuse(name, reason, Kind.HOST)
 
     def refuse(self, name: str, text: str, kind: Kind = Kind.INVALID) -> None:
         """Remember what is wrong with an option: `text` goes on after its name, without full stop."""

@@ -23,6 +23,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
             authentication=_authentication(options),
             ssl_validate=options.flag("ssl_validate", default=True),
             ssl_ca=options.authorities("ssl_ca"),
+            cell_max_bytes=context.cell_max_bytes,
             rules=context.addresses,
         )
         if options.choice("serialization", ("PROTOBUF", "JSON"), "PROTOBUF") == "JSON":

@@ -8,17 +8,19 @@ import ssl
 from dataclasses import replace
 from types import MappingProxyType
 
-from queryserver.container.interfaces.context import BuildContext
+from queryserver.container.interfaces.context import BuildContext, database_name, database_servers
 from queryserver.container.interfaces.options import Options, options_of
-from queryserver.container.interfaces.problems import OptionsRefused, Problem
+from queryserver.container.interfaces.problems import Kind, OptionsRefused, Problem
 from queryserver.container.interfaces.registry import builder_of
 from queryserver.container.interfaces.urls import DriverUrl, driver_url, whole_in_url, word_in_url
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_catalogue import type_of
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.engines.postgresql import KeepAlive, PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.postgresql import KeepAlive, PostgresqlAddress, PostgresqlEngine, UserLogins
 from queryserver.engines.tls import client_tls
 from queryserver.interfaces.engine import Engine
+from queryserver.network.addresses import AddressRules
 
 _POSTGRESQL_SSL = "disable allow prefer require verify-ca verify-full"
 _MYSQL_SSL = "DISABLED REQUIRED VERIFY_CA VERIFY_IDENTITY"
@@ -32,7 +34,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         options.no_tunnel()
         url = driver_url(options, context.policy)
-        options.goes_to("url", url.host, url.port or _PORTS.get(url.dialect, 0), context.addresses)
+        options.goes_to("url", url.host, url.port or _PORTS.get(url.dialect, 0), rules_of(connector, url, context))
         _refuse_credentials(options, connector.dialect)
         acts_for_users = options.flag("has_impersonation")
         if acts_for_users and url.dialect != "trino":
@@ -52,13 +54,58 @@ def _refuse_credentials(options: Options, dialect: str) -> None:
 def _engine(connector: Connector, options: Options, url: DriverUrl, context: BuildContext) -> Engine | None:
     """None: another interface serves it."""
     if url.dialect == "postgresql":
-        return PostgresqlEngine(_postgresql(options, url, context), read_only=connector.read_only)
+        if connector.is_stored and _leads_to_own_database(url, context):
+            options.refuse("url", "this is the service's own database", Kind.HOST)
+        return PostgresqlEngine(
+            _postgresql(connector, options, url, context),
+            read_only=connector.read_only,
+            user_logins=_user_logins(connector, url, context),
+        )
     if url.dialect == "mysql":
         return MysqlEngine(_mysql(options, url, context), read_only=connector.read_only)
     return None
 
 
-def _postgresql(options: Options, url: DriverUrl, context: BuildContext) -> PostgresqlAddress:
+def _user_logins(connector: Connector, url: DriverUrl, context: BuildContext) -> UserLogins | None:
+    """Of the sample database in the private PostgreSQL: its users do not share a login."""
+    place = (url.host, url.port, url.path, url.username)
+    if connector.is_stored or not context.embedded_database or context.service_dsn is None:
+        return None
+    if not any(
+        place == ("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(context.service_dsn)
+    ):
+        return None
+    return UserLogins(context.service_dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+
+
+def postgresql_url(connector: Connector, context: BuildContext) -> DriverUrl | None:
+    """The url of a connector that the adapter for PostgreSQL serves; None: another one does."""
+    if connector.interface != "sqlalchemy":
+        return None
+    url = driver_url(Options(connector), context.policy)
+    return url if url.dialect == "postgresql" else None
+
+
+def is_named_as_own_database(url: DriverUrl, context: BuildContext) -> bool:
+    """Whether the database has the name of the service's; by default a database has that of the login."""
+    return bool(context.service_dsn) and (url.path or url.username or "") == database_name(context.service_dsn or "")
+
+
+def _leads_to_own_database(url: DriverUrl, context: BuildContext) -> bool:
+    """As far as its text tells without a resolver; each connection is checked, too."""
+    if not is_named_as_own_database(url, context):
+        return False
+    host, port = (url.host or "localhost").lower(), url.port or _PORTS["postgresql"]
+    return (host, port) in context.addresses.service_database or context.addresses.is_literal_server(host, port)
+
+
+def rules_of(connector: Connector, url: DriverUrl, context: BuildContext) -> AddressRules:
+    """Only the adapter for PostgreSQL can tell the service's database from others on its server."""
+    is_allowed = url.dialect == "postgresql" and context.reaches_database_server(connector)
+    return context.addresses.without_database_server() if is_allowed else context.addresses
+
+
+def _postgresql(connector: Connector, options: Options, url: DriverUrl, context: BuildContext) -> PostgresqlAddress:
     return PostgresqlAddress(
         host=url.host or "localhost",
         port=url.port or 5432,
@@ -70,7 +117,10 @@ def _postgresql(options: Options, url: DriverUrl, context: BuildContext) -> Post
         connect_timeout_s=whole_in_url(options, url, "connect_timeout", 10),
         server_state=word_in_url(options, url, "target_session_attrs", _SERVER_STATES, "any"),
         keep_alive=_keep_alive(options, url),
-        rules=context.addresses,
+        cell_max_bytes=context.cell_max_bytes,
+        rules=rules_of(connector, url, context),
+        own_database=context.own_database,
+        own_servers=context.addresses,
     )
 
 
@@ -103,6 +153,7 @@ def _mysql(options: Options, url: DriverUrl, context: BuildContext) -> MysqlAddr
         ssl=_mysql_tls(url.host, word_in_url(options, url, "ssl_mode", _MYSQL_SSL, "DISABLED")),
         connect_timeout_s=whole_in_url(options, url, "connect_timeout", 10),
         read_timeout_s=whole_in_url(options, url, "read_timeout", 1) if "read_timeout" in url.options else None,
+        cell_max_bytes=context.cell_max_bytes,
         rules=context.addresses,
     )
 

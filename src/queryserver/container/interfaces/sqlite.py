@@ -12,4 +12,9 @@ def build(connector: Connector, context: BuildContext) -> Engine:
     with options_of(connector) as options:
         path = options.text("path", ":memory:")
         read_only = options.flag("read_only")
-    return SqliteEngine(path=path, root=context.databases_dir, read_only=connector.read_only or read_only)
+    return SqliteEngine(
+        path=path,
+        root=context.databases_dir,
+        read_only=connector.read_only or read_only,
+        cell_max_bytes=context.cell_max_bytes,
+    )

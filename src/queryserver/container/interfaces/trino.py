@@ -30,6 +30,7 @@ def build(connector: Connector, context: BuildContext) -> Engine:
             client_tags=options.text("client_tags"),
             source=options.text("source") or _SOURCE,
             time_zone=options.text("timezone"),
+            cell_max_bytes=context.cell_max_bytes,
             rules=context.addresses,
         )
         _check_login(options, address)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from queryserver.container.disk import disk_floor
 from queryserver.domain.errors import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
@@ -15,7 +16,12 @@ def build(settings: Settings) -> FileSystem | None:
         raise ConfigurationError(problems)
     if filebrowser.local_root is None:
         return None
-    return LocalFileSystem(filebrowser.local_root, umask=int(filebrowser.umask, 8))
+    return LocalFileSystem(
+        filebrowser.local_root,
+        umask=int(filebrowser.umask, 8),
+        floor=disk_floor(settings),
+        max_bytes_per_user=filebrowser.max_bytes_per_user,
+    )
 
 
 def problems_of(settings: Settings) -> Iterator[str]:

@@ -75,9 +75,16 @@ with changed as (
 select count(*) from changed
 """
 
+# Columns that are there stay untouched: large ones would be written anew with each change.
+_FINAL_COLUMNS = "case when $8::jsonb is not null then coalesce(columns, $8::jsonb) end"
+# Descriptions of many columns and long messages count as text of the statement, until they are removed with it.
+_COLUMNS_BYTES = "case when octet_length($8::jsonb::text) > 16384 then octet_length($8::jsonb::text) else 0 end"
+_MESSAGE_BYTES = "case when octet_length($6::text) > 16384 then octet_length($6::text) else 0 end"
+
 _SEGMENT = f"""
 with changed as (
-    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint, columns = $8,
+    update statements set rows = $5::bigint + $6::bigint, size_bytes = size_bytes + $7::bigint,
+        columns = coalesce(columns, $8::jsonb),
         engine_handle = coalesce($9, engine_handle)
     where {_MINE} and state = 'running' returning id
 ), stored as (
@@ -94,8 +101,9 @@ select count(*) from changed
 # A runner that died may have left bytes that no record tells of: what was sent and came to nothing is always cleared.
 _FINISH = f"""
 with changed as (
-    update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6, has_result_set = $7,
-        columns = $8, rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
+    update statements set state = $4::text, ended_at = now(), error_code = $5, message = $6::text, has_result_set = $7,
+        columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
+        rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
         inline_result = $13, engine_handle = null,
         sealed_token = null, token_expires_at = null,
         progress = case when $4::text in ('available', 'success') then 100 else progress end,

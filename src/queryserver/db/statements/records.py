@@ -1,6 +1,7 @@
 """What callers do with records (`interfaces.statements.StatementRecords`)."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -9,7 +10,7 @@ from weakref import WeakValueDictionary
 from queryserver.db.coalescing import CoalescingReader
 from queryserver.db.database import Connection, Database
 from queryserver.db.statements import rows
-from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, TooManyStatements
+from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, StatementTextExpired, TooManyStatements
 from queryserver.domain.result import Segment
 from queryserver.domain.statement import (
     HistoryEntry,
@@ -23,29 +24,54 @@ from queryserver.domain.statement import (
 )
 from queryserver.interfaces.statements import HistoryFilter, Recorded
 
+# What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
+_COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({text}) else 0 end)"
+_STATEMENT_BYTES = _COUNTED.format(text="$7::text")
+_SCRIPT_BYTES = _COUNTED.format(text="$4::text")
+
+_TEXT_BYTES = """(
+    (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
+    + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
+)"""
+
 # Counting and inserting in one statement: a call above a limit leaves nothing behind, and needs one round trip.
-_RECORD = """
-with script as (
-    insert into scripts (body) select $4::text where $4::text is not null returning id
+# A script that its user sends again is stored once.
+_RECORD = f"""
+with room as (
+    select 1
+    where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
+        and (
+            select coalesce(sum(size_bytes), 0) from statements
+            where user_id = $2 and state = 'available' and size_bytes > 32768
+        ) < $28
+        and {_TEXT_BYTES.format(user="$2")} + {_STATEMENT_BYTES} + case
+            when $4::text is null or exists (
+                select from scripts where user_id = $2 and digest = $34::bytea and not text_is_cut
+            ) then 0 else {_SCRIPT_BYTES}
+        end <= $33::bigint
+), script as (
+    insert into scripts as known (user_id, digest, body, text_bytes)
+    select $2, $34::bytea, $4::text, {_SCRIPT_BYTES} from room where $4::text is not null
+    on conflict (user_id, digest) where not text_is_cut do update set text_bytes = known.text_bytes
+    returning id
 )
 insert into statements (
     id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
     statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
     row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-    import_plan, sealed_token, token_expires_at
+    import_plan, sealed_token, token_expires_at, text_bytes
 )
 select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
     $11, $12, $13, $14, $15, $16, $17, $18, $19,
     $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
     case when $25::text is null then 0 else 1 end, case when $25::text is null then null else now() + $26::interval end,
-    $29, $30, to_timestamp($31)
-where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
-    and (
-        select coalesce(sum(size_bytes), 0) from statements
-        where user_id = $2 and state = 'available' and size_bytes > 32768
-    ) < $28
+    $29, $30, to_timestamp($31), {_STATEMENT_BYTES}
+from room
 returning history_id, recorded_at, deadline_at, script_id
 """
+
+# The clean-up's usual rhythm (`retention.run_every_s`).
+_TEXTS_ARE_CUT_EVERY = timedelta(hours=1)
 
 _KEY = """
 insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
@@ -163,7 +189,10 @@ class Records:
 
     async def script(self, script_id: int) -> str:
         """See the Protocol."""
-        return await self._database.value("select body from scripts where id = $1", script_id)
+        row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
+        if row is None or row["text_is_cut"]:
+            raise StatementTextExpired
+        return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
         """See the Protocol."""
@@ -262,7 +291,7 @@ _HISTORY = r"""
 where user_id = $1 and in_history
     and ($2::text[] is null or connector = any($2::text[]))
     and ($3::text is null or dialect = $3)
-    and ($4::text is null or statement ilike $4 escape '\')
+    and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
 """
 _STORED_SQL = _STORED.format(status=rows.STATUS)
 _CANCEL_SQL = _CANCEL.format(status=rows.STATUS)
@@ -302,6 +331,9 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.import_plan,
         new.token.content if new.token else None,
         new.token.expires_at if new.token else None,
+        new.texts.kept_bytes,
+        new.texts.max_bytes_per_user,
+        None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
     )
 
 
@@ -325,10 +357,24 @@ async def _limit_reached(connection: Connection, new: NewStatement) -> TooManySt
     )
     if active >= new.max_active:
         return TooManyStatements(f"{active} of your statements are waiting or running; {new.max_active} may.")
+    stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
+    if stored + _counted_bytes(new) > new.texts.max_bytes_per_user:
+        return QuotaExceeded(
+            f"The texts of your statements take {stored} bytes, and"
+            f" `editor.statement_text_max_bytes_per_user` is {new.texts.max_bytes_per_user}. Texts above"
+            f" {new.texts.kept_bytes} bytes count until they are cut, some time after their statement has ended.",
+            retry_after=_TEXTS_ARE_CUT_EVERY,
+        )
     return QuotaExceeded(
         "Your stored results fill your share of the result store. Close some of them.",
         retry_after=timedelta(seconds=60),
     )
+
+
+def _counted_bytes(new: NewStatement) -> int:
+    """What the texts of a new statement count against the quota, as `_RECORD` counts them."""
+    sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
+    return sum(size for size in sizes if size > new.texts.kept_bytes)
 
 
 def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:

@@ -33,6 +33,43 @@ update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
+# What is kept of a long text: enough to recognise a statement by.
+KEPT_CHARACTERS = 4000
+
+_LONG_STATEMENTS = """
+select id from statements
+where text_bytes > 0 and ended_at < now() - $1::interval and state <> 'available'
+order by ended_at limit $2
+"""
+
+_CUT_STATEMENTS = f"""
+with long as ({_LONG_STATEMENTS} for update skip locked)
+update statements set
+    text_is_cut = octet_length(statement) > $3::integer,
+    statement = case
+        when octet_length(statement) > $3::integer then left(statement, {KEPT_CHARACTERS}) else statement
+    end,
+    columns = case when octet_length(columns::text) > $3::integer then null else columns end,
+    message = case when octet_length(message) > $3::integer then left(message, {KEPT_CHARACTERS}) else message end,
+    text_bytes = 0
+where id in (select id from long)
+"""
+
+_LONG_SCRIPTS = """
+select id from scripts
+where text_bytes > 0 and not exists (
+    select from statements
+    where script_id = scripts.id and (ended_at is null or ended_at > now() - $1::interval)
+)
+order by id limit $2
+"""
+
+_CUT_SCRIPTS = f"""
+with long as ({_LONG_SCRIPTS} for update skip locked)
+update scripts set body = left(body, {KEPT_CHARACTERS}), text_is_cut = true, text_bytes = 0
+where id in (select id from long)
+"""
+
 _OLD = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
@@ -56,6 +93,7 @@ _SPENT: Mapping[str, str] = {
     "revoked tokens": "from revoked_tokens where expires_at < now()",
     "rotated tokens": "from rotated_tokens where expires_at < now()",
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
+    "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
     "scripts": _UNUSED_SCRIPTS,
 }
@@ -105,6 +143,17 @@ class Retention:
             return await self._database.value(f"select count(*) {chosen}", older_than, 2**31)
         return await self._database.execute(f"delete {chosen}", older_than, limit)
 
+    async def cut_texts(self, *, older_than: timedelta, limit: int, kept_bytes: int, dry_run: bool = False) -> int:
+        """See the Protocol."""
+        if dry_run:
+            counts = [
+                await self._database.value(f"select count(*) from ({long}) as long", older_than, 2**31)
+                for long in (_LONG_STATEMENTS, _LONG_SCRIPTS)
+            ]
+            return sum(counts)
+        cut = await self._database.execute(_CUT_STATEMENTS, older_than, limit, kept_bytes)
+        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, limit)
+
     async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
         """See the Protocol."""
         if dry_run:
@@ -122,8 +171,15 @@ class Retention:
             if dry_run:
                 counts[kind] = await self._database.value(f"select count(*) {chosen}")
             else:
-                counts[kind] = await self._database.execute(f"delete {chosen}")
+                counts[kind] = await self._delete(chosen)
         return counts
+
+    async def _delete(self, chosen: str) -> int:
+        try:
+            return await self._database.execute(f"delete {chosen}")
+        except asyncpg.ForeignKeyViolationError:
+            # A script was sent again at this moment: what is unused is deleted the next time.
+            return 0
 
     async def has_more_entries_than(self, number: int) -> bool:
         """See the Protocol. Reads no more than that many."""

@@ -35,7 +35,7 @@ STATUS = """id, history_id, user_id, connector, dialect, state, has_result_set, 
 
 RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, statement_hash, guid, secret,
     session_id, session_guid, script_id, database, settings, row_limit, timeout_s, in_named_session, in_history,
-    parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by"""
+    parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by, text_is_cut"""
 
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
     in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at, import_plan,
@@ -76,7 +76,7 @@ def record_of(row: Row) -> StatementRecord:
     return StatementRecord(
         status=status_of(row),
         handle=StatementHandle(
-            statement=row["statement"],
+            statement=_shown(row["statement"], is_cut=row["text_is_cut"]),
             statement_index=row["statement_index"],
             statements_count=row["statements_count"],
             position=(start_row, start_column, end_row, end_column),
@@ -100,6 +100,7 @@ def record_of(row: Row) -> StatementRecord:
         size_bytes=row["size_bytes"],
         cancel_requested=row["cancel_requested_at"] is not None,
         canceled_by=row["canceled_by"],
+        text_is_cut=row["text_is_cut"],
     )
 
 
@@ -164,6 +165,11 @@ def history_of(row: Row) -> HistoryEntry:
         database=row["database"],
         rows=row["rows"],
     )
+
+
+def _shown(statement: str, *, is_cut: bool) -> str:
+    """A text as clients see it. One that was cut ends with words that no engine takes for a statement."""
+    return f"{statement} … [the rest of this text is not stored any more]" if is_cut else statement
 
 
 def columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:

@@ -4,24 +4,26 @@ QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed
 ├─ PermissionDenied ── AdminRequired, DownloadDisabled, StorageAccessDenied, SymlinkNotFollowed, …
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, InvalidBody, ConflictingParameters,
-│                      InvalidUsername, InvalidPassword, InvalidRight, InvalidGroupName,
+│                      InvalidUsername, InvalidPassword, InvalidRight, InvalidGroupName, TooComplex,
 │                      InvalidPath, InvalidName, NotADirectory, NotAFile, …,
 │                      those of imports (ImportFileNotFound, UnsupportedFormat, TableExists, …)
-├─ PayloadTooLarge ─── FileTooLarge, TooManyEntries, TooManyParts, DecompressionLimit
+├─ PayloadTooLarge ─── PageRowTooLarge, FileTooLarge, TooManyEntries, TooManyParts, DecompressionLimit
 ├─ UnsupportedMediaType, RangeNotSatisfiable, BodyTooSlow
 ├─ Unprocessable ───── VerificationFailed, NotText, DecompressionFailed
 ├─ NotFound ────────── OperationNotFound, UnknownDialect, SessionNotFound, PathNotFound, UnknownUser, UnknownGroup,
 │                      MetadataNotFound (DatabaseNotFound, TableNotFound, ColumnNotFound, NestedPathNotFound,
 │                      FunctionNotFound)
 ├─ Conflict ────────── IdempotencyConflict, PreviousNotFinished, NoMoreStatements, PathExists, DirectoryNotEmpty,
-│                      UsernameTaken, GroupExists, DefaultGroupKept, LastAdministrator
-├─ TooManyRequests ─── TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded, LoginThrottled
+│                      UsernameTaken, IdentityTaken, GroupExists, DefaultGroupKept, LastAdministrator,
+│                      StatementTextExpired
+├─ TooManyRequests ─── TooManyConnections, TooManyStatements, TooManyStreams, TooManySessions, QuotaExceeded,
+│                      LoginThrottled
 ├─ NotSupported ────── TrashNotSupported, CodecNotAvailable
 │  (those of connectors, search and identity are in `platform.py`, each below one of these)
 ├─ EngineError ─────── StatementRejected (StatementDenied), RejectedByRule, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, EngineForbidden, CellTooLarge,
-│                      ResultStoreFailed
-├─ StorageError ────── StorageUnavailable, StorageFull
+│                      RowTooLarge, DiskBelowFloor, ResultStoreFailed
+├─ StorageError ────── StorageUnavailable, StorageFull (InsufficientStorage)
 ├─ DetectionFailed
 └─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
 """
@@ -30,6 +32,7 @@ from queryserver.domain.errors.access import AdminRequired as AdminRequired
 from queryserver.domain.errors.access import AuthenticationFailed as AuthenticationFailed
 from queryserver.domain.errors.access import BadAuthorizationHeader as BadAuthorizationHeader
 from queryserver.domain.errors.access import DownloadDisabled as DownloadDisabled
+from queryserver.domain.errors.access import IdentityRefused as IdentityRefused
 from queryserver.domain.errors.access import InvalidToken as InvalidToken
 from queryserver.domain.errors.access import NotAuthenticated as NotAuthenticated
 from queryserver.domain.errors.access import PermissionDenied as PermissionDenied
@@ -50,11 +53,14 @@ from queryserver.domain.errors.calls import InvalidUsername as InvalidUsername
 from queryserver.domain.errors.calls import LateBody as LateBody
 from queryserver.domain.errors.calls import MissingParameter as MissingParameter
 from queryserver.domain.errors.calls import NotSupported as NotSupported
+from queryserver.domain.errors.calls import PageRowTooLarge as PageRowTooLarge
 from queryserver.domain.errors.calls import PayloadTooLarge as PayloadTooLarge
+from queryserver.domain.errors.calls import TooComplex as TooComplex
 from queryserver.domain.errors.calls import UnreadableParameter as UnreadableParameter
 from queryserver.domain.errors.calls import UnsupportedMediaType as UnsupportedMediaType
 from queryserver.domain.errors.engines import CellTooLarge as CellTooLarge
 from queryserver.domain.errors.engines import CredentialsRequired as CredentialsRequired
+from queryserver.domain.errors.engines import DiskBelowFloor as DiskBelowFloor
 from queryserver.domain.errors.engines import EngineError as EngineError
 from queryserver.domain.errors.engines import EngineForbidden as EngineForbidden
 from queryserver.domain.errors.engines import EngineTimeout as EngineTimeout
@@ -62,6 +68,7 @@ from queryserver.domain.errors.engines import EngineUnavailable as EngineUnavail
 from queryserver.domain.errors.engines import OutcomeUnknown as OutcomeUnknown
 from queryserver.domain.errors.engines import RejectedByRule as RejectedByRule
 from queryserver.domain.errors.engines import ResultStoreFailed as ResultStoreFailed
+from queryserver.domain.errors.engines import RowTooLarge as RowTooLarge
 from queryserver.domain.errors.engines import SessionLost as SessionLost
 from queryserver.domain.errors.engines import StatementDenied as StatementDenied
 from queryserver.domain.errors.engines import StatementRejected as StatementRejected
@@ -78,6 +85,7 @@ from queryserver.domain.errors.files import ExtensionNotPermitted as ExtensionNo
 from queryserver.domain.errors.files import ExtensionRestricted as ExtensionRestricted
 from queryserver.domain.errors.files import FileTooLarge as FileTooLarge
 from queryserver.domain.errors.files import ImpersonationNotAllowed as ImpersonationNotAllowed
+from queryserver.domain.errors.files import InsufficientStorage as InsufficientStorage
 from queryserver.domain.errors.files import InvalidName as InvalidName
 from queryserver.domain.errors.files import InvalidPath as InvalidPath
 from queryserver.domain.errors.files import NotADirectory as NotADirectory
@@ -137,6 +145,7 @@ from queryserver.domain.errors.imports import UnsupportedFormat as UnsupportedFo
 from queryserver.domain.errors.imports import UploadQuotaExceeded as UploadQuotaExceeded
 from queryserver.domain.errors.limits import LoginThrottled as LoginThrottled
 from queryserver.domain.errors.limits import QuotaExceeded as QuotaExceeded
+from queryserver.domain.errors.limits import TooManyConnections as TooManyConnections
 from queryserver.domain.errors.limits import TooManyRequests as TooManyRequests
 from queryserver.domain.errors.limits import TooManySessions as TooManySessions
 from queryserver.domain.errors.limits import TooManyStatements as TooManyStatements
@@ -149,6 +158,7 @@ from queryserver.domain.errors.objects import DownloadRefused as DownloadRefused
 from queryserver.domain.errors.objects import FunctionNotFound as FunctionNotFound
 from queryserver.domain.errors.objects import GroupExists as GroupExists
 from queryserver.domain.errors.objects import IdempotencyConflict as IdempotencyConflict
+from queryserver.domain.errors.objects import IdentityTaken as IdentityTaken
 from queryserver.domain.errors.objects import LastAdministrator as LastAdministrator
 from queryserver.domain.errors.objects import MetadataNotFound as MetadataNotFound
 from queryserver.domain.errors.objects import NestedPathNotFound as NestedPathNotFound
@@ -157,6 +167,7 @@ from queryserver.domain.errors.objects import NotFound as NotFound
 from queryserver.domain.errors.objects import OperationNotFound as OperationNotFound
 from queryserver.domain.errors.objects import PreviousNotFinished as PreviousNotFinished
 from queryserver.domain.errors.objects import SessionNotFound as SessionNotFound
+from queryserver.domain.errors.objects import StatementTextExpired as StatementTextExpired
 from queryserver.domain.errors.objects import TableNotFound as TableNotFound
 from queryserver.domain.errors.objects import UnknownDialect as UnknownDialect
 from queryserver.domain.errors.objects import UnknownGroup as UnknownGroup

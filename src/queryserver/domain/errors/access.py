@@ -49,6 +49,14 @@ class UserNotFound(NotAuthenticated):
         super().__init__("User not found")
 
 
+class IdentityRefused(UserNotFound):
+    """An external identity is no user here; `reason` is for the log and `auth explain`, never for the client."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+
 class UserInactive(NotAuthenticated):
     """The token is good, its user was disabled."""
 

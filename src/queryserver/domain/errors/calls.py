@@ -29,6 +29,12 @@ class UnreadableParameter(InvalidParameter):
         self.name = name
 
 
+class TooComplex(InvalidRequest):
+    """What was sent needs more time or memory to be read than one call may have."""
+
+    code = "too_complex"
+
+
 class InvalidJson(InvalidRequest):
     """A JSON body or a JSON field does not parse."""
 
@@ -107,6 +113,23 @@ class PayloadTooLarge(QueryServerError):
     """The body, or the statement in it, is above its limit."""
 
     code = "payload_too_large"
+
+
+class PageRowTooLarge(PayloadTooLarge):
+    """The first row of a page is alone above the limit of a page; downloads have it."""
+
+    code = "row_too_large"
+
+    def __init__(self, *, row: int | None, limit_bytes: int) -> None:
+        """`row` counts from 0; None: rows of a sample, which has no pages."""
+        if row is None:
+            super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
+            return
+        super().__init__(
+            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page. A download of the result has it;"
+            f" start_row={row + 1} gives the rows after it.",
+            details={"row": row, "limit_bytes": limit_bytes, "next_start_row": row + 1},
+        )
 
 
 class UnsupportedMediaType(QueryServerError):

@@ -71,6 +71,23 @@ class CellTooLarge(EngineError):
         super().__init__(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
+class RowTooLarge(EngineError):
+    """The values of one row of the result are together above its limit; the statement ends with it."""
+
+    code = "row_too_large"
+
+    def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
+        """`row` counts from 0, as far as the engine had come to it."""
+        which = f"Row {row}" if row is not None else "A row"
+        super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
+
+
+class DiskBelowFloor(EngineError):
+    """The statement needed room on a disk of this server that is below its floor (see InsufficientStorage)."""
+
+    code = "insufficient_storage"
+
+
 class ResultStoreFailed(EngineError):
     """The result could not be stored."""
 

@@ -295,3 +295,12 @@ class StorageUnavailable(StorageError):
 
 class StorageFull(StorageError):
     """A store has no room left."""
+
+
+class InsufficientStorage(StorageFull):
+    """A disk of this server is below the floor of free space; reading and deleting go on."""
+
+    code = "insufficient_storage"
+
+    def __init__(self) -> None:
+        super().__init__("The disk of the server is almost full. Try again later, or delete files.")

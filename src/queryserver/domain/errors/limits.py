@@ -15,6 +15,12 @@ class TooManyRequests(QueryServerError):
         self.retry_after = retry_after
 
 
+class TooManyConnections(TooManyRequests):
+    """`max_connections_per_address` calls of the caller's address are under way."""
+
+    code = "too_many_connections"
+
+
 class TooManyStatements(TooManyRequests):
     """`max_statements_per_user` statements are waiting or running."""
 
@@ -34,7 +40,7 @@ class TooManySessions(TooManyRequests):
 
 
 class QuotaExceeded(TooManyRequests):
-    """Stored results of the caller fill `spool_max_bytes_per_user`; closing results helps."""
+    """Stored results of the caller fill `spool_max_bytes_per_user`, or texts `statement_text_max_bytes_per_user`."""
 
     code = "quota_exceeded"
 

@@ -129,6 +129,18 @@ class PreviousNotFinished(Conflict):
         super().__init__("The previous statement of this script has not ended yet.")
 
 
+class StatementTextExpired(Conflict):
+    """Of a long statement or script that ended some time ago only the beginning is still stored."""
+
+    code = "statement_text_expired"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The text of this script is not stored any more: long texts are kept for"
+            " `editor.statement_text_retention_h` hours after their end. Send the script again."
+        )
+
+
 class NoMoreStatements(Conflict):
     """The script has no statement after the given one."""
 
@@ -157,6 +169,15 @@ class UsernameTaken(Conflict):
 
     def __init__(self, username: str) -> None:
         super().__init__(f"User {username} exists already.")
+
+
+class IdentityTaken(Conflict):
+    """The subject of an issuer is linked to another user already."""
+
+    code = "name_taken"
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"The subject {subject} is linked to another user already.")
 
 
 class GroupExists(Conflict):

@@ -1,51 +1,99 @@
 """One DuckDB connection at work. Everything here blocks."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Semaphore
+from weakref import WeakValueDictionary
 
 import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import EngineUnavailable, QueryServerError, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import BATCH_BYTES, pieces
+from queryserver.engines.duckdb.cells import bounded, cell_error, is_wide
 from queryserver.engines.duckdb.errors import FATAL, statement_errors
-from queryserver.engines.duckdb.guard import refuse_reach
-from queryserver.engines.duckdb.types import exact_projection, result_type
+from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition
+from queryserver.engines.duckdb.temporary import TemporaryRoom
+from queryserver.engines.duckdb.tokens import Token, tokens_of
+from queryserver.engines.duckdb.types import require_shallow, result_type
 from queryserver.engines.duckdb.values import sound
+from queryserver.engines.threads import NO_USER
 
-# DuckDB works in vectors of this many rows; a reader that asks for less only cuts them.
-_VECTOR_ROWS = 2048
+CELL_MAX_BYTES = 16 * 1024 * 1024
+
+# DuckDB works in vectors of 2048 rows; a reader that asks for less copies less of them at once.
+_NARROW_ROWS, _WIDE_ROWS = 2048, 256
+
+_SMALL_TOKENS = 2_000
+_PLANNING = threading.Lock()
+"""Held while a long statement is parsed and planned: the memory for that is not part of `memory_limit`."""
+
+_MANY_COLUMNS = 500
+_WIDE_WAIT_S = 60
+_WIDE = WeakValueDictionary[int, Semaphore]()
+"""By user. DuckDB takes 16 KiB for each column of a result that is being read, which are no part of `memory_limit`."""
+
+Free = Callable[[], None]
+
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
+
+
+def _nothing() -> None:
+    """Free nothing."""
 
 
 class DuckdbConnection:
     """A cursor of a database, which is a connection of its own: temporary tables, USE and SET live in it."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, root: Path | None, owned: duckdb.DuckDBPyConnection | None = None
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        root: Path | None,
+        owned: duckdb.DuckDBPyConnection | None = None,
+        *,
+        user_id: int = NO_USER,
+        cell_max_bytes: int = CELL_MAX_BYTES,
+        room: TemporaryRoom | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_end` is called when an internal error has ended the database, for all of its connections."""
         self._connection = connection
+        self._on_end = on_end
         self._root = root
         self._owned = owned
+        self._user_id = user_id
+        self._cell_max_bytes = cell_max_bytes
+        self._room = room
         self._closed = False
         self.is_usable = True
 
     def run(self, statement: str) -> "DuckdbAnswer":
         """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
-        with statement_errors(self._root):
+        if self._room is not None:
+            self._room.apply(self._connection)
+        with statement_errors(self._root, self._room.error_of if self._room is not None else None):
             try:
                 return self._run(statement)
-            except FATAL:
-                self.is_usable = False
+            except (duckdb.Error, QueryServerError) as error:
+                if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
+                    self.is_usable = False
+                    self._on_end()
                 raise
 
     def prepare(self, setting: str) -> None:
         """Run a setting of the session, unguarded."""
         with statement_errors(self._root):
-            self._connection.execute(setting)
+            try:
+                self._connection.execute(setting)
+            except FATAL as error:
+                self._on_end()
+                raise EngineUnavailable("The database is opened anew after an internal error; try again.") from error
 
     @property
     def native(self) -> duckdb.DuckDBPyConnection:
@@ -70,23 +118,50 @@ class DuckdbConnection:
                 self._owned.close()
 
     def _run(self, text: str) -> "DuckdbAnswer":
-        statements = self._connection.extract_statements(text)
-        if not statements:
-            return DuckdbAnswer(self._root)
-        if len(statements) > 1:
-            raise StatementRejected("Parser Error: one statement at a time.")
-        statement = statements[0]
-        refuse_reach(self._connection, statement)
-        # A query gives a relation that runs when it is read; anything else runs here.
-        relation = self._connection.sql(statement)
-        shape = (relation.columns, [str(native) for native in relation.types])
-        kind = statement.type.name
+        tokens = tokens_of(text)
+        with _planned_alone(tokens):
+            statements = self._connection.extract_statements(text)
+            if not statements:
+                return DuckdbAnswer(self._root)
+            if len(statements) > 1:
+                raise StatementRejected("Parser Error: one statement at a time.")
+            statement = statements[0]
+            refuse_reach(self._connection, statement, tokens)
+            refuse_repetition(tokens, self._cell_max_bytes)
+            # A query gives a relation that runs when it is read; anything else runs here.
+            relation = self._connection.sql(statement)
+        # Each of the two makes an object for each column, without letting other threads run.
+        names, types = relation.columns, relation.types
+        require_shallow(types)
+        shape = (names, list(map(str, types)) if len(types) == 1 else [])
+        kind = kind_of(statement)
         if kind != "SELECT" and shape == _NOTHING:
             return DuckdbAnswer(self._root)
-        if kind not in _QUERIES and shape == _COUNT and not _returns_rows(text):
+        if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
             counted = relation.fetchall()
             return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
-        return _open_rows(relation, self._root)
+        free = _take_wide_place(self._user_id) if len(types) > _MANY_COLUMNS else _nothing
+        try:
+            return self._open_rows(relation, names, types, free)
+        except BaseException:
+            free()
+            raise
+
+    def _open_rows(
+        self, relation: duckdb.DuckDBPyRelation, names: Sequence[str], types: Sequence[DuckDBPyType], free: Free
+    ) -> "DuckdbAnswer":
+        columns = tuple(
+            Column(name, result_type(native), str(native)) for name, native in zip(names, types, strict=True)
+        )
+
+        def error_of(text: str) -> QueryServerError | None:
+            error = cell_error(text, [column.name for column in columns], self._cell_max_bytes)
+            return error or (self._room.error_of(text) if self._room is not None else None)
+
+        rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
+        with statement_errors(self._root, error_of):
+            reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
+        return DuckdbAnswer(self._root, columns=columns, reader=reader, error_of=error_of, on_close=free)
 
 
 class DuckdbAnswer:
@@ -99,16 +174,22 @@ class DuckdbAnswer:
         columns: tuple[Column, ...] | None = None,
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
+        error_of: Callable[[str], QueryServerError | None] | None = None,
+        on_close: Free = _nothing,
     ) -> None:
+        self._on_close = on_close
         self.columns = columns
         self.modified_rows = modified_rows
         self._root = root
         self._reader = reader
-        self._ahead = self._next()
+        self._error_of = error_of
+        self._ahead: pa.RecordBatch | None = None
+        with statement_errors(root, error_of):
+            self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """See DriverAnswer."""
-        with statement_errors(self._root):
+        with statement_errors(self._root, self._error_of):
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))
@@ -121,6 +202,7 @@ class DuckdbAnswer:
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()
+        self._on_close()
 
     def _next(self) -> pa.RecordBatch | None:
         if self._reader is None:
@@ -131,21 +213,34 @@ class DuckdbAnswer:
         return None
 
 
-def _open_rows(relation: duckdb.DuckDBPyRelation, root: Path | None) -> DuckdbAnswer:
-    columns = tuple(
-        Column(name, result_type(native), str(native))
-        for name, native in zip(relation.columns, relation.types, strict=True)
-    )
-    projection = exact_projection(relation.types)
-    if projection is not None:
-        relation = relation.project(projection)
-    return DuckdbAnswer(root, columns=columns, reader=relation.to_arrow_reader(_VECTOR_ROWS))
+def _take_wide_place(user_id: int) -> Free:
+    """The one place of a user for results of many columns; to be freed once, later calls do nothing.
+
+    Raises StatementRejected when the user's other statement takes too long.
+    """
+    place = _WIDE.setdefault(user_id, Semaphore())
+    if not place.acquire(timeout=_WIDE_WAIT_S):
+        raise StatementRejected(
+            f"Out of Memory Error: another result of more than {_MANY_COLUMNS} columns is being read; try again later."
+        )
+    held = [place]
+
+    def free() -> None:
+        if held:
+            held.pop().release()
+
+    return free
 
 
-def _returns_rows(text: str) -> bool:
+@contextmanager
+def _planned_alone(tokens: Sequence[Token]) -> Generator[None]:
+    if len(tokens) <= _SMALL_TOKENS:
+        yield
+        return
+    with _PLANNING:
+        yield
+
+
+def _returns_rows(tokens: Sequence[Token]) -> bool:
     """Whether the keyword RETURNING stands in the text: DuckDB names the count of changed rows like a result."""
-    encoded = text.encode()  # the tokens' places count bytes
-    return any(
-        kind.name == "keyword" and encoded[place : place + 9].lower() == b"returning"
-        for place, kind in duckdb.tokenize(text)
-    )
+    return any(token.kind == "keyword" and token.name == "returning" for token in tokens)

@@ -8,45 +8,53 @@ from pathlib import Path
 
 import duckdb
 
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.domain.errors import ConfigurationError, EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
-from queryserver.engines.duckdb.connection import DuckdbConnection
+from queryserver.engines.duckdb.connection import CELL_MAX_BYTES, DuckdbConnection
 from queryserver.engines.duckdb.errors import opening_errors, statement_errors
+from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.duckdb.loading import DuckdbWriter
+from queryserver.engines.duckdb.temporary import TEMPORARY_MAX_BYTES, TemporaryRoom
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.quoting import identifier, literal
 from queryserver.engines.shared_files import FilePlace, SharedFiles
 from queryserver.engines.threaded_loading import ThreadedLoader
 from queryserver.engines.threaded_session import ThreadedSessions
-from queryserver.engines.threads import STATEMENT_THREADS
+from queryserver.engines.threads import NO_USER, STATEMENT_THREADS, with_lower_priority
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 from queryserver.interfaces.loading import TableLoader
 
+FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"
+"""Of one database file, for all its sessions; of the database that a session has in memory."""
+
 # Where DuckDB would look for extensions and secrets: a place that is not, so that none is found and none is told of.
 _NOWHERE = "/nonexistent"
 
-# What a session may still set: its schema, its time zone, and (guard.py) what its progress needs.
-_SESSION_SETTINGS = (
-    "schema",
-    "search_path",
-    "TimeZone",
-    "Calendar",
+# What a session may set (guard.py), and what the engine itself has to set.
+_UNLOCKED_SETTINGS = (
+    *sorted(SESSION_SETTINGS),
     "enable_progress_bar",
     "enable_progress_bar_print",
     "progress_bar_time",
+    "max_temp_directory_size",
 )
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (
-    f"SET allowed_configs = {list(_SESSION_SETTINGS)}",
+    # Constants would be computed while planning: without the memory limit, and several times (ADR 43).
+    "SET disabled_optimizers = 'expression_rewriter,statistics_propagation'",
+    f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
 
+# A session has a value of its own for each setting that statements may set: none finds another's.
 _PREPARE_SESSION = (
     "SET TimeZone = 'UTC'",
+    "SET Calendar = 'gregorian'",
     "SET enable_progress_bar = true",
     "SET enable_progress_bar_print = false",
     "SET progress_bar_time = 0",
@@ -62,7 +70,7 @@ class DuckdbEngine:
     """One database file, opened at first use and held by this process until `close` (Contract platform 5.11).
 
     `path` is relative to `root`, or `:memory:`: then each session has a database of its own, gone when it ends.
-    Statements reach no other file, no network, no extension, and no setting but schema and time zone.
+    Statements reach no other file, no network, no extension, and no setting but schema, time zone and calendar.
     Engines that name one file with other settings take turns: an idle one makes way, one at work is waited for.
     Raises InvalidPath, ConfigurationError.
     """
@@ -72,19 +80,24 @@ class DuckdbEngine:
         *,
         path: str = MEMORY,
         root: Path | None = None,
-        memory_limit: str = "1GB",
+        memory_limit: str | None = None,
         threads: int = 2,
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
         files: SharedFiles | None = None,
+        cell_max_bytes: int = CELL_MAX_BYTES,
+        temporary_max_bytes: int = TEMPORARY_MAX_BYTES,
+        floor: DiskFloor = NO_FLOOR,
     ) -> None:
         if path == MEMORY and read_only:
             raise ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._root = root.resolve() if root is not None else None
         self._read_only = read_only
+        self._cell_max_bytes = cell_max_bytes
+        self._room = None if self._file is None else TemporaryRoom(self._file.parent, temporary_max_bytes, floor)
         self._config: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": memory_limit,
+            "memory_limit": memory_limit or (SESSION_MEMORY_LIMIT if self._file is None else FILE_MEMORY_LIMIT),
             "threads": threads,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -101,6 +114,9 @@ class DuckdbEngine:
         self._place = (files or SharedFiles()).place(self._file) if self._file is not None else None
         self._data_name = f"duckdb:{path}" if self._file is not None else ""
         self._uses = 0
+        self._inside = 0
+        """Uses of the open file. One that an internal error has ended is opened anew once there are none."""
+        self._has_ended = False
         self._database: duckdb.DuckDBPyConnection | None = None
 
     @property
@@ -121,7 +137,8 @@ class DuckdbEngine:
     @property
     def configuration(self) -> Hashable:
         """See FileHolder."""
-        return self._read_only, self._config["memory_limit"], self._config["threads"]
+        limit = None if self._room is None else self._room.most_bytes
+        return self._read_only, self._config["memory_limit"], self._config["threads"], limit
 
     @property
     def is_idle(self) -> bool:
@@ -134,11 +151,11 @@ class DuckdbEngine:
         return self._sessions.threads.busy
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 DuckDB knows no users
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
         """See the Protocol."""
         async with (
             self._opened() as database,
-            self._sessions.session(partial(self._connect, database, options)) as session,
+            self._sessions.session(partial(self._connect, user.id, database, options), user_id=user.id) as session,
         ):
             yield session
 
@@ -154,11 +171,13 @@ class DuckdbEngine:
             yield DuckdbCatalog(session, await current_database(session))
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
         """See LoadingEngine."""
         async with (
             self._opened() as database,
-            self._sessions.opened(partial(self._connect, database, options), self._loader) as loader,
+            self._sessions.opened(
+                partial(self._connect, user.id, database, options), partial(self._loader, user)
+            ) as loader,
         ):
             yield loader
 
@@ -178,6 +197,7 @@ class DuckdbEngine:
     async def let_go(self) -> None:
         """See FileHolder."""
         database, self._database = self._database, None
+        self._has_ended = False
         if database is not None:
             await asyncio.to_thread(database.close)
 
@@ -186,7 +206,12 @@ class DuckdbEngine:
         """The open file, in use while inside; None for databases in memory."""
         self._uses += 1
         try:
-            yield None if self._place is None else await self._shared(self._place)
+            database = None if self._place is None else await self._shared(self._place)
+            self._inside += 1
+            try:
+                yield database
+            finally:
+                self._inside -= 1
         finally:
             self._uses -= 1
 
@@ -194,10 +219,13 @@ class DuckdbEngine:
         give_up = asyncio.get_running_loop().time() + _OTHERS_S
         while asyncio.get_running_loop().time() < give_up:
             async with place.lock:
+                if self._has_ended and not self._inside:
+                    await self.let_go()
+                    place.left(self)
                 if self._database is None and await place.make_way(self):
                     self._database = await self._sessions.threads.control(self._open, undo=_close)
                     place.entered(self)
-                if self._database is not None:
+                if self._database is not None and not self._has_ended:
                     return self._database
             await asyncio.sleep(_LOOK_EVERY_S)
         raise EngineUnavailable(
@@ -208,24 +236,40 @@ class DuckdbEngine:
         if self._file is not None and self._root is not None:
             refuse_links(self._root, self._file)
         with opening_errors():
-            database = duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
+            database = with_lower_priority(self._opened_file)
             try:
                 # Another engine with the same settings may have it open, and locked down, already.
                 if not _is_locked(database):
                     for setting in _LOCK_DOWN:
                         database.execute(setting)
+                if self._room is not None:
+                    self._room.forget()
+                    self._room.apply(database)
             except BaseException:
                 database.close()
                 raise
             return database
 
-    def _connect(self, shared: duckdb.DuckDBPyConnection | None, options: SessionOptions) -> DuckdbConnection:
+    def _opened_file(self) -> duckdb.DuckDBPyConnection:
+        return duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
+
+    def _connect(
+        self, user_id: int, shared: duckdb.DuckDBPyConnection | None, options: SessionOptions
+    ) -> DuckdbConnection:
         owned = self._open() if shared is None else None
         database = owned or shared
         if database is None:
             raise EngineUnavailable("The database is closed.")
         with opening_errors():
-            connection = DuckdbConnection(database.cursor(), self._root, owned)
+            connection = DuckdbConnection(
+                database.cursor(),
+                self._root,
+                owned,
+                user_id=user_id,
+                cell_max_bytes=self._cell_max_bytes,
+                room=self._room,
+                on_end=self._ended,
+            )
         try:
             for statement in (*_PREPARE_SESSION, *_wished(options)):
                 connection.prepare(statement)
@@ -234,12 +278,17 @@ class DuckdbEngine:
             raise
         return connection
 
-    def _loader(self, connection: DuckdbConnection) -> ThreadedLoader:
-        return ThreadedLoader(DuckdbWriter(connection, self._root), self._sessions.threads, read_only=self._read_only)
+    def _ended(self) -> None:
+        """In a thread of a statement."""
+        self._has_ended = self._file is not None
+
+    def _loader(self, user: User, connection: DuckdbConnection) -> ThreadedLoader:
+        writer = DuckdbWriter(connection, self._root)
+        return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
 
     def _look(self, shared: duckdb.DuckDBPyConnection | None) -> None:
         with statement_errors(self._root):
-            self._connect(shared, SessionOptions()).close()
+            self._connect(NO_USER, shared, SessionOptions()).close()
 
 
 def _wished(options: SessionOptions) -> list[str]:

@@ -1,45 +1,288 @@
-"""Statements that the engine's own lock-down lets through although they reach past the data.
+"""What statements may do: anything within the database and their own session, nothing beyond (ADR 43).
 
-With `enable_external_access=false` DuckDB still lets its own files be written: COPY … TO '<database>.wal' would
-destroy them. ATTACH ':memory:' is seen by all sessions, and then DETACH can take the database away from everybody.
+DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`) is the first wall. It leaves
+these gaps, which are closed here:
+
+- COPY … TO '<database>.wal' may write the files of the database itself and destroy them.
+- ATTACH is seen by all sessions, and DETACH takes a database away from all of them.
+- SET GLOBAL of a permitted setting changes it for all sessions without a value of their own.
+- Some views, functions and settings show paths of the server.
+- Some functions, and casts to VARIANT, end the process on deeply nested values (DuckDB 2.0.0), or act on the database
+  of all sessions.
+
+Names of functions and views are always tokens of a text, but for texts that are run by `query` and `query_table`;
+those must be literals, and are checked likewise.
 """
 
 import re
+from collections.abc import Iterator, Sequence
 
 import duckdb
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors import CellTooLarge, StatementRejected
+from queryserver.engines.duckdb.tokens import Token, tokens_of
+from queryserver.engines.duckdb.variants import refuse_variants
+
+SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
+"""In lower case. What a statement may set, for its own session only."""
 
 _REFUSED = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
 # These hold another statement; its text is a suffix of theirs. A PIVOT inside COPY makes it MULTI.
 _WRAPPERS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
-_SETTINGS = frozenset({"SET", "VARIABLE_SET", "PRAGMA"})
-# Sessions need these settings themselves, so they are not locked; printing would write to the server's output.
-_OWN_SETTING = re.compile(r"progress_bar", re.IGNORECASE)
+
+_PRAGMAS = frozenset(
+    {
+        "collations",
+        "database_size",
+        "functions",
+        "metadata_info",
+        "platform",
+        "show",
+        "show_databases",
+        "show_tables",
+        "show_tables_expanded",
+        "storage_info",
+        "table_info",
+        "user_agent",
+        "version",
+    }
+)
+_PATH_VIEWS = frozenset({"duckdb_databases", "pragma_database_list", "pg_settings"})
+_HIDDEN = _PATH_VIEWS | {
+    "duckdb_extensions",
+    "duckdb_external_file_cache",
+    "duckdb_log_contexts",
+    "duckdb_logs",
+    "duckdb_profiling_settings",
+    "duckdb_secrets",
+    "duckdb_settings",
+    "duckdb_temporary_files",
+}
+_PATH_SETTINGS = frozenset({"allowed_directories", "allowed_paths", "temp_directory"})
+_READABLE_SETTINGS = SESSION_SETTINGS | {
+    "access_mode",
+    "default_collation",
+    "default_null_order",
+    "default_order",
+    "max_memory",
+    "max_temp_directory_size",
+    "memory_limit",
+    "threads",
+    "worker_threads",
+}
+_SWITCHED_OFF = frozenset(
+    {
+        "create_external_resource",
+        "deregister_external_resource",
+        "destroy_external_resource",
+        "disable_logging",
+        "disable_profiling",
+        "enable_logging",
+        "enable_profiling",
+        "force_checkpoint",
+        "json_contains",  # recursion without a limit: values nested 100,000 deep end the process
+        "json_execute_serialized_sql",
+        "json_group_structure",  # as json_structure
+        "json_structure",  # values nested 129 deep are an internal error, which ends the database of all sessions
+        "register_external_resource",
+        "register_external_resource_type",
+        "truncate_duckdb_logs",
+        "variant_bytes_to_variant",
+        "variant_group_array",  # casts to VARIANT
+        "write_log",
+    }
+)
+# As `json_contains`, by the depth of their second argument.
+_BY_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
+_MOST_STRUCTURE = 100
+# A name before a bracket is that of a table behind these words, and no call.
+_BEFORE_TABLES = frozenset({"into", "table", "exists"})
+# A constant is computed while DuckDB plans, where no limit of memory holds.
+_REPEATING = frozenset({"lpad", "repeat", "rpad"})
 
 
-def refuse_reach(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    """Raises StatementRejected for what would reach other files or databases, or the server's own settings."""
-    kind, text = statement.type.name, statement.query
+def refuse_reach(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, tokens: Sequence[Token]) -> None:
+    """`tokens` are those of the statement.
+
+    Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
+    """
+    kind, text = kind_of(statement), statement.query
     if kind in _REFUSED:
         raise _refusal(kind)
     if kind in _WRAPPERS:
         for word in _INNER.finditer(text):
-            if (inner := _kind_of(connection, text[word.start() :])) in _REFUSED or (
+            if (inner := _kind_of_text(connection, text[word.start() :])) in _REFUSED or (
                 inner == "MULTI" and word[0].upper() == "COPY"
             ):
                 raise _refusal(word[0].upper())
-    if kind in _SETTINGS and _OWN_SETTING.search(text):
-        raise StatementRejected("Permission Error: this setting is locked on this server.")
+    _refuse_settings(tokens)
+    _refuse_names(tokens)
 
 
-def _kind_of(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
+def kind_of(statement: duckdb.Statement) -> str:
+    """The name of its type. Raises StatementRejected for a type that the driver does not know."""
+    try:
+        return statement.type.name
+    except ValueError:
+        raise StatementRejected("Not implemented Error: this server does not run this kind of statement.") from None
+
+
+def refuse_repetition(tokens: Sequence[Token], cell_max_bytes: int) -> None:
+    """Raises CellTooLarge for a text of more characters than a cell may have bytes, where a literal says so."""
+    for place, token in enumerate(tokens[:-1]):
+        if token.is_name and tokens[place + 1].text.startswith("(") and token.name in _REPEATING:
+            for argument in _arguments(tokens, place + 1):
+                if len(argument) == 1 and argument[0].kind == "numeric_const" and _number(argument[0]) > cell_max_bytes:
+                    raise CellTooLarge(limit_bytes=cell_max_bytes)
+
+
+def _number(token: Token) -> float:
+    try:
+        return float(token.text.replace("_", ""))
+    except ValueError:
+        return 0
+
+
+def _refuse_settings(tokens: Sequence[Token]) -> None:
+    """SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, at the beginning or behind EXPLAIN."""
+    words = list(_unexplained(tokens))
+    first = words[0].name if words else ""
+    if first in {"copy", "force"}:
+        raise _refusal(first.upper())
+    if first in {"set", "reset"}:
+        _refuse_setting(words[1:])
+    elif first == "pragma" and len(words) > 1:
+        if any(word.text == "=" for word in words[2:3]):
+            _refuse_setting(words[1:])
+        elif words[1].name not in _PRAGMAS:
+            raise StatementRejected(f"Permission Error: PRAGMA {words[1].name[:60]} is switched off on this server.")
+
+
+def _unexplained(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Without EXPLAIN, its options and ANALYZE, however often."""
+    place = 0
+    while place < len(tokens) and tokens[place].name == "explain":
+        place += 1
+        if place < len(tokens) and tokens[place].text == "(":
+            depth = 0
+            for token in tokens[place:]:
+                place += 1
+                depth += (token.text == "(") - (token.text == ")")
+                if depth == 0:
+                    break
+        if place < len(tokens) and tokens[place].name in {"analyze", "analyse"}:
+            place += 1
+    yield from tokens[place:]
+
+
+def _refuse_setting(words: Sequence[Token]) -> None:
+    scope = words[0].name if words else ""
+    if scope == "global":
+        raise StatementRejected("Permission Error: SET GLOBAL is switched off: settings belong to one session.")
+    if scope == "variable":
+        return
+    name = words[1].name if scope in {"session", "local"} and len(words) > 1 else scope
+    if name == "time":
+        name = "timezone"
+    if name not in SESSION_SETTINGS:
+        raise StatementRejected(f"Permission Error: the setting {name[:60]} is locked on this server.")
+
+
+def _refuse_names(tokens: Sequence[Token]) -> None:
+    refuse_variants(tokens)
+    for place, token in enumerate(tokens):
+        name = token.name
+        if token.is_name:
+            if name in _HIDDEN:
+                raise _hidden(name)
+            if place + 1 < len(tokens) and tokens[place + 1].text.startswith("("):
+                if place and tokens[place - 1].kind == "keyword" and tokens[place - 1].name in _BEFORE_TABLES:
+                    continue
+                _refuse_call(name, _arguments(tokens, place + 1))
+            elif name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
+                # SHOW reads a setting as well as a table.
+                raise _hidden(tokens[place + 1].name)
+        elif token.kind == "string_const" and _names_view(token):
+            raise _hidden(name)
+
+
+def _names_view(token: Token) -> bool:
+    """FROM 'name' reads a view like FROM name."""
+    parts = (token.string or "").lower().split(".")
+    return not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts)
+
+
+def _refuse_call(name: str, arguments: Sequence[Sequence[Token]]) -> None:
+    if name in _SWITCHED_OFF:
+        raise StatementRejected(f"Permission Error: the function {name} is switched off on this server.")
+    if name in _BY_STRUCTURE and _depth(arguments) is None:
+        raise StatementRejected(
+            f"Permission Error: the structure of {name} must be a literal of {_MOST_STRUCTURE} levels at most."
+        )
+    if name == "current_setting":
+        setting = _only_string(arguments)
+        if setting is None or setting.lower() not in _READABLE_SETTINGS:
+            raise StatementRejected("Permission Error: this setting is not shown on this server.")
+    if name == "query":
+        text = _only_string(arguments)
+        if text is None:
+            raise StatementRejected("Permission Error: the text of query() must be a literal.")
+        inner = tokens_of(text)
+        _refuse_settings(inner)
+        _refuse_names(inner)
+    if name == "query_table" and not all(_is_literal(token) for argument in arguments for token in argument):
+        raise StatementRejected("Permission Error: the names of query_table() must be literals.")
+
+
+def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
+    """The tokens of each argument of a call whose bracket opens at `opening`."""
+    found, depth = [list[Token]()], 0
+    for token in tokens[opening:]:
+        depth += sum(map(token.text.count, "([{")) if token.kind == "operator" else 0
+        closing = sum(map(token.text.count, ")]}")) if token.kind == "operator" else 0
+        if depth == closing and closing:
+            break
+        if depth == 1 and token.text == ",":
+            found.append([])
+        elif depth > 1 or token.text != "(":
+            found[-1].append(token)
+        depth -= closing
+    return found
+
+
+def _only_string(arguments: Sequence[Sequence[Token]]) -> str | None:
+    if len(arguments) != 1 or len(arguments[0]) != 1:
+        return None
+    return arguments[0][0].string
+
+
+def _depth(arguments: Sequence[Sequence[Token]]) -> int | None:
+    """How deep the literal in the last argument is nested; None: too deep, or no literal."""
+    text = _only_string(arguments[-1:])
+    if text is None:
+        return None
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "[{") - (sign in "]}")
+        deepest = max(deepest, depth)
+    return deepest if deepest <= _MOST_STRUCTURE else None
+
+
+def _is_literal(token: Token) -> bool:
+    return token.kind == "string_const" or token.text in {"[", "]", ","} or token.name in {"true", "false"}
+
+
+def _kind_of_text(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error:
         return None
-    return statements[0].type.name if statements else None
+    return kind_of(statements[0]) if statements else None
+
+
+def _hidden(name: str) -> StatementRejected:
+    return StatementRejected(f"Permission Error: {name[:60]} is not shown on this server.")
 
 
 def _refusal(kind: str) -> StatementRejected:

@@ -7,8 +7,16 @@ from types import MappingProxyType
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.domain.user import User
+from queryserver.engines.retrying import RETRY_S
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules
+
+CELL_BYTES = 16 * 1024 * 1024
+ROW_CELLS = 2
+"""A row may be as large as so many of the largest cells."""
+
+_LEAST_REPLY_BYTES = 16 * 1024 * 1024
+_REPLY_MARGIN_BYTES = 8 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
@@ -75,6 +83,10 @@ class Limits:
     other_s: float = 30.0
     end_s: float = 3.0
     """Cancel and close: whoever waits for them has given up already."""
+    retry_s: float = RETRY_S
+    """How long calls about a statement are repeated after a break of the network, from its first failure on."""
+    settle_s: float = 1.0
+    """How long a server may at least go on with a request for rows whose connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +111,16 @@ class Hs2Address:
     query_timeout_s: int = 0
     session_timeout_s: int = 0
     limits: Limits = Limits()
+    cell_max_bytes: int = CELL_BYTES
+    """Largest value of a result."""
     rules: AddressRules = field(default_factory=AddressRules)
     max_idle: int = 16
     idle_s: float = 60.0
+
+    @property
+    def reply_max_bytes(self) -> int:
+        """The longest answer that is kept: the largest row, and more for the batches of many small ones."""
+        return max(ROW_CELLS * self.cell_max_bytes, _LEAST_REPLY_BYTES) + _REPLY_MARGIN_BYTES
 
     @property
     def wants_credentials(self) -> bool:

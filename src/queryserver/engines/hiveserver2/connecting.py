@@ -32,9 +32,10 @@ async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s:
         tls = await _tls(address, login.member)
         if address.http_path is not None:
             # Nothing is sent before the first call: the session's OpenSession proves the login.
-            return Connection(HttpTransport(address, login, resolved, tls))
+            return Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
-            return Connection(await _stream_transport(address, login, resolved, tls))
+            transport = await _stream_transport(address, login, resolved, tls)
+            return Connection(transport, most_bytes=address.reply_max_bytes)
 
 
 async def _stream_transport(address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> Transport:

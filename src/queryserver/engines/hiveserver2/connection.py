@@ -3,10 +3,13 @@
 import asyncio
 from functools import partial
 
-from queryserver.engines.hiveserver2.errors import LOST_IN_TRANSIT, LoginRefused, WireLost
+from queryserver.engines.hiveserver2.errors import LOST_IN_TRANSIT, NOT_SENT, LoginRefused, WireLost
 from queryserver.engines.hiveserver2.protocol.messages import ServerException, decode_reply, encode_call
 from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
-from queryserver.engines.hiveserver2.transports import Transport
+from queryserver.engines.hiveserver2.transports import Expected, Overlong, Transport
+
+REPLY_BYTES = 64 * 1024 * 1024
+"""The longest answer that is kept, where no other limit is given."""
 
 
 class Connection:
@@ -16,8 +19,9 @@ class Connection:
     closing it would end the session that it opened.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, most_bytes: int = REPLY_BYTES) -> None:
         self._transport = transport
+        self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._sequence = 0
@@ -35,10 +39,21 @@ class Connection:
         """Whether a call is on its way, or waits for its turn."""
         return self._waiting > 0 or self._turn.locked()
 
-    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
-        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException."""
+    async def call(
+        self,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        *,
+        limit_s: float,
+        largest_cell: int | None = None,
+    ) -> ReplyT:
+        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException, Overlong.
+
+        With `largest_cell`, a limit in bytes, CellFound instead of Overlong where an answer has a larger cell; the
+        connection is broken then.
+        """
         await self._take_turn(limit_s)
-        task = asyncio.create_task(self._carry_out(method, request, limit_s), name=method.name)
+        task = asyncio.create_task(self._carry_out(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._end_turn)
         # By `wait`, since a task that `shut` cancels must not look like a caller who is cancelled.
@@ -69,24 +84,31 @@ class Connection:
         finally:
             self._waiting -= 1
 
-    async def _carry_out(self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float) -> ReplyT:
+    async def _carry_out(
+        self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float, largest_cell: int | None
+    ) -> ReplyT:
         if self.is_closed():
             raise WireLost(sent=False)
         self._sequence = self._sequence % 0x7FFFFFFF + 1
         raw = encode_call(method, request, self._sequence)
+        decode = partial(decode_reply, method, sequence=self._sequence)
         try:
             async with asyncio.timeout(limit_s):
-                return await self._transport.exchange(raw, partial(decode_reply, method, sequence=self._sequence))
-        except (LoginRefused, ServerException):
+                return await self._transport.exchange(raw, Expected(decode, self._most_bytes, largest_cell))
+        except (LoginRefused, ServerException, Overlong):
             raise
         except LOST_IN_TRANSIT as error:
             self._broken = True
-            raise WireLost(sent=True) from error
+            is_sent = not isinstance(error, NOT_SENT)
+            raise WireLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
         except BaseException:
             self._broken = True
             raise
 
     def _end_turn(self, task: asyncio.Task[ReplyT]) -> None:
         self._turn.release()
+        if self._exchange is task:
+            # An answer may have 40 MiB; a connection that waits for its next call does not keep it.
+            self._exchange = None
         if not task.cancelled():
             task.exception()

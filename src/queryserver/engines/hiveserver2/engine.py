@@ -16,12 +16,14 @@ from queryserver.engines.hiveserver2.background import BackgroundTasks
 from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES, WireLost
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.opening import check_known, open_session
 from queryserver.engines.hiveserver2.resuming import Mark
 from queryserver.engines.hiveserver2.session import Hs2Session
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.engines.retrying import Retries
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, OperationHandle, SessionOptions
 
@@ -46,6 +48,8 @@ class Hs2Engine:
         self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
         self._turns = itertools.count()
         self._background = BackgroundTasks()
+        self._closing_later = BackgroundTasks()
+        self._is_closed = False
         self._executor = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix=variant.dialect)
 
     @property
@@ -122,7 +126,9 @@ class Hs2Engine:
 
     async def close(self) -> None:
         """Sessions that are on their way are waited for as long as for any other end, then lost."""
+        self._is_closed = True
         await self._background.close(grace_s=self._address.limits.end_s)
+        await self._closing_later.close(grace_s=0)
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -152,7 +158,7 @@ class Hs2Engine:
 
     def _wire(self, login: Login, opener: Connection) -> Wire:
         opener.opened_session = True
-        return Wire(opener, partial(self._pool.take, login), self._address.limits)
+        return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
 
     async def _open(
         self, login: Login, connection: Connection, wire: Wire, user: User, options: SessionOptions
@@ -178,3 +184,18 @@ class Hs2Engine:
                 if connection.opened_session:
                     connection.opened_session = not is_closed
                 await self._pool.give_back(login, connection)
+            if session is not None and session.is_left_open and not self._is_closed:
+                self._closing_later.start(self._close_later(login, session), name="close session")
+
+    async def _close_later(self, login: Login, session: Hs2Session) -> None:
+        """Close a session that was left while the network was broken: its statement would go on for nobody."""
+        retries = Retries(self._address.limits.retry_s)
+        while await retries.pause():
+            try:
+                async with self._pool.borrowed(login) as connection:
+                    await session.close_over(connection)
+            except (EngineUnavailable, WireLost):
+                continue
+            except (EngineError, *CALL_FAILURES):
+                return  # the server was reached: there is nothing more to do
+            return

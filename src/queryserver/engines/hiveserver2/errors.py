@@ -24,17 +24,25 @@ from queryserver.domain.errors import (
 )
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
+from queryserver.engines.hiveserver2.redaction import in_plain_words
+from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.tls import no_connection
 
 _FINE = frozenset({TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING})
 
 
 class WireLost(Exception):
-    """No answer will come. `sent`: the server may have received the call."""
+    """No answer will come.
 
-    def __init__(self, *, sent: bool) -> None:
+    `sent`: the server may have received the call. `timed_out`: it may still work on it. `is_refused`: the server does
+    not accept the login for a new connection; an attempt per second would lock the user's account in a directory.
+    """
+
+    def __init__(self, *, sent: bool, timed_out: bool = False, is_refused: bool = False) -> None:
         super().__init__("The connection was lost.")
         self.sent = sent
+        self.timed_out = timed_out
+        self.is_refused = is_refused
 
 
 class LoginRefused(Exception):
@@ -59,11 +67,14 @@ class Purpose(Enum):
     """Anything about a statement that was started."""
 
 
-CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException)
+CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException, Overlong)
 """What a call may end with, and the look at its answer's status."""
 
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 """What transports raise when a connection is no longer usable."""
+
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
+"""Those of them that say that the server does not have the call."""
 
 EXPIRED = "Results have expired: the engine no longer knows this statement."
 _UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
@@ -107,6 +118,8 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         raise domain_error(str(error), purpose, error.status.status_code) from error
     except ServerException as error:
         raise domain_error(clean_message(error.message), purpose) from error
+    except Overlong as error:
+        raise OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
 
 
 def _lost(purpose: Purpose, error: WireLost) -> EngineError:
@@ -149,19 +162,18 @@ def message_of(status: TStatus) -> str:
 
 
 # Messages hold statements of megabytes: no pattern may begin a long look anew at each blank line or dot.
-_STACK = re.compile(r"\n[ \t]*at [\w$.<>/]+\([^)\n]*\)|\nCaused by: |\n[ \t]*\.\.\. \d+ more")
+_STACK = re.compile(r"\n[ \t]*at [\w$.<>/@-]+\([^)\n]*\)|\n[ \t]*(?:Caused by|Suppressed): |\n[ \t]*\.\.\. \d+ more")
 _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_JAVA_NAMES = re.compile(r"(?<![\w$.])(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error):\s*")
 _POSITIONS = re.compile(r":\d+:\d+\s*\Z")
-_SERVER_PATHS = re.compile(r"\bfile:/\S+")
-_LONGEST = 1024 * 1024
+_LONGEST = 128 * 1024
+"""Characters of a message that are looked at; records keep half of it."""
 
 
 def clean_message(text: str) -> str:
-    """The text without stack traces, Java's names of exceptions, and paths of the server's own disk."""
+    """The text without stack traces, Java's names of exceptions, addresses, and paths of the server's own disk."""
     text = text[:_LONGEST]
     is_wrapped = text.startswith("*")
     if found := _STACK.search(text):
@@ -170,4 +182,4 @@ def clean_message(text: str) -> str:
         text = text[found.end() :]
     if is_wrapped:
         text = _POSITIONS.sub("", text)
-    return _SERVER_PATHS.sub("(path)", _JAVA_NAMES.sub("", text)).strip()
+    return in_plain_words(text).strip()

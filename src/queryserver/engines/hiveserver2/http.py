@@ -2,7 +2,6 @@
 
 import base64
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
@@ -11,7 +10,7 @@ from queryserver.engines.echoes import without_token
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism
 from queryserver.engines.hiveserver2.errors import LoginRefused
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
-from queryserver.engines.hiveserver2.transports import MAX_REPLY_BYTES, ReplyT
+from queryserver.engines.hiveserver2.transports import Expected, Overlong, ReplyT, read_past
 
 _REFUSED = frozenset({401, 403})
 _UNAVAILABLE = frozenset({502, 503, 504})
@@ -32,6 +31,8 @@ class HttpTransport:
                 "Host": str(login.member),
                 "Content-Type": "application/x-thrift",
                 "Accept": "application/x-thrift",
+                # One packed piece may hold a thousand times its size.
+                "Accept-Encoding": "identity",
                 "Authorization": _authorization(address, login),
                 # Hive asks for it where its filter against forged requests is on.
                 "X-XSRF-HEADER": "true",
@@ -46,25 +47,40 @@ class HttpTransport:
     def is_closed(self) -> bool:
         return self._closed
 
-    async def exchange(self, call: bytes, decode: Callable[[bytes], ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
         async with self._client.stream("POST", self._url, content=call) as response:
             if response.status_code in _REFUSED:
                 raise LoginRefused
             if response.status_code in _UNAVAILABLE:
-                raise httpx.ConnectError(f"status {response.status_code}")
+                raise httpx.ReadError(f"status {response.status_code}")
             if response.status_code != _OK:
                 raise MalformedMessage(f"http status {response.status_code}")
-            body = bytearray()
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > MAX_REPLY_BYTES:
-                    raise MalformedMessage("the answer is too long")
-        return decode(without_token(bytes(body), self._token))
+            body = await _body(response, expected)
+        return expected.decode(without_token(body, self._token))
 
     async def close(self) -> None:
         self._closed = True
         with suppress(httpx.HTTPError, OSError):
             await self._client.aclose()
+
+
+async def _body(response: httpx.Response, expected: Expected[ReplyT]) -> bytes:
+    """The whole body. Raises Overlong, CellFound, MalformedMessage."""
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise MalformedMessage("the answer is packed, which was not accepted")
+    body, skimmer = bytearray(), None
+    async for piece in response.aiter_raw():
+        if skimmer is not None:
+            await read_past(skimmer, piece)
+            continue
+        body += piece
+        if len(body) > expected.most_bytes:
+            skimmer = expected.skimmer()
+            await read_past(skimmer, body)
+            body.clear()
+    if skimmer is not None:
+        raise Overlong(skimmer.size)
+    return bytes(body)
 
 
 def _authorization(address: Hs2Address, login: Login) -> str:

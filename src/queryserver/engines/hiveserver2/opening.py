@@ -67,5 +67,5 @@ async def check_known(wire: Wire, handle: TOperationHandle) -> None:
     """Raises OutcomeUnknown when the server no longer knows the operation."""
     request = TGetOperationStatusReq(operation_handle=handle)
     with call_errors(Purpose.FOLLOW):
-        reply = await wire.call(GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
+        reply = await wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
         check(reply.status)

@@ -12,7 +12,6 @@ from queryserver.domain.result import Column, ResultType
 from queryserver.engines.hiveserver2.errors import (
     CALL_FAILURES,
     Purpose,
-    WireLost,
     call_errors,
     check,
     clean_message,
@@ -34,13 +33,12 @@ from queryserver.engines.hiveserver2.protocol.methods import (
     GET_RESULT_SET_METADATA,
 )
 from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TOperationState, TSessionHandle
+from queryserver.engines.hiveserver2.repeating import has_tasks, keeps_rows
 from queryserver.engines.hiveserver2.types import wire_column
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.hiveserver2.wire import Wire
 from queryserver.interfaces.engine import OperationState, OperationStatus
 
-_TRIES = 4
-_RETRY_S = 0.3
 _POLL_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Pauses between looks where the server answers at once."""
 
@@ -75,12 +73,14 @@ class Operation:
             wire,
             handle,
             tells_more=variant.tells_more_rows,
+            can_repeat=self._can_repeat,
             skip=rows_read or 0,
             again=rows_read is not None,
         )
         first = OperationState.RUNNING if variant.long_polls else OperationState.PENDING
         self._status = OperationStatus(first, progress=0 if variant.capabilities.reports_progress else None)
         self._log = OperationLog(wire, handle, by_rpc=variant.logs_by_rpc)
+        self._had_tasks = False
         self._cancel_asked = False
         self._closed = False
         self._stopping: asyncio.Task[None] | None = None
@@ -134,6 +134,8 @@ class Operation:
             self._cancel_asked = True
             self._status = OperationStatus(OperationState.CANCELED)
             await self._free()
+            # Rows that are on their way would be requested again and again while the network is broken.
+            await self._fetcher.close()
 
     async def close(self) -> None:
         """Free what the server holds for it; what still runs is stopped. Idempotent."""
@@ -168,7 +170,7 @@ class Operation:
     async def _send_stop(self) -> None:
         with suppress(*CALL_FAILURES):
             request = TOperationReq(operation_handle=self._handle)
-            await self._wire.call(CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s)
+            await self._wire.call_until_answered(CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s)
 
     async def _free(self) -> None:
         if self._closed:
@@ -192,8 +194,11 @@ class Operation:
             reply = await self._look()
             state = reply.operation_state
             if state not in _STATES:
+                self._had_tasks = has_tasks(reply)
                 await self._end(reply)
                 return
+            # Nobody fetches rows before the end.
+            self._fetcher.may_have_moved = False
             self._status = replace(
                 self._status, state=_STATES[TOperationState(state)], progress=await self._progress(reply)
             )
@@ -201,20 +206,16 @@ class Operation:
                 await asyncio.sleep(_POLL_S[min(looks, len(_POLL_S) - 1)])
                 looks += 1
 
+    async def _can_repeat(self) -> bool:
+        """Whether the server gives the rows from the first one again."""
+        return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
+
     async def _look(self) -> TGetOperationStatusResp:
-        """The server's answer. A connection that is lost is replaced, for looking changes nothing."""
+        """The server's answer. The call changes nothing, so it is repeated while the network is broken."""
         request = TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
-        for left in reversed(range(_TRIES)):
-            try:
-                reply = await self._wire.call(GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s)
-            except WireLost:
-                if not left:
-                    raise
-                await asyncio.sleep(_RETRY_S)
-            else:
-                check(reply.status)
-                return reply
-        raise WireLost(sent=True)
+        reply = await self._wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s)
+        check(reply.status)
+        return reply
 
     async def _progress(self, reply: TGetOperationStatusResp) -> int | None:
         before = self._status.progress
@@ -254,7 +255,9 @@ class Operation:
     async def _describe(self) -> bool:
         """Read the columns; False when there is no result set after all."""
         request = TOperationReq(operation_handle=self._handle)
-        reply = await self._wire.call(GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s)
+        reply = await self._wire.call_until_answered(
+            GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
+        )
         check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []
         self._fetcher.columns = tuple(map(wire_column, described))

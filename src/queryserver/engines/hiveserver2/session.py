@@ -8,6 +8,7 @@ import pyarrow as pa
 from queryserver.domain.errors import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.hiveserver2.address import Member
+from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, call_errors, check
 from queryserver.engines.hiveserver2.operation import Operation
 from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq, TExecuteStatementReq
@@ -32,6 +33,8 @@ class Hs2Session:
         self._lost = False
         self._left = False
         self.is_detached = False
+        self.is_left_open = False
+        """The session was left, but the server could not be reached to close it."""
 
     async def submit(self, statement: str) -> OperationHandle:
         """Start a statement; what is left of the one before is freed."""
@@ -96,6 +99,11 @@ class Hs2Session:
         await self._close_operation()
         return await self._close_session()
 
+    async def close_over(self, connection: Connection) -> None:
+        """Close the session, and what runs in it, over another connection. Raises as Connection.call."""
+        request = TCloseSessionReq(session_handle=self._handle)
+        await connection.call(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
+
     async def _execute(self, statement: str) -> TOperationHandle:
         request = TExecuteStatementReq(
             session_handle=self._handle,
@@ -125,6 +133,7 @@ class Hs2Session:
             with suppress(*CALL_FAILURES):
                 reply = await call(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
                 return reply.status.status_code == TStatusCode.SUCCESS
+        self.is_left_open = True
         return False
 
     def _find(self, handle: OperationHandle) -> Operation:

@@ -1,24 +1,58 @@
-"""How messages travel: in frames after SASL, or bare. One call at a time; its answer is read whole, then decoded."""
+"""How messages travel: in frames after SASL, or bare. One call at a time; its answer is read whole, then decoded.
+
+An answer above the limit is not kept: its bytes are read past, so that the connection stays usable.
+"""
 
 import asyncio
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
+from queryserver.engines.hiveserver2.skimming import Skimmer
 
 ReplyT = TypeVar("ReplyT")
-
-MAX_REPLY_BYTES = 256 * 1024 * 1024
-"""A longer answer is refused: it is garbage, or rows of many megabytes each."""
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 READ_BYTES = 4 * 1024 * 1024
 """How much a stream reads ahead."""
 
+_SKIM_BYTES = 16 * 1024
+"""What is read past in one step: some 10 ms where it has nothing but empty values."""
+
+_LONGEST_FRAME = 2**31 - 1
+"""Servers write frames from Java's arrays or by signed lengths."""
+
 _LENGTH = struct.Struct(">I")
 _QUIET_S = 0.001
 _CLOSE_S = 2.0
+
+
+class Overlong(Exception):
+    """The answer has `size` bytes, more than are kept. It was read to its end; the connection is as good as before."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"an answer of {size} bytes")
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Expected(Generic[ReplyT_co]):
+    """What a transport does with an answer.
+
+    `decode` raises IncompleteMessage for an answer that ends too early. `most_bytes` is the limit of what is kept; a
+    longer answer goes through a Skimmer with `largest_cell`.
+    """
+
+    decode: Callable[[bytes], ReplyT_co]
+    most_bytes: int
+    largest_cell: int | None = None
+
+    def skimmer(self) -> Skimmer:
+        """For an answer that is too long."""
+        return Skimmer(self.largest_cell)
 
 
 class Transport(Protocol):
@@ -28,8 +62,8 @@ class Transport(Protocol):
         """Whether either side has ended it."""
         ...
 
-    async def exchange(self, call: bytes, decode: Callable[[bytes], ReplyT]) -> ReplyT:
-        """Send a call and decode its answer; `decode` raises IncompleteMessage for one that ends too early."""
+    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
+        """Send a call and decode its answer. Raises Overlong, CellFound, and what streams raise."""
         ...
 
     async def close(self) -> None:
@@ -55,17 +89,28 @@ class StreamTransport:
             return
         self._writer.transport.abort()
 
+    async def _more(self, most_bytes: int = READ_BYTES) -> bytes:
+        piece = await self._reader.read(most_bytes)
+        if not piece:
+            raise EOFError
+        return piece
+
 
 class FramedTransport(StreamTransport):
     """Each message has its length before it."""
 
-    async def exchange(self, call: bytes, decode: Callable[[bytes], ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
         self._writer.write(_LENGTH.pack(len(call)) + call)
         await self._writer.drain()
         (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-        if length > MAX_REPLY_BYTES:
+        if length > _LONGEST_FRAME:
             raise MalformedMessage("the answer is too long")
-        return decode(await self._reader.readexactly(length))
+        if length <= expected.most_bytes:
+            return expected.decode(await self._reader.readexactly(length))
+        skimmer = expected.skimmer()
+        while skimmer.size < length:
+            await read_past(skimmer, await self._more(min(length - skimmer.size, READ_BYTES)))
+        raise Overlong(length)
 
 
 class BareTransport(StreamTransport):
@@ -75,33 +120,43 @@ class BareTransport(StreamTransport):
     that grows with the cost of a try, so that all tries together cost a fraction of the time of the transfer.
     """
 
-    async def exchange(self, call: bytes, decode: Callable[[bytes], ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
         self._writer.write(call)
         await self._writer.drain()
         buffer = bytearray(await self._more())
         quiet_s = _QUIET_S
         loop = asyncio.get_running_loop()
-        while True:
+        while len(buffer) <= expected.most_bytes:
             begun = loop.time()
             try:
-                return decode(bytes(buffer))
+                return expected.decode(bytes(buffer))
             except IncompleteMessage:
                 quiet_s = max(_QUIET_S, 4 * (loop.time() - begun))
-            await self._read_until_quiet(buffer, quiet_s)
+            await self._read_until_quiet(buffer, quiet_s, expected.most_bytes)
+        raise Overlong(await self._read_past(buffer, expected.skimmer()))
 
-    async def _read_until_quiet(self, buffer: bytearray, quiet_s: float) -> None:
+    async def _read_until_quiet(self, buffer: bytearray, quiet_s: float, most_bytes: int) -> None:
         """Add at least one piece, then all that come without a pause of `quiet_s`."""
         buffer += await self._more()
         with suppress(TimeoutError):
-            while len(buffer) <= MAX_REPLY_BYTES:
+            while len(buffer) <= most_bytes:
                 async with asyncio.timeout(quiet_s):
                     piece = await self._more()
                 buffer += piece
-        if len(buffer) > MAX_REPLY_BYTES:
-            raise MalformedMessage("the answer is too long")
 
-    async def _more(self) -> bytes:
-        piece = await self._reader.read(READ_BYTES)
-        if not piece:
-            raise EOFError
-        return piece
+    async def _read_past(self, buffer: bytearray, skimmer: Skimmer) -> int:
+        """The size of the message that `buffer` begins."""
+        is_whole = await read_past(skimmer, buffer)
+        buffer.clear()
+        while not is_whole:
+            is_whole = await read_past(skimmer, await self._more())
+        return skimmer.size
+
+
+async def read_past(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
+    """Skimmer.feed in small steps, so that a message of many small values does not hold up the event loop."""
+    is_whole = False
+    for start in range(0, len(piece), _SKIM_BYTES):
+        is_whole = skimmer.feed(piece[start : start + _SKIM_BYTES])
+        await asyncio.sleep(0)
+    return is_whole

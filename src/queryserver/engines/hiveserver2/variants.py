@@ -10,6 +10,14 @@ from queryserver.interfaces.engine import EngineCapabilities
 
 
 @dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The setting of a session that decides whether its server keeps the rows of results, and its values for yes."""
+
+    setting: str
+    values: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """Facts about one kind of server. Nobody else compares dialect names."""
 
@@ -35,6 +43,8 @@ class Variant:
     """GetExecSummary tells the progress."""
     tells_more_rows: bool = False
     """`has_more_rows` is true to its name."""
+    kept_rows: KeptRows | None = None
+    """None: the server refuses by itself to give rows again that it does not keep."""
     timeout_keys: tuple[str, str] | None = None
     """Session options for the time-outs of queries and of idle sessions."""
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
@@ -44,11 +54,18 @@ class Variant:
         return identifier(database, mark="`") if self.quotes_database else database
 
 
-HIVE = Variant(dialect="hive", setting_prefix="set:hiveconf:", capabilities=EngineCapabilities(reports_progress=True))
+_HIVE_KEEPS = KeptRows("hive.fetch.task.caching", frozenset({"true"}))
+HIVE = Variant(
+    dialect="hive",
+    setting_prefix="set:hiveconf:",
+    kept_rows=_HIVE_KEEPS,
+    capabilities=EngineCapabilities(reports_progress=True),
+)
 HPLSQL = Variant(
     dialect="hplsql",
     setting_prefix="set:hiveconf:",
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
+    kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
 SPARKSQL = Variant(
@@ -56,6 +73,8 @@ SPARKSQL = Variant(
     setting_prefix="set:hiveconf:",
     quotes_database=True,
     empty_result_column="Result",
+    # With incremental collection a second reading computes the rows anew, in any order.
+    kept_rows=KeptRows("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
     # Spark answers EXPLAIN of a statement that it refuses with its complaint in place of the plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from queryserver.domain.errors import EngineError
-from queryserver.engines.hiveserver2.address import Limits
+from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.engines.hiveserver2.address import CELL_BYTES, Limits
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
+from queryserver.engines.retrying import Retries
 
 _MOST_CONNECTIONS = 3
 
@@ -15,8 +16,15 @@ _MOST_CONNECTIONS = 3
 class Wire:
     """Calls of one session. `more` gives another connection to the same member under the same login."""
 
-    def __init__(self, opener: Connection, more: Callable[[], Awaitable[Connection]], limits: Limits) -> None:
+    def __init__(
+        self,
+        opener: Connection,
+        more: Callable[[], Awaitable[Connection]],
+        limits: Limits,
+        cell_max_bytes: int = CELL_BYTES,
+    ) -> None:
         self.limits = limits
+        self.cell_max_bytes = cell_max_bytes
         self._opener = opener
         self._more = more
         self._connections = [opener]
@@ -28,7 +36,19 @@ class Wire:
         """Whether the connection that the session lives with is still there."""
         return not self._opener.is_closed()
 
-    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
+    @property
+    def is_released(self) -> bool:
+        """Whether no calls can be made any more."""
+        return self._is_released
+
+    async def call(
+        self,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        *,
+        limit_s: float,
+        largest_cell: int | None = None,
+    ) -> ReplyT:
         """Make a call on a connection that is free. Raises as Connection.call.
 
         `limit_s` is for the wait for a connection, for that for its turn, and for the answer.
@@ -39,7 +59,23 @@ class Wire:
         except TimeoutError:
             raise WireLost(sent=False) from None
         self._check_kept()
-        return await connection.call(method, request, limit_s=limit_s)
+        return await connection.call(method, request, limit_s=limit_s, largest_cell=largest_cell)
+
+    async def call_until_answered(
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
+    ) -> ReplyT:
+        """As `call`, repeated over new connections while the network is broken, for `limits.retry_s` at most.
+
+        Only for calls that have the same effect when the server receives them twice.
+        """
+        retries: Retries | None = None
+        while True:
+            try:
+                return await self.call(method, request, limit_s=limit_s)
+            except WireLost as error:
+                retries = retries or Retries(self.limits.retry_s)
+                if error.is_refused or self._is_released or not await retries.pause():
+                    raise
 
     async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
         """Make a call that only the session's own connection may make."""
@@ -66,9 +102,10 @@ class Wire:
                 return living[-1]
             try:
                 connection = await self._more()
-            except EngineError:
+            except EngineError as error:
                 if not living:
-                    raise WireLost(sent=False) from None
+                    is_refused = not isinstance(error, EngineUnavailable)
+                    raise WireLost(sent=False, is_refused=is_refused) from None
                 return living[-1]
             if self._is_released:
                 # Nobody else would close it.

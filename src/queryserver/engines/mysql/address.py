@@ -41,6 +41,8 @@ class MysqlAddress:
     idle_s: float = 60.0
     read_timeout_s: int | None = None
     """How long the server may be silent; None: as long as a statement may take."""
+    cell_max_bytes: int | None = None
+    """Largest value of a result; a row with a larger one is refused before it is in memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Login:
@@ -81,6 +83,7 @@ class MysqlAddress:
                 async with asyncio.timeout(limit_s):
                     await connection.connect()
                     await connection.set_up()
+                connection.cell_max_bytes = self.cell_max_bytes
             except BaseException:
                 connection.close()
                 raise

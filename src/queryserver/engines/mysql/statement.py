@@ -67,7 +67,7 @@ class MysqlStatement:
         with statement_errors(started=True):
             rows = await self._connection.rows(count)
             self._rows_read += len(rows)
-            if len(rows) < count:
+            if self._connection.has_ended:
                 self.is_open = False
                 await self._finish(self._rows_read)
         return rows

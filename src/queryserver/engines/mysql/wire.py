@@ -1,23 +1,32 @@
 """The asyncmy connection as the adapter needs it: raw values, flow control, one statement per text, a clean session.
 
 asyncmy reads from its socket whether somebody takes the rows or not: a slow reader would pile up the whole result in
-memory. The transport is therefore paused whenever no rows are asked for.
+memory. The transport is therefore paused whenever no rows are asked for. And it reads a packet of any size: one that is
+above the limit of a row is refused by its header.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from asyncmy import Connection as DriverConnection
 from asyncmy import errors as driver
 from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
+from asyncmy.protocol import MysqlPacket
 
+from queryserver.domain.errors import CellTooLarge, EngineError, RowTooLarge
+from queryserver.engines.chunks import BATCH_BYTES, ROW_CELLS
 from queryserver.engines.mysql.errors import DRIVER_ERRORS, LOGIN_REFUSED
 
 _CLEAN_UP_S = 5
 _COM_RESET_CONNECTION = 0x1F
+_PACKET_HEADER_BYTES = 4
+_BEGINNING_BYTES = 4096
+_NULL = 0xFB
+_LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
@@ -37,7 +46,12 @@ class Connection(DriverConnection):
     `is_private` tells that nobody can listen: then the server may ask for the password in clear text.
     """
 
+    cell_max_bytes: int | None = None
+    """Largest value of a row; None: any."""
+
     # What the driver's stubs leave out.
+    _next_seq_id: int
+    _proto: Any
     _client_flag: int
     _result: Any
     _stream_broken: bool
@@ -55,6 +69,9 @@ class Connection(DriverConnection):
         self._cursor: Any = None
         self._warnings: list[str] = []
         self._warning_count = 0
+        self._packet_bytes = 0
+        self._row_count = 0
+        self.has_ended = True
 
     async def set_up(self) -> None:
         """Make a new or reset session ours: each statement commits by itself, text is UTF-8."""
@@ -69,6 +86,7 @@ class Connection(DriverConnection):
         """Run a statement up to its first result set or its end."""
         self._resume()
         self._warnings, self._warning_count = [], 0
+        self._row_count, self.has_ended = 0, False
         cursor: Any = self.cursor(SSCursor)
         self._cursor = cursor
         await cursor.execute(sql)
@@ -94,16 +112,66 @@ class Connection(DriverConnection):
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
     async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """The next rows; fewer than `count` are the last ones. Further result sets of a procedure are dropped."""
+        """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` tells when they are the last.
+
+        Further result sets of a procedure are dropped. Raises CellTooLarge, RowTooLarge.
+        """
         if self._cursor is None:
+            self.has_ended = True
             return []
         self._resume()
-        found = await self._cursor.fetchmany(count)
-        if len(found) < count:
+        found = await self._some_rows(self._cursor, count)
+        if self.has_ended:
             await self._drop_further_results()
         elif self._transport is not None:
             self._transport.pause_reading()
         return found
+
+    async def _some_rows(self, cursor: Any, count: int) -> list[tuple[bytes | None, ...]]:
+        found: list[tuple[bytes | None, ...]] = []
+        size = 0
+        while len(found) < count and size < BATCH_BYTES:
+            part = await cursor.fetchmany(1)
+            if not part:
+                self.has_ended = True
+                break
+            # The driver has these in its buffer.
+            part += cursor._result._take_pending_rows(count - len(found) - 1)  # noqa: SLF001 nothing public gives them
+            found += part
+            self._row_count += len(part)
+            size += sum(map(len, filter(None, chain.from_iterable(part))))
+        return found
+
+    async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
+        self._packet_bytes = 0
+        return await super().read_packet(packet_type)
+
+    async def _fill_buffer(self, need: int) -> None:
+        """asyncmy calls this before it waits for the rest of a packet, or of a part of one (16 MiB - 1 at most)."""
+        if self.cell_max_bytes is not None and need > _PACKET_HEADER_BYTES:
+            try:
+                await self._check_size(need, self.cell_max_bytes)
+            except EngineError:
+                self.close()
+                raise
+            self._packet_bytes += need
+        await self._fill(need)
+
+    async def _fill(self, need: int) -> None:
+        driver: Any = super()
+        await driver._fill_buffer(need)  # noqa: SLF001 the stubs leave it out
+
+    async def _check_size(self, need: int, limit: int) -> None:
+        if need > limit and self._packet_bytes == 0 and self.fields:
+            # The beginning of the row tells how long its first values are.
+            await self._fill(min(need, _BEGINNING_BYTES))
+            proto = self._proto
+            place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
+            if place is not None and place < len(self.fields):
+                raise CellTooLarge(limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name))
+        if self._packet_bytes + need > ROW_CELLS * limit:
+            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
 
     async def drain(self) -> None:
         """Read what the server still sends for the last statement, and forget it."""
@@ -160,5 +228,26 @@ class Connection(DriverConnection):
             self._transport.resume_reading()
 
 
-def _text(value: bytes | None) -> str:
+def first_long_value(row: bytes, limit: int) -> int | None:
+    """The number of the first value of a row that is longer than `limit`, as far as the bytes tell.
+
+    In a text row each value stands behind its length (MySQL: Protocol::LengthEncodedInteger).
+    """
+    place, number = 0, 0
+    while place < len(row):
+        first = row[place]
+        width = _LENGTH_BYTES.get(first, 0)
+        if place + 1 + width > len(row):
+            return None
+        length = int.from_bytes(row[place + 1 : place + 1 + width], "little") if width else first
+        if first != _NULL and length > limit:
+            return number
+        place += 1 + width + (0 if first == _NULL else length)
+        number += 1
+    return None
+
+
+def _text(value: bytes | str | None) -> str:
+    if isinstance(value, str):
+        return value
     return "" if value is None else " ".join(value.decode(errors="replace").splitlines())

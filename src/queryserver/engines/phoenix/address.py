@@ -52,6 +52,8 @@ class PhoenixAddress(HttpServer):
     ssl_ca: str = ""
     """PEM text of the authorities to trust instead of the system's."""
     patience: Patience = field(default_factory=Patience)
+    cell_max_bytes: int = 16 * 1024 * 1024
+    """Largest value of a result; frames that hold larger ones are not read to their end."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Login | None:

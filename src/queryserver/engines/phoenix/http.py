@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors import EngineUnavailable, RowTooLarge
 from queryserver.engines.phoenix.address import Authentication, Login, PhoenixAddress
 from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Silent
 from queryserver.engines.phoenix.spnego import negotiate
 from queryserver.engines.tls import client_tls
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-"""The first frame of a statement may hold rows of any width; the others are asked for by what was seen."""
+FRAME_CELLS = 4
+"""A frame may be as large as so many of the largest cells: the first one has as many rows, others as fit."""
 
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
 _ERROR_STATUS = 500
@@ -67,7 +67,7 @@ class HttpClient:
         try:
             async with asyncio.timeout(within_s):
                 response = await self._sent(transport, request)
-                return await _whole(response, route)
+                return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
         except TimeoutError:
             raise Silent from None
 
@@ -126,7 +126,7 @@ class HttpClient:
             return self._transport
 
 
-async def _whole(response: httpx.Response, route: Route) -> bytes:
+async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> bytes:
     pieces, size = list[bytes](), 0
     try:
         # 500 carries Avatica's own errors; whatever else is not 200 comes from something in between.
@@ -135,8 +135,8 @@ async def _whole(response: httpx.Response, route: Route) -> bytes:
         async for piece in response.aiter_bytes():
             pieces.append(piece)
             size += len(piece)
-            if size > MAX_BODY_BYTES:
-                raise StatementRejected("The rows are too wide: the Query Server sends more than 256 MiB at once.")
+            if size > max_bytes:
+                raise RowTooLarge(limit_bytes=max_bytes)
     finally:
         await response.aclose()
     for line in response.headers.get_list("set-cookie"):

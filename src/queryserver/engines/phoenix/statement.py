@@ -20,7 +20,7 @@ from queryserver.engines.phoenix.messages import Executed, Frame, Missing, Serve
 from queryserver.engines.phoenix.values import RowReader
 from queryserver.engines.streamed_operation import Rows, Stopped
 
-FIRST_ROWS = 8
+FIRST_ROWS = 4
 """In the first frame: nobody knows yet how wide they are, and the Query Server holds several copies of a frame."""
 
 _READS = frozenset({"SELECT", "WITH", "EXPLAIN"})

@@ -1,12 +1,15 @@
 """Where a PostgreSQL database is, and how to log in there."""
 
+import asyncio
 import ssl as tls
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import asyncpg
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.engines.postgresql.errors import connect_errors
+from queryserver.engines.postgresql.own_database import OwnDatabase
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.interfaces.engine import Credentials
 from queryserver.network.addresses import AddressRules
@@ -51,7 +54,13 @@ class PostgresqlAddress:
     idle_s: float = 60.0
     server_state: str = "any"
     keep_alive: KeepAlive | None = KeepAlive()
+    cell_max_bytes: int | None = None
+    """Largest value of a result; a row with a larger one is refused before it is in memory."""
     rules: AddressRules = field(default_factory=AddressRules)
+    own_database: OwnDatabase | None = None
+    """The service's, which this must not be."""
+    own_servers: AddressRules = field(default_factory=AddressRules)
+    """Tells which servers have the service's database."""
 
     def login(self, credentials: Credentials | None) -> Login:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
@@ -62,7 +71,10 @@ class PostgresqlAddress:
         return Login(self.user, self.password or "")
 
     async def connect(self, login: Login) -> Connection:
-        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
+        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
+
+        Of EngineUnavailable, HostRefused: a refused address, or the service's own database.
+        """
         hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
             connection: Connection = await asyncpg.connect(
@@ -78,7 +90,21 @@ class PostgresqlAddress:
                 target_session_attrs=self.server_state,
                 server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
             )
+        if self.cell_max_bytes is not None:
+            connection.guard.limit(self.cell_max_bytes)
         if self.keep_alive is not None:
             keep = self.keep_alive
             connection.keep_alive(idle_s=keep.idle_s, interval_s=keep.interval_s, count=keep.count)
+        await self._require_other_database(connection, hosts)
         return connection
+
+    async def _require_other_database(self, connection: Connection, hosts: Sequence[str]) -> None:
+        """Close the connection and raise HostRefused when it leads to the service's own database."""
+        if self.own_database is None:
+            return
+        try:
+            on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
+            await self.own_database.require_other(connection, on_own_server=on_own_server)
+        except BaseException:
+            await connection.shut()
+            raise

@@ -14,20 +14,31 @@ from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.postgresql.quoting import literal
 from queryserver.engines.postgresql.statement import PostgresqlStatement
+from queryserver.engines.postgresql.user_logins import UserLogins
 from queryserver.engines.postgresql.wire import Connection
 from queryserver.engines.streamed_session import StreamedSession
+from queryserver.engines.threads import lower_priority
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
 from queryserver.interfaces.loading import TableLoader
 
+_NICENESS = 5
+"""Of the processes of our own server that work on statements. They share locks with those that serve the service."""
+
 
 class PostgresqlEngine:
-    """Statements on one database of one server. `SessionOptions.database` names a schema."""
+    """Statements on one database of one server. `SessionOptions.database` names a schema.
 
-    def __init__(self, address: PostgresqlAddress, *, read_only: bool = False) -> None:
+    With `user_logins` each user's sessions log in as a role of their own.
+    """
+
+    def __init__(
+        self, address: PostgresqlAddress, *, read_only: bool = False, user_logins: UserLogins | None = None
+    ) -> None:
         self._address = address
         self._read_only = read_only
-        pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
+        self._user_logins = user_logins
+        pool = ConnectionPool(self._connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._sessions = PooledSessions("postgresql", pool, connect_errors)
 
     @property
@@ -43,11 +54,11 @@ class PostgresqlEngine:
         )
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 PostgreSQL knows the login only
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:
         """A session whose `search_path` is the schema of `options`; leaving it stops what still runs in it."""
-        login = self._address.login(options.credentials)
+        login = self._login(user, options)
         new_source = partial(self._statement, partial(self._interrupt, login))
-        async with self._sessions.session(login, new_source, partial(_prepare, options)) as session:
+        async with self._sessions.session(login, new_source, partial(_prepare, options, self._acting_role)) as session:
             yield session
 
     @property
@@ -62,10 +73,13 @@ class PostgresqlEngine:
             yield PostgresqlCatalog(session)
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
         """See LoadingEngine."""
-        login = self._address.login(options.credentials)
-        async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
+        login = self._login(user, options)
+        async with self._sessions.connection(login, partial(_prepare, options, self._acting_role)) as (
+            connection,
+            executor,
+        ):
             yield PostgresqlLoader(connection, executor, read_only=self._read_only)
 
     async def ping(self) -> None:
@@ -74,6 +88,24 @@ class PostgresqlEngine:
 
     async def close(self) -> None:
         await self._sessions.close()
+
+    @property
+    def _acting_role(self) -> str | None:
+        return self._user_logins.group if self._user_logins is not None else None
+
+    def _login(self, user: User, options: SessionOptions) -> Login:
+        if self._user_logins is not None and options.credentials is None:
+            return self._user_logins.login(user.id)
+        return self._address.login(options.credentials)
+
+    async def _connect(self, login: Login) -> Connection:
+        if self._user_logins is None or not self._user_logins.is_own(login):
+            return await self._address.connect(login)
+        await self._user_logins.repair(login)
+        connection = await self._address.connect(login)
+        # Only a server that is our own makes such logins: its processes run beside this one.
+        lower_priority(connection.get_server_pid(), niceness=_NICENESS)
+        return connection
 
     def _statement(
         self, interrupt: Callable[[int], Awaitable[None]], connection: Connection, sql: str
@@ -89,8 +121,13 @@ async def _run(sql: str, connection: Connection) -> None:
     await connection.execute(sql)
 
 
-async def _prepare(options: SessionOptions, connection: Connection) -> None:
-    """Apply the schema and the settings in one round trip each; a fresh connection without them costs none."""
+async def _prepare(options: SessionOptions, role: str | None, connection: Connection) -> None:
+    """Apply the role, the schema and the settings in one round trip each; a fresh connection without them costs none.
+
+    The role is not kept by DISCARD ALL.
+    """
+    if role is not None:
+        await connection.execute(f"SET ROLE {role}")
     if options.settings:
         calls = [f"set_config({literal(k)}, {literal(v)}, false)" for k, v in options.settings.items()]
         await connection.execute(f"SELECT {', '.join(calls)}")

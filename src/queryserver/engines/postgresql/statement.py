@@ -14,12 +14,14 @@ from asyncpg.prepared_stmt import PreparedStatement
 from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.keywords import first_keyword
+from queryserver.engines.log_lines import KeptLines
 from queryserver.engines.postgresql.declared import columns, declare
 from queryserver.engines.postgresql.errors import statement_errors
 from queryserver.engines.postgresql.portal import Portal
+from queryserver.engines.postgresql.refusals import refusals
 from queryserver.engines.postgresql.values import RowReader
 from queryserver.engines.postgresql.wire import Connection, Field
-from queryserver.engines.streamed_operation import MAX_LOG_LINES, Rows
+from queryserver.engines.streamed_operation import Rows
 
 _COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
 _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
@@ -38,7 +40,7 @@ class PostgresqlStatement:
         read_only: bool = False,
     ) -> None:
         self.columns: tuple[Column, ...] = ()
-        self.log_lines: list[str] = []
+        self.log_lines = KeptLines()
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql)
@@ -75,11 +77,12 @@ class PostgresqlStatement:
         go_on()
         if not fields or self._keyword == "CALL":
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
-            with statement_errors(started=True):
+            guard = self._connection.guard
+            with refusals(guard, [field.name for field in fields]), statement_errors(started=True):
                 self._whole = await statement.fetch()
             self._tag = statement.get_statusmsg() or ""
         else:
-            self._portal = Portal(self._connection, statement)
+            self._portal = Portal(self._connection, statement, [field.name for field in fields])
             await self._portal.start()
 
     async def fetch(self, count: int) -> Rows:
@@ -113,5 +116,4 @@ class PostgresqlStatement:
         return statement, fields
 
     def _log(self, line: str) -> None:
-        if len(self.log_lines) < MAX_LOG_LINES:
-            self.log_lines.append(line)
+        self.log_lines.keep(line)

@@ -16,6 +16,9 @@ from typing import Any
 import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
+from queryserver.engines.postgresql.message_guard import MessageGuard
+from queryserver.engines.postgresql.taps import Tap
+
 _CLEAN_UP_S = 5
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _HEADER = struct.Struct("!cI")
@@ -47,7 +50,9 @@ class Connection(asyncpg.Connection):
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
-        self._driver_protocol = protocol
+        self.guard = MessageGuard(protocol, transport)
+        self._driver_protocol: asyncio.Protocol = self.guard
+        transport.set_protocol(self.guard)
         self._wire = transport
         self._names = itertools.count(1)
         self._as_text = set[int]()
@@ -126,6 +131,7 @@ class Connection(asyncpg.Connection):
     async def shut(self) -> None:
         """Close the connection, by force when the server does not answer."""
         self.on_notice = None
+        self.guard.drop_rest()
         with suppress(*_DRIVER_ERRORS):
             await self.close(timeout=_CLEAN_UP_S)
 
@@ -150,29 +156,7 @@ class Connection(asyncpg.Connection):
                 self.on_notice(line)
 
 
-class _Tap(asyncio.Protocol):
-    """Stands between the transport and asyncpg's protocol, and passes everything on."""
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._protocol = protocol
-
-    def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._protocol.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-
-class RefusalTap(_Tap):
+class RefusalTap(Tap):
     """Sees the server's ErrorResponse, or that the server is gone."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
@@ -198,7 +182,7 @@ class RefusalTap(_Tap):
         self.resume_writing()
 
 
-class _RowDescriptionTap(_Tap):
+class _RowDescriptionTap(Tap):
     """`learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
 
     def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:

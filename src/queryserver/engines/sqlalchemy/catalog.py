@@ -37,9 +37,10 @@ Answered = TypeVar("Answered")
 class SqlalchemyCatalog:
     """A Catalog. Each call runs in one of the engine's threads, on one connection."""
 
-    def __init__(self, connection: SqlalchemyConnection, threads: DriverThreads) -> None:
+    def __init__(self, connection: SqlalchemyConnection, threads: DriverThreads, *, user_id: int) -> None:
         self._connection = connection
         self._threads = threads
+        self._user_id = user_id
 
     async def databases(self) -> Sequence[str]:
         """See the Protocol."""
@@ -100,7 +101,7 @@ class SqlalchemyCatalog:
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
     async def _ask(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
-        running = self._threads.start(partial(self._connection.inspected, look))
+        running = self._threads.start(partial(self._connection.inspected, look), user_id=self._user_id)
         waiting = asyncio.wrap_future(running)
         try:
             return await asyncio.shield(waiting)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from sys import getsizeof
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column
-from queryserver.engines.chunks import ChunkSize, pieces
+from queryserver.engines.chunks import BATCH_BYTES, ChunkSize, pieces
 from queryserver.engines.keywords import first_keyword
 from queryserver.engines.sqlalchemy.errors import DRIVER_ERRORS, connect_errors, driver_errors, statement_errors
 from queryserver.engines.sqlalchemy.stopping import SPEAKS_MYSQL, ConnectionStopper, Stopper
@@ -28,6 +29,8 @@ _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 
 Answered = TypeVar("Answered")
 
+# Rows that are fetched without a look at their width in between: the driver reads all of them.
+_MOST_STEP = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
 
@@ -152,6 +155,7 @@ class SqlalchemyAnswer:
         self._result: sa.CursorResult[Any] | None = None
         self._reader = RowReader(())
         self._chunk = ChunkSize()
+        self._step = 1
         self._ahead: Sequence[Sequence[Any]] = ()
         self._keyword = ""
         self._ended = False
@@ -177,7 +181,7 @@ class SqlalchemyAnswer:
         # What SQLAlchemy has read ahead; from then on the driver's own cursor is quicker.
         self._ahead = [tuple(row) for row in result.fetchmany(1)]
         if self._ahead:
-            self._ahead = [*self._ahead, *self.cursor.fetchmany(self._chunk.rows)]
+            self._ahead = [*self._ahead, *self._fetched()]
             self._rows_read = len(self._ahead)
         declared = [
             declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
@@ -212,12 +216,26 @@ class SqlalchemyAnswer:
     def _rows(self) -> Sequence[Sequence[Any]]:
         if self._ended:
             return ()
-        rows: Sequence[Sequence[Any]] = self.cursor.fetchmany(self._chunk.rows)
+        rows = self._fetched()
         self._rows_read += len(rows)
         if not rows:
             if self._keyword in _CHANGES_ROWS:
                 self.modified_rows = self._rows_read
             self._finish()
+        return rows
+
+    def _fetched(self) -> Sequence[Sequence[Any]]:
+        """The next rows: few at a time, so that a chunk ends soon after it weighs BATCH_BYTES."""
+        rows: list[Sequence[Any]] = []
+        size = 0
+        while len(rows) < self._chunk.rows and size < BATCH_BYTES:
+            part: Sequence[Sequence[Any]] = self.cursor.fetchmany(min(self._step, self._chunk.rows - len(rows)))
+            if not part:
+                break
+            rows += part
+            widths = [sum(map(getsizeof, row)) for row in part]
+            size += sum(widths)
+            self._step = max(min(self._step * 2, _MOST_STEP, BATCH_BYTES // max(widths)), 1)
         return rows
 
     def _drain(self) -> None:

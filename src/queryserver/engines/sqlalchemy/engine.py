@@ -12,7 +12,7 @@ from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
 from queryserver.engines.threaded_session import ThreadedSessions
-from queryserver.engines.threads import STATEMENT_THREADS
+from queryserver.engines.threads import NO_USER, STATEMENT_THREADS
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 from queryserver.network.guarding import guarded, install_guard
@@ -75,12 +75,14 @@ class SqlalchemyEngine:
         return self._sessions.threads.busy
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 drivers know the login only
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
         """See the Protocol. `options.database` takes the place of the one in the url; there are no settings."""
         self._address.login(options)
         for name in options.settings:
             raise StatementRejected(f"unknown setting {name}")
-        async with self._sessions.session(partial(self._connect, options), within_s=self._open_s) as session:
+        async with self._sessions.session(
+            partial(self._connect, options), user_id=user.id, within_s=self._open_s
+        ) as session:
             yield session
 
     @property
@@ -89,7 +91,7 @@ class SqlalchemyEngine:
         return False
 
     @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:  # noqa: ARG002 as above
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         """See CatalogEngine."""
         self._address.login(options)
         threads = self._sessions.threads
@@ -99,7 +101,7 @@ class SqlalchemyEngine:
         except TimeoutError:
             raise EngineUnavailable("No connection could be made in time.") from None
         try:
-            yield SqlalchemyCatalog(connection, threads)
+            yield SqlalchemyCatalog(connection, threads, user_id=user.id)
         finally:
             await asyncio.shield(threads.control(connection.close))
 
@@ -107,7 +109,8 @@ class SqlalchemyEngine:
         """See the Protocol."""
         options = SessionOptions()
         self._address.login(options)
-        async with self._sessions.session(partial(self._connect, options), within_s=self._open_s):
+        connect = partial(self._connect, options)
+        async with self._sessions.session(connect, user_id=NO_USER, within_s=self._open_s):
             pass
 
     async def close(self) -> None:

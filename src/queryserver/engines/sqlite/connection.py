@@ -29,8 +29,11 @@ _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 class SqliteConnection:
     """A confined connection. A statement that finds the database locked waits up to `busy_timeout_s`."""
 
-    def __init__(self, connection: apsw.Connection, *, busy_timeout_s: float) -> None:
+    def __init__(
+        self, connection: apsw.Connection, *, busy_timeout_s: float, cell_max_bytes: int | None = None
+    ) -> None:
         self._connection = connection
+        self._cell_max_bytes = cell_max_bytes
         self._authorizer = Authorizer()
         self._busy_timeout_s = busy_timeout_s
         self._busy_since = 0.0
@@ -43,9 +46,9 @@ class SqliteConnection:
         """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
         self._interrupted = False
         self._authorizer.next_statement()
-        answer = SqliteAnswer(self._connection, self._authorizer)
+        answer = SqliteAnswer(self._connection, self._authorizer, self._cell_max_bytes)
         try:
-            with statement_errors():
+            with statement_errors(cell_max_bytes=self._cell_max_bytes):
                 answer.start(statement)
         except StatementRejected as error:
             answer.close()
@@ -95,11 +98,12 @@ class SqliteConnection:
 class SqliteAnswer:
     """The rows of one statement. The first chunk is read at the start: it names the types of expressions."""
 
-    def __init__(self, connection: apsw.Connection, authorizer: Authorizer) -> None:
+    def __init__(self, connection: apsw.Connection, authorizer: Authorizer, cell_max_bytes: int | None = None) -> None:
         self.columns: tuple[Column, ...] | None = None
         self.modified_rows: int | None = None
         self._connection = connection
         self._authorizer = authorizer
+        self._cell_max_bytes = cell_max_bytes
         self._cursor = connection.cursor()
         self._statement = ""
         self._described: tuple[tuple[str, str | None], ...] = ()
@@ -123,7 +127,7 @@ class SqliteAnswer:
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """See DriverAnswer."""
-        with statement_errors():
+        with statement_errors(cell_max_bytes=self._cell_max_bytes):
             rows, self._ahead = self._ahead or self._chunk(), []
             return [batch_of(rows, self.columns or ())] if rows else []
 

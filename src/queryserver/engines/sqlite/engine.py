@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import apsw
 
 from queryserver.domain.errors import ConfigurationError, StatementRejected
 from queryserver.domain.user import User
+from queryserver.engines.chunks import ROW_CELLS
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection
@@ -20,8 +22,12 @@ from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
 from queryserver.interfaces.loading import TableLoader
 
-_LONGEST_VALUE_BYTES = 256 * 1024 * 1024
-"""One value or one statement. SQLite's own limit of 1 GB would let one expression fill the server's memory."""
+_HEAP_BYTES = 160 * 1024 * 1024
+"""Of SQLite in the whole process, databases in memory included. A row of 2,000 columns has no other limit."""
+_MEMORY_DATABASE_BYTES = 32 * 1024 * 1024
+"""Of one database in memory."""
+_LOADED_VALUE_BYTES = 64 * 1024 * 1024
+"""One value of an import."""
 
 _OPTIONS = (
     (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
@@ -47,13 +53,16 @@ class SqliteEngine:
         read_only: bool = False,
         max_statements: int = STATEMENT_THREADS,
         busy_timeout_s: float = 5.0,
+        cell_max_bytes: int = 16 * 1024 * 1024,
     ) -> None:
+        apsw.hard_heap_limit(_HEAP_BYTES)
         if path == MEMORY and read_only:
             raise ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._root = root
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
+        self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
 
     @property
@@ -72,10 +81,10 @@ class SqliteEngine:
         return self._sessions.threads.busy
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:  # noqa: ARG002 SQLite knows no users
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
         """See the Protocol. The only database is `main`; there are no settings."""
         _check(options)
-        async with self._sessions.session(self._connect) as session:
+        async with self._sessions.session(self._connect, user_id=user.id) as session:
             yield session
 
     @property
@@ -90,10 +99,12 @@ class SqliteEngine:
             yield SqliteCatalog(session)
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
         """See LoadingEngine."""
         _check(options)
-        async with self._sessions.opened(self._connect, self._loader) as loader:
+        async with self._sessions.opened(
+            partial(self._connect, _LOADED_VALUE_BYTES), partial(self._loader, user)
+        ) as loader:
             yield loader
 
     async def ping(self) -> None:
@@ -104,17 +115,19 @@ class SqliteEngine:
         """See the Protocol. Statements that still run are stopped."""
         await self._sessions.close()
 
-    def _connect(self) -> SqliteConnection:
+    def _connect(self, value_bytes: int | None = None) -> SqliteConnection:
+        """A connection whose values, rows and texts of statements have at most so many bytes."""
         if self._file is not None and self._root is not None:
             refuse_links(self._root, self._file)
         with opening_errors():
             connection = apsw.Connection(str(self._file or MEMORY), flags=self._flags())
             try:
                 self._prepare(connection)
+                connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes or ROW_CELLS * self._cell_max_bytes)
             except BaseException:
                 connection.close()
                 raise
-        return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s)
+        return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes)
 
     def _flags(self) -> int:
         if self._read_only:
@@ -124,14 +137,18 @@ class SqliteEngine:
     def _prepare(self, connection: apsw.Connection) -> None:
         for option, value in _OPTIONS:
             connection.config(option, value)
-        connection.limit(apsw.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
         connection.set_busy_timeout(int(self._busy_timeout_s * 1000))
         # With a write-ahead log, readers and the one writer do not wait for each other.
         mode = "query_only = 1" if self._read_only else "journal_mode = WAL"
         connection.execute(f"PRAGMA {mode}")
+        if self._file is None:
+            ((page_bytes,),) = connection.execute("PRAGMA page_size")
+            connection.execute(f"PRAGMA max_page_count = {_MEMORY_DATABASE_BYTES // page_bytes:d}")
 
-    def _loader(self, connection: SqliteConnection) -> ThreadedLoader:
-        return ThreadedLoader(SqliteWriter(connection), self._sessions.threads, read_only=self._read_only)
+    def _loader(self, user: User, connection: SqliteConnection) -> ThreadedLoader:
+        return ThreadedLoader(
+            SqliteWriter(connection), self._sessions.threads, read_only=self._read_only, user_id=user.id
+        )
 
     def _look(self) -> None:
         connection = self._connect()

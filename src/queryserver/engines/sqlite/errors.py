@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import apsw
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors import CellTooLarge, EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.engines.threaded_session import Interrupted
 
 _LOST = (
@@ -27,10 +27,14 @@ def opening_errors() -> Generator[None]:
 
 
 @contextmanager
-def statement_errors() -> Generator[None]:
-    """Around each call of a statement."""
+def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
+    """Around each call of a statement. `cell_max_bytes`: what a value that SQLite refuses to make is told to exceed."""
     try:
         yield
+    except apsw.TooBigError as error:
+        if cell_max_bytes is None:
+            raise domain_error(error) from error
+        raise CellTooLarge(limit_bytes=cell_max_bytes) from error
     except apsw.Error as error:
         raise domain_error(error) from error
     except UnicodeDecodeError as error:
@@ -45,4 +49,6 @@ def domain_error(error: apsw.Error) -> EngineError:
         return Interrupted()
     if isinstance(error, _LOST):
         return SessionLost("Invalid session Id: the connection to the database is closed.")
+    if isinstance(error, apsw.NoMemError):
+        return StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
     return StatementRejected(str(error).strip() or "The statement failed.")

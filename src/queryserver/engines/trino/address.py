@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from queryserver.domain.errors import CredentialsRequired
 from queryserver.domain.user import User
+from queryserver.engines.retrying import RETRY_S
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules, HttpServer
 
@@ -48,7 +49,7 @@ class Patience:
     connect_s: float = 10.0
     answer_s: float = 30.0
     """For the next bytes of an answer; the coordinator itself answers a look after at most 1 s."""
-    retry_s: float = 60.0
+    retry_s: float = RETRY_S
     """How long a request is tried again in vain before the statement is given up."""
     stop_s: float = 5.0
     """For each of the calls that end something."""
@@ -86,6 +87,8 @@ class TrinoAddress(HttpServer):
     source: str = "queryserver"
     time_zone: str = ""
     patience: Patience = Patience()
+    cell_max_bytes: int = 16 * 1024 * 1024
+    """Largest value of a result; answers with rows that are much larger are not read to their end."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property

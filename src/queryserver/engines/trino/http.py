@@ -8,17 +8,25 @@ from typing import TypeVar
 
 import httpx
 
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors import EngineUnavailable, RowTooLarge
+from queryserver.engines.chunks import ROW_CELLS
 from queryserver.engines.echoes import without_token
+from queryserver.engines.retrying import Retries
 from queryserver.engines.trino.address import TrinoAddress
 from queryserver.engines.trino.errors import Transient, transport_errors
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-"""One row may be large; nothing that the coordinator sends is larger."""
+_BODY_ROWS = 2
+"""A page has 1 MiB and one row more; the JSON of a row is not much more than twice as large as the row."""
+_LEAST_BODY_BYTES = 64 * 1024 * 1024
+"""Segments have 16 MiB in a coordinator that nobody has configured otherwise."""
+
+
+def body_limit(cell_max_bytes: int) -> int:
+    """The largest answer that is read."""
+    return max(_BODY_ROWS * ROW_CELLS * cell_max_bytes, _LEAST_BODY_BYTES)
+
 
 _EXCHANGES_PER_ANSWER = 4
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 1.0
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
 
 Answered = TypeVar("Answered")
@@ -95,7 +103,8 @@ class HttpClient:
             # A peer that sends one byte now and then would keep the limit of single reads at bay for ever.
             async with asyncio.timeout(patience.connect_s + _EXCHANGES_PER_ANSWER * patience.answer_s):
                 with transport_errors():
-                    return await _whole(await transport.handle_async_request(request), request)
+                    response = await transport.handle_async_request(request)
+                    return await _whole(response, request, self._address.cell_max_bytes)
         except TimeoutError:
             raise Transient("Trino did not answer in time.") from None
 
@@ -114,27 +123,25 @@ async def insist(
     attempt: Callable[[], Awaitable[Answered]], *, for_s: float, only_if: Callable[[Transient], bool] = lambda _: True
 ) -> Answered:
     """What `attempt` gives, tried again after Transient, with growing pauses; the last Transient is raised."""
-    loop = asyncio.get_running_loop()
-    give_up, wait_s = loop.time() + for_s, _FIRST_WAIT_S
+    retries = Retries(for_s)
     while True:
         try:
             return await attempt()
         except Transient as error:
-            if not only_if(error) or loop.time() + wait_s > give_up:
+            if not (only_if(error) and await retries.pause()):
                 raise
-        await asyncio.sleep(wait_s)
-        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
 
-async def _whole(response: httpx.Response, request: httpx.Request) -> Answer:
+async def _whole(response: httpx.Response, request: httpx.Request, cell_max_bytes: int) -> Answer:
+    """Raises RowTooLarge."""
     response.request = request
     pieces, size = list[bytes](), 0
     try:
         async for piece in response.aiter_bytes():
             pieces.append(piece)
             size += len(piece)
-            if size > MAX_BODY_BYTES:
-                raise OutcomeUnknown("Trino's answer is too large.")
+            if size > body_limit(cell_max_bytes):
+                raise RowTooLarge(limit_bytes=ROW_CELLS * cell_max_bytes)
     finally:
         await response.aclose()
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

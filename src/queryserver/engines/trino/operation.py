@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import pieces
+from queryserver.engines.log_lines import KeptLines
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import engine_error, is_cancel
 from queryserver.engines.trino.pages import Json, Page
@@ -20,7 +21,6 @@ from queryserver.engines.trino.values import Misfit, record_batch
 from queryserver.interfaces.engine import OperationState, OperationStatus
 
 _ROWS_AT_ONCE = 4_096
-MAX_LOG_LINES = 10_000
 
 
 class Stopped(StatementRejected):
@@ -39,7 +39,7 @@ class TrinoOperation:
 
     def __init__(self, coordinator: Coordinator, first: Page, *, skip: int = 0) -> None:
         self.columns: tuple[Column, ...] = ()
-        self.log_lines: list[str] = []
+        self.log_lines = KeptLines()
         self._coordinator = coordinator
         self._declared: tuple[DeclaredType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
@@ -126,7 +126,8 @@ class TrinoOperation:
         if self._step is not None and not self._step.done():
             self._step.cancel()
             await asyncio.wait({self._step})
-        if stop and self._page.next_uri is not None and self._error is None and not self._canceled:
+        has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
+        if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
             await self._coordinator.stop(self._page.next_uri)
         self._page = Page(self._page.uri, self._page.query_id, None)
 
@@ -230,5 +231,4 @@ class TrinoOperation:
             raise self._error
 
     def _log(self, line: str) -> None:
-        if len(self.log_lines) < MAX_LOG_LINES:
-            self.log_lines.append(line)
+        self.log_lines.keep(line)

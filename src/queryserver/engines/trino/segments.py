@@ -13,7 +13,7 @@ import orjson
 from queryserver.domain.errors import EngineError, OutcomeUnknown
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import Transient, check_status, given_up
-from queryserver.engines.trino.http import MAX_BODY_BYTES, insist
+from queryserver.engines.trino.http import body_limit, insist
 from queryserver.formats.zstandard import unpack_zstandard
 
 _PIECE_BYTES = 1024 * 1024
@@ -55,7 +55,8 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Mapping[str
         return raw
     if encoding != "json+zstd":
         raise OutcomeUnknown(f"Trino's result has an unknown encoding: {encoding[:50]}.")
-    return await asyncio.get_running_loop().run_in_executor(coordinator.executor, _decompress, raw)
+    unpack = partial(_decompress, raw, body_limit(coordinator.address.cell_max_bytes))
+    return await asyncio.get_running_loop().run_in_executor(coordinator.executor, unpack)
 
 
 async def _download(coordinator: Coordinator, segment: Mapping[str, Any]) -> bytes:
@@ -94,12 +95,12 @@ def _headers(segment: Mapping[str, Any]) -> httpx.Headers:
     return httpx.Headers([*_ACCEPTED.items(), *entries])
 
 
-def _decompress(raw: bytes) -> bytes:
+def _decompress(raw: bytes, max_bytes: int) -> bytes:
     try:
-        text = bytes(unpack_zstandard(raw, max_bytes=MAX_BODY_BYTES))
+        text = bytes(unpack_zstandard(raw, max_bytes=max_bytes))
     except ValueError as error:
         raise OutcomeUnknown("A segment of Trino's result cannot be unpacked.") from error
-    if len(text) > MAX_BODY_BYTES:
+    if len(text) > max_bytes:
         raise OutcomeUnknown("A segment of Trino's result is too large.")
     return text
 

@@ -1,8 +1,12 @@
 """One Arrow type per column of a file, whatever types the column has in the parts of the result."""
 
+import asyncio
+import io
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from queryserver.domain.result import Column, ResultType
 from queryserver.formats.download.encoder import unique_names
@@ -28,17 +32,33 @@ _DECLARED: dict[ResultType, pa.DataType] = {
 }
 
 
-async def common_schema(columns: tuple[Column, ...], schemas: AsyncIterator[pa.Schema]) -> pa.Schema:
+async def common_schema(
+    columns: tuple[Column, ...], schemas: AsyncIterator[pa.Schema], *, threads: Executor
+) -> pa.Schema:
     """A schema that all rows of a result fit into without loss, and that Parquet can hold.
 
     Text stands for what has no common type: for it every value has a text form. Names are made unique.
     """
-    kinds: list[set[pa.DataType]] = [set() for _ in columns]
-    async for schema in schemas:
-        for seen, kind in zip(kinds, schema.types, strict=True):
-            seen.add(kind)
+    seen: set[pa.Schema] = {schema.remove_metadata() async for schema in schemas}
+    return await asyncio.get_running_loop().run_in_executor(threads, _schema, columns, seen)
+
+
+def _schema(columns: tuple[Column, ...], seen: set[pa.Schema]) -> pa.Schema:
+    by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
     names = unique_names([column.name for column in columns])
-    return pa.schema([(name, _common(seen, column)) for name, seen, column in zip(names, kinds, columns, strict=True)])
+    kinds = [_writable(_common(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
+    return pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def _writable(kind: pa.DataType) -> pa.DataType:
+    """The type, or text where Parquet has no place for it."""
+    if not pa.types.is_nested(kind):
+        return kind
+    try:
+        pq.ParquetWriter(io.BytesIO(), pa.schema([("column", kind)])).close()
+    except pa.ArrowException:
+        return _TEXT
+    return kind
 
 
 def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
@@ -70,9 +90,8 @@ def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
     kinds.discard(pa.null())
     if not kinds:
         return _DECLARED.get(column.type, _TEXT)
-    if len(kinds) == 1:
-        return kinds.pop()
-    return _wider(kinds, column) or _TEXT
+    common = kinds.pop() if len(kinds) == 1 else _wider(kinds, column)
+    return _TEXT if common is None else _filled(common)
 
 
 def _common_with_unions(seen: set[pa.DataType], column: Column) -> pa.DataType:
@@ -115,6 +134,26 @@ def _is_storable_nested(kind: pa.DataType) -> bool:
     elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
         return False
     return all(_storable(kind.field(number).type) == kind.field(number).type for number in range(kind.num_fields))
+
+
+def _filled(kind: pa.DataType) -> pa.DataType:
+    """The type with text where nothing but NULL is known: Parquet has no map whose keys are of the null type."""
+    if pa.types.is_null(kind):
+        return _TEXT
+    if not pa.types.is_nested(kind):
+        return kind
+    members = [kind.field(number) for number in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        members = [kind.key_field, kind.item_field]
+    filled = [_filled(member.type) for member in members]
+    if all(member.type == new for member, new in zip(members, filled, strict=True)):
+        return kind
+    fields = [member.with_type(new) for member, new in zip(members, filled, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_map(kind):
+        return pa.map_(*fields)
+    return pa.large_list(*fields) if pa.types.is_large_list(kind) else pa.list_(*fields)
 
 
 def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:

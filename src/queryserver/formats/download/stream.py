@@ -18,6 +18,7 @@ from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 _BATCH_BYTES = 1024 * 1024
 _PIECE_BYTES = 64 * 1024
+_SENT_BYTES = 1024 * 1024
 
 
 async def download(
@@ -37,10 +38,13 @@ async def download(
                 for batch in _batches(table):
                     piece += await work.then(partial(encoder.rows, batch))
                     if len(piece) >= _PIECE_BYTES:
-                        yield piece
+                        for part in _parts(piece):
+                            yield part
                         piece = b""
         piece += await work.then(encoder.end)
-        yield piece + await work.last()
+        piece += await work.last()
+        for part in _parts(piece):
+            yield part
 
 
 class Ahead:
@@ -80,7 +84,7 @@ async def _encoder(result: ResultSource, wanted: DownloadFormat, *, guard: bool,
             return await _xlsx_encoder(result, threads)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW:
             async with aclosing(result.schemas()) as schemas:
-                schema = await common_schema(columns, schemas)
+                schema = await common_schema(columns, schemas, threads=threads)
             kind = ParquetEncoder if wanted is DownloadFormat.PARQUET else ArrowEncoder
             return kind(columns, schema)
 
@@ -94,6 +98,12 @@ async def _xlsx_encoder(result: ResultSource, threads: Executor) -> XlsxEncoder:
             for batch in _batches(table):
                 await loop.run_in_executor(threads, limits.check, batch)
     return XlsxEncoder(result.columns, result.rows, is_huge=limits.is_huge)
+
+
+def _parts(piece: bytes) -> Iterator[bytes]:
+    """What is sent at a time: the server keeps a part until its client has taken it."""
+    for start in range(0, len(piece), _SENT_BYTES):
+        yield piece[start : start + _SENT_BYTES]
 
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -6,17 +6,19 @@ from io import IOBase
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queryserver.domain.errors import DecompressionFailed
+from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
 from queryserver.domain.result import Column, ResultType
 from queryserver.formats.download import kernels
 from queryserver.formats.download.json_lines import JsonLinesEncoder
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
+from queryserver.formats.unpacking.near_reads import NearReads
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
 # A buffer for each column that is read.
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
+_FEW_COLUMNS = 64
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
@@ -38,12 +40,13 @@ def _lines(file: IOBase) -> Iterator[bytes]:
     metadata = pq.ParquetFile(
         file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
     ).metadata
+    buffer_bytes = min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES)
     parquet = pq.ParquetFile(
-        file,
+        _wide(file, metadata, buffer_bytes),
         metadata=metadata,
         # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
         read_dictionary=_plain_texts(metadata.schema),
-        buffer_size=min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES),
+        buffer_size=buffer_bytes,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
         thrift_container_size_limit=_MAX_METADATA_ITEMS,
@@ -56,6 +59,25 @@ def _lines(file: IOBase) -> Iterator[bytes]:
                 made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
                 for start in range(0, len(made), OUTPUT_BYTES):
                     yield made[start : start + OUTPUT_BYTES]
+
+
+def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
+    """The file, read in larger pieces where its columns are short. Raises DecompressionLimit.
+
+    A column that is longer than its buffer is read a buffer at a time: then larger pieces would be read repeatedly.
+    """
+    columns = metadata.num_columns
+    if columns <= _FEW_COLUMNS or not metadata.num_row_groups:
+        return file
+    longest = max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    if longest // columns <= buffer_bytes:
+        return NearReads(file, _BATCH_BYTES)
+    if columns * buffer_bytes > 2 * _BUFFERS_BYTES:
+        raise DecompressionLimit(
+            f"The parquet file has {columns} columns; of files with as many values at most"
+            f" {2 * _BUFFERS_BYTES // buffer_bytes} columns can be shown."
+        )
+    return file
 
 
 def _plain_texts(schema: pq.ParquetSchema) -> list[str]:

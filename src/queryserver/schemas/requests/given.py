@@ -17,6 +17,9 @@ QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "w
 PATH_FIELDS = frozenset({"path", "src_path", "source_path", "dest_path", "destination_path", "dest"})
 """What holds a path."""
 
+NAME_FIELDS = frozenset({"name", "qqfilename"})
+"""What holds the name of a new entry."""
+
 
 def _few_items(value: Any) -> Any:
     """Looked at before the paths are: each of them costs some microseconds."""

@@ -55,7 +55,7 @@ class UploadPartRequest(UploadRequest):
     qqpartbyteoffset: Count = 0
     qqtotalfilesize: Count
     qqtotalparts: Count = 0
-    qqfilename: TextOrNothing = None
+    qqfilename: Text
     qqchunksize: Count | None = None
 
 

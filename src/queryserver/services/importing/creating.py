@@ -1,12 +1,10 @@
 """create_table: everything that is checked before the answer (Contract importer 13, 13.1)."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import structlog
@@ -24,12 +22,12 @@ from queryserver.domain.errors import (
 from queryserver.domain.import_types import TABLE_DIALECTS, declared_type
 from queryserver.domain.importing import SAMPLE_BYTES, Delimiters, Origin
 from queryserver.domain.user import User
-from queryserver.formats.delimited.encodings import detect_encoding
+from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.loading import LoadingEngine, TableName
 from queryserver.interfaces.statements import Recorded
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.importing.detecting import first_bytes
+from queryserver.services.importing.detecting import first_bytes, of_a_file
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.histories import history_text
 from queryserver.services.importing.plans import AskedColumn, FileReading, ImportPlan, stored, target_columns
@@ -81,6 +79,7 @@ class TableCreationParts:
     credentials: CredentialBook
     submissions: ImportSubmissions
     lookups: LookUps
+    computing: Computing
 
 
 class TableCreations:
@@ -99,7 +98,7 @@ class TableCreations:
         connector = await self._connector(user, asked.connector)
         asked.reading.require_separator()
         async with self._parts.sources.opened(user, asked.origin, asked.file_path) as file:
-            plan = await self._plan(asked, file, connector.dialect)
+            plan = await self._plan(user, asked, file, connector.dialect)
         new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), asked.idempotency_key)
         recorded = await self._parts.submissions.replay(user, connector, new)
         if recorded is None:
@@ -125,8 +124,8 @@ class TableCreations:
             raise ImportTargetDenied("The data source wants credentials: call create_session with user and password.")
         return connector
 
-    async def _plan(self, asked: AskedTable, file: ImportFile, dialect: str) -> ImportPlan:
-        analysis = await self._parts.previews.analysis(file, asked.reading, has_header=asked.has_header)
+    async def _plan(self, user: User, asked: AskedTable, file: ImportFile, dialect: str) -> ImportPlan:
+        analysis = await self._parts.previews.analysis(user.id, file, asked.reading, has_header=asked.has_header)
         columns = target_columns(analysis.columns, asked.columns, dialect)
         return ImportPlan(
             shown=file.shown,
@@ -137,7 +136,7 @@ class TableCreations:
                 width=len(analysis.columns),
                 sheet=asked.reading.sheet_name,
                 delimiters=asked.reading.delimiters or Delimiters(),
-                encoding=asked.reading.encoding or await _encoding(file, asked.reading),
+                encoding=asked.reading.encoding or await self._encoding(user, file, asked.reading),
             ),
             columns=columns,
             declared=tuple(declared_type(column.type, dialect) for column in columns),
@@ -146,6 +145,16 @@ class TableCreations:
             append=asked.append,
             max_bad_rows=asked.max_bad_rows,
         )
+
+    async def _encoding(self, user: User, file: ImportFile, reading: ReadingOptions) -> str:
+        """As the preview of the file takes it."""
+        if reading.sheet_name is not None:
+            return "utf-8"
+        async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
+            head = await first_bytes(pieces)
+        options = {"is_whole": file.size_bytes <= len(head)}
+        with of_a_file():
+            return await self._parts.computing.run(user.id, Task.DETECT_ENCODING, options, head)
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
         """Whether the engine says so now. One that cannot be asked is asked again by the import, and fails that."""
@@ -163,13 +172,3 @@ class TableCreations:
         database, name = arguments
         async with self._parts.lookups.loader(user, connector) as loader:
             return json.dumps(await loader.exists(TableName(database, name))).encode()
-
-
-async def _encoding(file: ImportFile, reading: ReadingOptions) -> str:
-    """As the preview of the file takes it."""
-    if reading.sheet_name is not None:
-        return "utf-8"
-    async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
-        head = await first_bytes(pieces)
-    detect = partial(detect_encoding, head, is_whole=file.size_bytes <= len(head))
-    return await asyncio.to_thread(detect)

@@ -1,18 +1,19 @@
 """What a file is, told from its first bytes (Contract importer 4, 9, 10)."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import Executor
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from queryserver.domain.errors import FileTooComplex, TooComplex
 from queryserver.domain.importing import SAMPLE_BYTES
-from queryserver.formats.delimited.detection import Detected, detect
-from queryserver.formats.kinds import FileKind, recognise
+from queryserver.formats.delimited.detection import Detected
+from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.workbooks import WorkbookReader
+from queryserver.services.importing.computed import WORKBOOK, detected_of
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.keeping import KeptAnswers
+from queryserver.services.places import FairPlaces
 
 _KEPT_BYTES = 1024 * 1024
 _ANSWER_BYTES = 512
@@ -28,25 +29,32 @@ class Sheets:
 class Detection:
     """Looks at files. Of those that never change, answers are kept."""
 
-    def __init__(self, workbooks: WorkbookReader, threads: Executor) -> None:
+    def __init__(self, workbooks: WorkbookReader, computing: Computing, places: FairPlaces) -> None:
         self._workbooks = workbooks
-        self._threads = threads
+        self._computing = computing
+        self._places = places
         self._kept: KeptAnswers[Detected | Sheets] = KeptAnswers(_weight, max_bytes=_KEPT_BYTES)
 
-    async def metadata(self, file: ImportFile) -> Detected | Sheets:
+    async def metadata(self, user_id: int, file: ImportFile) -> Detected | Sheets:
         """How a text is delimited, or the sheets of a workbook.
 
-        Raises FileEmpty, UnsupportedFormat, FileEncrypted, FileCorrupt, FileTooComplex, and what reading raises.
+        Raises FileEmpty, UnsupportedFormat, FileEncrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
+        reading raises.
         """
-        return await self._kept.get(file.fixed_identity, partial(self._metadata, file))
+        return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
 
-    async def _metadata(self, file: ImportFile) -> Detected | Sheets:
+    async def _metadata(self, user_id: int, file: ImportFile) -> Detected | Sheets:
+        async with self._places.place(user_id):
+            return await self._looked_at(user_id, file)
+
+    async def _looked_at(self, user_id: int, file: ImportFile) -> Detected | Sheets:
         async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
             head = await first_bytes(pieces)
-        look = partial(_detected, head, is_whole=file.size_bytes <= len(head))
-        detected = await asyncio.get_running_loop().run_in_executor(self._threads, look)
-        if detected is not None:
-            return detected
+        options = {"is_whole": file.size_bytes <= len(head)}
+        with of_a_file():
+            answer = await self._computing.run(user_id, Task.DETECT_FILE, options, head)
+        if answer != WORKBOOK:
+            return detected_of(answer)
         async with file.on_disk() as path:
             return Sheets(await self._workbooks.sheet_names(path))
 
@@ -61,11 +69,13 @@ async def first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
     return bytes(head)
 
 
-def _detected(head: bytes, *, is_whole: bool) -> Detected | None:
-    """How the text is delimited; None: it may be a workbook."""
-    if recognise(head, is_whole=is_whole) is FileKind.WORKBOOK_CANDIDATE:
-        return None
-    return detect(head, is_whole=is_whole)
+@contextmanager
+def of_a_file() -> Generator[None]:
+    """What is too complex in here is the file. Raises FileTooComplex."""
+    try:
+        yield
+    except TooComplex as error:
+        raise FileTooComplex(f"The file could not be read: {error.message}") from None
 
 
 def _weight(answer: Detected | Sheets) -> int:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import structlog
 
-from queryserver.domain.errors import EngineError, QueryServerError, RejectedByRule
+from queryserver.domain.errors import (
+    DiskBelowFloor,
+    EngineError,
+    InsufficientStorage,
+    QueryServerError,
+    RejectedByRule,
+)
 from queryserver.domain.result import Column, ResultType
 from queryserver.interfaces.engine import OperationHandle, OperationState, OperationStatus
 
@@ -163,4 +169,6 @@ class ImportSession:
 
 def _own(error: BaseException) -> EngineError:
     """What is wrong with the file, or with this service, as the outcome of a statement that no engine refused."""
+    if isinstance(error, InsufficientStorage):
+        return DiskBelowFloor(error.message)
     return RejectedByRule(error.message if isinstance(error, QueryServerError) else "Internal error.")

@@ -38,6 +38,10 @@ _KEEP_ALIVE_EVERY_S = 10.0
 """Short enough for uploads that are kept for a minute only."""
 
 
+def _any_size(_size_bytes: int) -> None:
+    """Refuse nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImportParts:
     """What imports work with."""
@@ -49,6 +53,8 @@ class ImportParts:
     open_scratch: Callable[[], BinaryIO]
     """A new file for rows on their way, which nobody else can open."""
     scratch_bytes: int = MAX_BYTES
+    require_room: Callable[[int], object] = _any_size
+    """Raises InsufficientStorage: so many bytes more must not be kept there. Blocks, so it is called in threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,10 @@ class Imports:
             raise RejectedByRule("Tables cannot be created from files on this connector.")
         reading = plan.reading
         opened = self._parts.sources.opened(user, reading.origin, reading.file_path)
-        rows = KeptRows.opened(self._parts.open_scratch, self._parts.threads, max_bytes=self._parts.scratch_bytes)
+        parts = self._parts
+        rows = KeptRows.opened(
+            parts.open_scratch, parts.threads, max_bytes=parts.scratch_bytes, require_room=parts.require_room
+        )
         async with (
             opened as file,
             self._kept_alive(user, plan),

@@ -23,10 +23,13 @@ class KeptRows:
     Where they do not fit, nothing is kept: then `is_whole` is False, and the file has to be read again.
     """
 
-    def __init__(self, file: BinaryIO, threads: Executor, max_bytes: int) -> None:
+    def __init__(
+        self, file: BinaryIO, threads: Executor, max_bytes: int, require_room: Callable[[int], object]
+    ) -> None:
         self._file = file
         self._threads = threads
         self._max_bytes = max_bytes
+        self._require_room = require_room
         self._writer: pa.RecordBatchStreamWriter | None = None
         self._batches = 0
         self.is_whole = True
@@ -34,12 +37,21 @@ class KeptRows:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, open_file: Callable[[], BinaryIO], threads: Executor, *, max_bytes: int = MAX_BYTES
+        cls,
+        open_file: Callable[[], BinaryIO],
+        threads: Executor,
+        *,
+        max_bytes: int = MAX_BYTES,
+        require_room: Callable[[int], object] = lambda _: None,
     ) -> "AsyncGenerator[KeptRows]":
-        """An empty file of `open_file`, closed at the end."""
+        """An empty file of `open_file`, closed at the end.
+
+        `require_room` is called in a thread before bytes are written; what it raises is raised (InsufficientStorage).
+        """
+        await _run(threads, lambda: require_room(0))
         file = await _opened(open_file, threads)
         try:
-            yield cls(file, threads, max_bytes)
+            yield cls(file, threads, max_bytes, require_room)
         finally:
             # Behind what is still being written. Nobody waits for the disk to give the room back.
             threads.submit(file.close)
@@ -58,6 +70,7 @@ class KeptRows:
             yield await _run(self._threads, reader.read_next_batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        self._require_room(batch.nbytes)
         try:
             if self._writer is None:
                 self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)

@@ -1,129 +1,116 @@
 """Files as typed columns, and whether they have a header (Contract importer 5, 7)."""
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from queryserver.domain.errors import FileEmpty, FormatMismatch
 from queryserver.domain.importing import SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.preview import Analysis, analyse_records
-from queryserver.formats.delimited.detection import detect
-from queryserver.formats.delimited.encodings import detect_encoding
 from queryserver.formats.kinds import FileKind, recognise_told
+from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.workbooks import SheetRows, WorkbookReader
-from queryserver.services.importing.detecting import first_bytes
+from queryserver.services.importing.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, analysis_of, options_json
+from queryserver.services.importing.detecting import first_bytes, of_a_file
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.keeping import KeptAnswers
-from queryserver.services.importing.samples import HeaderSample, PreviewSample, ReadingOptions, Sample, TextForm
+from queryserver.services.importing.samples import ReadingOptions
+from queryserver.services.places import FairPlaces
+from queryserver.services.threads import FairThreads
 
 _KEPT_BYTES = 16 * 1024 * 1024
 _HEADERS_BYTES = 1024 * 1024
 _HEADER_BYTES = 512
-_AT_ONCE = 4
-
-AnySample = TypeVar("AnySample", bound=Sample)
-T = TypeVar("T")
+# Each time so many times as much of the file is tried; a sample is read anew, which costs a third more at the worst.
+_GROWTH = 4
 
 
 class Previews:
     """Reads the beginning of files. Of those that never change, answers are kept.
 
-    Every call raises FileEmpty, FormatMismatch, UnsupportedFormat, EncodingFailed, TooManyColumns, RecordTooLong; of
-    workbooks SheetNotFound, FileEncrypted, FileCorrupt, FileTooComplex; and what reading raises.
+    Every call raises FileEmpty, FormatMismatch, UnsupportedFormat, EncodingFailed, TooManyColumns, RecordTooLong,
+    FileTooComplex, TooManyRequests; of workbooks SheetNotFound, FileEncrypted, FileCorrupt; and what reading raises.
     """
 
-    def __init__(self, workbooks: WorkbookReader, threads: Executor) -> None:
+    def __init__(
+        self, workbooks: WorkbookReader, computing: Computing, threads: FairThreads, places: FairPlaces
+    ) -> None:
         self._workbooks = workbooks
+        self._computing = computing
         self._threads = threads
         self._analyses: KeptAnswers[Analysis] = KeptAnswers(_weight, max_bytes=_KEPT_BYTES)
         self._headers: KeptAnswers[bool] = KeptAnswers(lambda _: _HEADER_BYTES, max_bytes=_HEADERS_BYTES)
-        # Each holds a sample of several megabytes and what has been made of it.
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = places
 
-    async def analysis(self, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
+    async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
         """The columns of a file with their types, and its first rows. Raises SeparatorRequired, too."""
         options.require_separator()
         key = _key(file, options, has_header)
-        return await self._analyses.get(key, partial(self._analysis, file, options, has_header))
+        return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
 
-    async def has_header(self, file: ImportFile, options: ReadingOptions) -> bool:
+    async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         """Whether the first record names the columns. A separator that is not told is detected."""
-        return await self._headers.get(_key(file, options), partial(self._has_header, file, options))
+        return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
 
-    async def _analysis(self, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
-        async with self._places:
+    async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
+        async with self._places.place(user_id):
             if options.sheet_name is not None:
                 # One more than is looked at: it tells whether the sheet goes on.
-                sheet = await self._sheet(file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
+                sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
-                return await self._aside(analyse)
-            sample = await self._sample(file, options, partial(PreviewSample, has_header=has_header))
-            return await self._aside(sample.analysis)
+                return await self._threads.run(user_id, lambda _: analyse())
+            told = {"reading": options_json(options), "has_header": has_header}
+            return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, told))
 
-    async def _has_header(self, file: ImportFile, options: ReadingOptions) -> bool:
-        async with self._places:
+    async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
+        async with self._places.place(user_id):
             if options.sheet_name is not None:
-                return await self._sheet_has_header(file, options.sheet_name)
-            sample = await self._sample(file, options, HeaderSample)
-            return await self._aside(sample.has_header)
+                return await self._sheet_has_header(user_id, file, options.sheet_name)
+            return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
 
-    async def _sheet_has_header(self, file: ImportFile, sheet_name: str) -> bool:
+    async def _sheet_has_header(self, user_id: int, file: ImportFile, sheet_name: str) -> bool:
         # No row of a sheet is wholly empty, but its cells may be errors.
-        sheet = await self._sheet(file, sheet_name, 2 * COMPARED_RECORDS)
+        sheet = await self._sheet(user_id, file, sheet_name, 2 * COMPARED_RECORDS)
         if not sheet.rows:
             raise FileEmpty("The worksheet is empty.")
-        return await self._aside(partial(has_header, sheet.rows))
+        return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
 
-    async def _sheet(self, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
+    async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
         async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
             head = await first_bytes(pieces)
         recognised = partial(recognise_told, head, is_whole=file.size_bytes <= len(head))
-        if await self._aside(recognised) is FileKind.TEXT:
+        if await self._threads.run(user_id, lambda _: recognised()) is FileKind.TEXT:
             raise FormatMismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
             return await self._workbooks.first_rows(path, sheet_name, limit=limit)
 
-    async def _sample(
-        self, file: ImportFile, options: ReadingOptions, make: Callable[[TextForm], AnySample]
-    ) -> AnySample:
-        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES)) as pieces:
-            head = await first_bytes(pieces)
-            form = await self._aside(partial(_form_of, head, options, is_whole=file.size_bytes <= SAMPLE_BYTES))
-            if form is None:
-                return await self._refuse_workbook(file)
-            sample = make(form)
-            taken, is_full = len(head), await self._aside(partial(sample.feed, head))
-            while not is_full and (piece := await anext(pieces, None)) is not None:
-                taken += len(piece)
-                is_full = await self._aside(partial(sample.feed, piece))
-        if not is_full and taken >= file.size_bytes:
-            await self._aside(sample.finish)
-        return sample
+    async def _of_text(self, user_id: int, file: ImportFile, task: Task, told: Mapping[str, Any]) -> Any:
+        """What the task gives for as much of the file as it needs."""
+        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
+            head = bytearray(await first_bytes(pieces))
+            is_last = False
+            while True:
+                is_whole = len(head) >= file.size_bytes
+                options = {**told, "is_whole": is_whole, "is_last": is_last}
+                with of_a_file():
+                    answer = await self._computing.run(user_id, task, options, bytes(head))
+                if answer == WORKBOOK:
+                    await self._refuse_workbook(file)
+                if answer != MORE:
+                    return answer
+                wanted = _GROWTH * len(head)
+                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
+                    piece = await anext(pieces, None)
+                    is_last = piece is None
+                    head += piece or b""
 
     async def _refuse_workbook(self, file: ImportFile) -> NoReturn:
         """Only a file that can be read as one is a workbook."""
         async with file.on_disk() as path:
             await self._workbooks.sheet_names(path)
         raise FormatMismatch("The file is a workbook.")
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _form_of(head: bytes, options: ReadingOptions, *, is_whole: bool) -> TextForm | None:
-    """None: the file begins as workbooks do."""
-    sample = head[:SAMPLE_BYTES]
-    if recognise_told(sample, is_whole=is_whole, encoding=options.encoding) is not FileKind.TEXT:
-        return None
-    encoding = options.encoding or detect_encoding(sample, is_whole=is_whole)
-    delimiters = options.delimiters
-    if delimiters is None:
-        delimiters = options.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
-    return TextForm(delimiters, encoding, is_encoding_given=options.encoding is not None)
 
 
 def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:

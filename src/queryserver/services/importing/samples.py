@@ -132,7 +132,16 @@ class PreviewSample:
             # Only a width that was guessed can turn out wrong.
             self._pieces.clear()
         # One more than is looked at: it tells whether the file goes on.
-        return self._rows > SAMPLE_RECORDS + self._has_header
+        return self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more records are needed."""
+        return self._read > SAMPLE_RECORDS + self._has_header
+
+    @property
+    def _read(self) -> int:
+        return max(self._rows, len(self._first.records))
 
     def finish(self) -> None:
         """See Sample."""

@@ -12,6 +12,7 @@ from queryserver.interfaces.engine import EngineSession, OperationHandle, Operat
 from queryserver.services.running.operations import submitted
 
 _POLL_S = 1.0
+_MOST_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Answer:
     rows: tuple[pa.RecordBatch, ...] = ()
 
 
-async def run(session: EngineSession, statement: str, *, max_rows: int) -> Answer:
-    """Run a statement and read its first rows; nothing is left at the engine, whoever gives up waiting.
+async def run(session: EngineSession, statement: str, *, max_rows: int, max_bytes: int = _MOST_BYTES) -> Answer:
+    """Run a statement and read its first rows, until they take `max_bytes`; nothing is left at the engine.
 
     Raises EngineError: the engine's refusal, or that it was stopped there.
     """
@@ -38,16 +39,19 @@ async def run(session: EngineSession, statement: str, *, max_rows: int) -> Answe
             raise EngineUnavailable("The statement was stopped at the engine.")
         if not status.has_result_set:
             return Answer()
-        return Answer(await session.columns(handle), await _first_rows(session, handle, max_rows))
+        return Answer(await session.columns(handle), await _first_rows(session, handle, max_rows, max_bytes))
 
 
-async def _first_rows(session: EngineSession, handle: OperationHandle, max_rows: int) -> tuple[pa.RecordBatch, ...]:
+async def _first_rows(
+    session: EngineSession, handle: OperationHandle, max_rows: int, max_bytes: int
+) -> tuple[pa.RecordBatch, ...]:
     kept: list[pa.RecordBatch] = []
     async with aclosing(_as_generator(session, handle)) as batches:
         async for batch in batches:
             kept.append(batch.slice(0, max_rows))
             max_rows -= batch.num_rows
-            if max_rows <= 0:
+            max_bytes -= batch.nbytes
+            if max_rows <= 0 or max_bytes <= 0:
                 break
     return tuple(kept)
 

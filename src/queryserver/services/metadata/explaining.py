@@ -1,6 +1,5 @@
 """The engine's plan of a statement that is not run (Contract editor 8.3)."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ from queryserver.domain.errors import (
     SessionNotFound,
     StatementRejected,
 )
-from queryserver.domain.explanations import explainable
 from queryserver.domain.result import Column
-from queryserver.domain.splitter import Script
 from queryserver.domain.user import User
 from queryserver.formats.cells import cell_values
 from queryserver.interfaces.engine import EngineCapabilities, EngineSession
@@ -31,8 +28,8 @@ from queryserver.services.metadata import direct
 from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.lookups import LookUps
 from queryserver.services.running.held_sessions import HeldSessions
+from queryserver.services.statements.choosing import Choosing
 
-_THREAD_ABOVE_CHARACTERS = 50_000
 _MAX_LINES = 10_000
 _PLAN = "plan"
 
@@ -74,6 +71,7 @@ class Explanations:
         connectors: Connectors,
         sessions: SessionRecords,
         held: HeldSessions,
+        choosing: Choosing,
         *,
         max_bytes: int,
     ) -> None:
@@ -82,6 +80,7 @@ class Explanations:
         self._connectors = connectors
         self._sessions = sessions
         self._held = held
+        self._choosing = choosing
         self._max_bytes = max_bytes
 
     async def explain(self, user: User, asked: ToExplain) -> Explained:
@@ -95,8 +94,10 @@ class Explanations:
         if len(asked.script) > self._max_bytes or len(asked.script.encode()) > self._max_bytes:
             raise PayloadTooLarge(f"statement: above the limit of {self._max_bytes} bytes.")
         connector = self._connectors.resolve(user, asked.connector)
-        statement = await _first_statement(asked.script, connector.dialect)
-        text = explainable(statement, connector.dialect)
+        found = await self._choosing.first_to_explain(user.id, asked.script, connector.dialect)
+        if found is None:
+            raise InvalidParameter("statement: holds nothing but comments and terminators.")
+        statement, text = found
         capabilities = self._connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
@@ -144,17 +145,6 @@ class Explanations:
             raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
         async with self._held.turn(held) as session:
             yield session
-
-
-async def _first_statement(script: str, dialect: str) -> str:
-    statements = (
-        await asyncio.to_thread(Script, script, dialect)
-        if len(script) > _THREAD_ABOVE_CHARACTERS
-        else Script(script, dialect)
-    )
-    if not statements:
-        raise InvalidParameter("statement: holds nothing but comments and terminators.")
-    return statements[0].text
 
 
 def _plan(answer: direct.Answer, capabilities: EngineCapabilities) -> str:

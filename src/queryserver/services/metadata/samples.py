@@ -11,11 +11,12 @@ import orjson
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import EngineForbidden, InvalidParameter, StatementDenied
+from queryserver.domain.errors import EngineForbidden, InvalidParameter, PageRowTooLarge, StatementDenied
 from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User
-from queryserver.formats.cells import render_page
+from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.interfaces.statements import Recorded
+from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata import direct, questions
 from queryserver.services.metadata.elsewhere import Elsewhere
@@ -26,7 +27,8 @@ HELLO = "SELECT 'Hello World!'"
 NOT_SAMPLED = "Rows of views are not sampled on this connector."
 _ROWS = "sample"
 _STATEMENT = "sample-statement"
-_THREAD_ABOVE_BYTES = 256 * 1024
+_THREAD_ABOVE_BYTES = 1024 * 1024
+_THREAD_ABOVE_COLUMNS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Samples:
         connectors: Connectors,
         submissions: Submissions,
         threads: Executor,
+        budget: ByteBudget,
         *,
         max_bytes: int,
     ) -> None:
@@ -72,6 +75,7 @@ class Samples:
         self._connectors = connectors
         self._submissions = submissions
         self._threads = threads
+        self._budget = budget
         self._max_bytes = max_bytes
 
     async def read(self, user: User, connector: str | None, wanted: Sampled, *, escape: bool) -> Sample:
@@ -131,15 +135,29 @@ class Samples:
     async def _rows(self, user: User, source: Connector, statement: str, *, escape: bool) -> Sample:
         try:
             async with self._lookups.session(user, source) as session:
-                answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS)
+                answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
         except StatementDenied as error:
             # Whoever samples names an object, not a statement.
             raise EngineForbidden(error.message) from error
         render = partial(render_page, answer.rows, columns=answer.columns, escape=escape, max_bytes=self._max_bytes)
-        if sum(batch.nbytes for batch in answer.rows) <= _THREAD_ABOVE_BYTES:
-            return Sample(answer.columns, render().json)
-        rendered = await asyncio.get_running_loop().run_in_executor(self._threads, render)
-        return Sample(answer.columns, rendered.json)
+        if sum(map(memory_of, answer.rows)) <= _THREAD_ABOVE_BYTES and len(answer.columns) <= _THREAD_ABOVE_COLUMNS:
+            return _sample(answer.columns, render(), self._max_bytes)
+        held = await self._budget.hold(user.id, sum(map(memory_of, answer.rows)))
+        try:
+            rendered = await asyncio.get_running_loop().run_in_executor(self._threads, render)
+        finally:
+            held.release()
+        return _sample(answer.columns, rendered, self._max_bytes)
+
+
+def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> Sample:
+    """Raises PageRowTooLarge."""
+    if not rendered.is_cut:
+        return Sample(columns, rendered.json)
+    if not rendered.rows:
+        raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
+    message = f"The sample ends before row {rendered.rows}: with it, it would exceed {max_bytes} bytes."
+    return Sample(columns, rendered.json, message)
 
 
 def _plain(wanted: Sampled) -> list[Any]:

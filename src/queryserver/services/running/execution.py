@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TypeGuard, assert_never
 from uuid import uuid4
 
+import pyarrow as pa
 import structlog
 
 from queryserver.domain.errors import (
@@ -15,11 +16,12 @@ from queryserver.domain.errors import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
+    InsufficientStorage,
     OutcomeUnknown,
     QueryServerError,
     SessionLost,
 )
-from queryserver.domain.result import Column, Segment
+from queryserver.domain.result import Column, Segment, bounded
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_data
 from queryserver.interfaces.engine import (
@@ -165,6 +167,8 @@ class Execution:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
             raise
+        except InsufficientStorage as error:
+            return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
         except Exception:  # the outer wall of a task: whatever happens, the statement ends with a reason
@@ -293,8 +297,10 @@ class Execution:
 
     async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         self._is_reading = True
-        columns = await session.columns(handle)
-        caps = Caps(self.assignment.row_limit, self._tools.settings.result_max_bytes)
+        told = await session.columns(handle)
+        columns = bounded(told)
+        settings = self._tools.settings
+        caps = Caps(self.assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
         to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
         spool = Spool(
             self._tools.results,
@@ -311,7 +317,7 @@ class Execution:
                         await spool.flush_if_old()
                         continue
                     token, before = _token(session, handle), token
-                    await spool.add(batch, token)
+                    await spool.add(batch if columns == told else _named(batch, columns), token)
                     if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
                         await spool.store()
                         await self._record.moved(self._progress, token)
@@ -389,6 +395,13 @@ class Execution:
 
     def _seconds_left(self) -> float:
         return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
+
+
+def _named(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+    """With the names of the record, which were cut: every stored segment repeats them."""
+    if batch.num_columns != len(columns):
+        return batch
+    return batch.rename_columns([column.name for column in columns])
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:

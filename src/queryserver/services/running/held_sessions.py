@@ -6,7 +6,8 @@ statements that use it come and go.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -161,6 +162,21 @@ class HeldSessions:
         for held in list(self._sessions.values()):
             if gone(held.connector) and self._sessions.get(held.id) is held:
                 await self.drop(held.id)
+
+    def named(self) -> Counter[tuple[str, int]]:
+        """Named sessions that are open here and have their records, by connector and user."""
+        return Counter(
+            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
+        )
+
+    def owners(self) -> set[int]:
+        """The users whose sessions are open here."""
+        return {held.user_id for held in self._sessions.values()}
+
+    async def drop_owned_by(self, users: Collection[int]) -> None:
+        """Close the sessions of these users, all at once; a statement that runs in one ends."""
+        theirs = [held.id for held in self._sessions.values() if held.user_id in users]
+        await asyncio.gather(*(self.drop(session_id) for session_id in theirs))
 
     async def drop_idle(self) -> None:
         """Close what nobody used for its idle time."""

@@ -37,6 +37,8 @@ class Logbook:
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None) -> None:
         self._max_bytes = max_bytes
         self._pending: list[str] = []
+        self._pending_bytes = 0
+        self._dropped = 0
         self._next_line = stored.log_lines if stored else 0
         self._pieces: deque[tuple[int, int]] = deque()
         self._kept_bytes = 0
@@ -50,17 +52,31 @@ class Logbook:
         """Lines of the engine; multi-line texts are cut at their line breaks."""
         for text in lines:
             self.engine_lines += 1
-            self._pending.extend(clean(line) for line in text.splitlines() or [""])
+            # Characters beyond the limit of the log would be dropped anyway: a text may have 100 MB.
+            for line in text[: self._max_bytes].splitlines() or [""]:
+                self._add_engine_line(clean(line))
+
+    def _add_engine_line(self, line: str) -> None:
+        """Between two reports no more is kept than of the whole log: the first lines, and how many were dropped."""
+        size = len(line.encode()) + 1
+        if self._pending_bytes + size > self._max_bytes:
+            self._dropped += 1
+            return
+        self._pending.append(line)
+        self._pending_bytes += size
 
     @contextmanager
     def taken(self) -> Generator[tuple[int, list[str]]]:
         """Number of the first new line, and the lines, to be written inside; after a failure they are still new."""
-        start, lines = self._next_line, self._pending
-        self._pending = []
+        if self._dropped:
+            self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
+        start, lines, size = self._next_line, self._pending, self._pending_bytes
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
         try:
             yield start, lines
         except BaseException:  # a cancel too: lines that were not written are not lost
             self._pending = lines + self._pending
+            self._pending_bytes += size
             raise
         self._next_line += len(lines)
         if lines:
@@ -70,12 +86,12 @@ class Logbook:
 
     def discard(self) -> None:
         """Forget the lines that were not reported."""
-        self._pending = []
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
 
     @property
     def has_news(self) -> bool:
         """Whether lines wait to be reported."""
-        return bool(self._pending)
+        return bool(self._pending or self._dropped)
 
     def overflow(self) -> int | None:
         """The line before which lines must be dropped to stay within the limit; None while it holds."""

@@ -15,7 +15,7 @@ import structlog
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, Outcome, StatementState
-from queryserver.domain.statement_kind import changes_data, changes_objects
+from queryserver.domain.statement_kind import changes_objects, refusal_where_read_only
 from queryserver.domain.user import User
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
@@ -46,8 +46,11 @@ class RunnerLimits:
 
     per_connector: int = 16
     per_user: int = 8
+    sessions_per_connector: int = 64
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
+    recheck_every: timedelta = timedelta(seconds=5)
+    """Within this time what disabled users run and hold here is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Runner:
             credentials=parts.credentials,
             lease=parts.execution.lease,
             max_kept=parts.limits.per_user,
+            max_named=parts.limits.sessions_per_connector,
             imports=parts.imports,
         )
         self._parts = parts
@@ -103,9 +107,11 @@ class Runner:
         """
         await self._hold(self._parts.connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
+        limits = self._parts.limits
         keepers = [
             asyncio.create_task(self._every(self._heartbeat, self._renew), name="lease-heartbeat"),
-            asyncio.create_task(self._every(self._parts.limits.sweep_every, self._sweep), name="orphan-sweep"),
+            asyncio.create_task(self._every(limits.sweep_every, self._sweep), name="orphan-sweep"),
+            asyncio.create_task(self._every(limits.recheck_every, self._end_disabled), name="disabled-users"),
             asyncio.create_task(self._follow_connectors(), name="connector-changes"),
         ]
         try:
@@ -145,6 +151,10 @@ class Runner:
         execution = Execution(assignment, tools)
         self._runs[statement_id] = execution
         task = asyncio.create_task(self._run(execution), name=f"statement-{statement_id}")
+        self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Have the shutdown wait for the task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -232,8 +242,10 @@ class Runner:
         connector = self._parts.connectors.known(assignment.connector)
         if user is None:
             return _rejected("The user is no longer active.")
-        if connector and connector.read_only and changes_data(assignment.statement, assignment.dialect):
-            return _rejected("This connector is read-only.")
+        if connector and connector.read_only:
+            refusal = refusal_where_read_only(assignment.statement, assignment.dialect)
+            if refusal is not None:
+                return _rejected(refusal)
         if self._draining:
             await self._parts.leases.release(assignment.lease)
         else:
@@ -257,6 +269,19 @@ class Runner:
         connectors = self._parts.connectors
         self._data_held &= connectors.data_to_hold() | connectors.data_in_use()
         await self._hold(list(self._data_held))
+
+    async def _end_disabled(self) -> None:
+        """Cancel the statements and close the sessions here whose users were disabled or deleted."""
+        owners = {execution.assignment.user_id for execution in self._runs.values()} | self.held.owners()
+        # Asked for at once they share a query.
+        users = await asyncio.gather(*(self._parts.users.user(user_id) for user_id in owners))
+        disabled = owners - {user.id for user in users if user is not None}
+        for execution in list(self._runs.values()):
+            if execution.assignment.user_id in disabled:
+                execution.stop("Canceled: the user is no longer active.")
+        if disabled & self.held.owners():
+            # A session whose engine hangs closes late; whoever is disabled meanwhile must not wait for it.
+            self._keep(asyncio.create_task(self.held.drop_owned_by(disabled), name="sessions-of-disabled-users"))
 
     async def _sweep(self) -> None:
         await self.held.drop_idle()

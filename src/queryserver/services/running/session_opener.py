@@ -1,8 +1,9 @@
 """Which engine session a statement runs in (Contract editor 9.3)."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -16,6 +17,7 @@ from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions
+from queryserver.services.running.session_shares import SessionShares
 from queryserver.services.running.slots import Slots
 from queryserver.services.running.tools import Attached
 
@@ -41,6 +43,7 @@ class SessionOpener:
         credentials: CredentialBook,
         lease: timedelta,
         max_kept: int,
+        max_named: int,
         imports: ImportOpener | None = None,
     ) -> None:
         self._owner = owner
@@ -51,6 +54,9 @@ class SessionOpener:
         self._credentials = credentials
         self._lease = lease
         self._max_kept = max_kept
+        self._shares = SessionShares(held, per_connector=max_named)
+        self._first_statements = Slots(per_connector=sys.maxsize, per_user=max_kept)
+        """Those that open a session to be kept: it is a connection to the data source, also while they wait to run."""
         self._imports = imports
         # A lock lives as long as somebody holds it or waits for it.
         self._openings: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -73,7 +79,20 @@ class SessionOpener:
         if held is None and assignment.in_named_session:
             raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
         if held is None and assignment.keeps_session:
-            held = await self._keep(assignment, connector, user)
+            async with (
+                self._kept(assignment, connector, user) as kept,
+                self._session_in(kept, assignment, connector, user) as session,
+            ):
+                yield session
+        else:
+            async with self._session_in(held, assignment, connector, user) as session:
+                yield session
+
+    @asynccontextmanager
+    async def _session_in(
+        self, held: HeldSession | None, assignment: Assignment, connector: Connector, user: User
+    ) -> AsyncGenerator[EngineSession]:
+        """The session that is held, or one for this statement alone."""
         if held is None:
             options = await self._options(assignment, connector, user)
             async with (
@@ -82,13 +101,13 @@ class SessionOpener:
                 engine.session(user, options) as own,
             ):
                 yield own
-        else:
-            try:
-                async with self._held.turn(held) as session, self._slots.slot(connector.key, user.id):
-                    yield session
-            finally:
-                if not (held.named or assignment.keeps_session):
-                    await self._held.drop(held.id)
+            return
+        try:
+            async with self._held.turn(held) as session, self._slots.slot(connector.key, user.id):
+                yield session
+        finally:
+            if not (held.named or assignment.keeps_session):
+                await self._held.drop(held.id)
 
     @asynccontextmanager
     async def _import(self, assignment: Assignment, connector: Connector, user: User) -> AsyncGenerator[EngineSession]:
@@ -134,17 +153,27 @@ class SessionOpener:
     ) -> bool:
         """Open and record the session of create_session; False when the user has `max_open` already.
 
-        Raises what the engine raises, DatabaseUnavailable; then nothing is open.
+        Raises TooManySessions beyond the share of one user, what the engine raises, DatabaseUnavailable; then nothing
+        is open.
         """
-        return await self._open(record, connector, user, options, max_open=max_open)
+        with self._shares.opening(connector.key, user.id, max_open=max_open):
+            return await self._open(record, connector, user, options, max_open=max_open)
 
-    async def _keep(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
+    @asynccontextmanager
+    async def _kept(
+        self, assignment: Assignment, connector: Connector, user: User
+    ) -> AsyncGenerator[HeldSession | None]:
         """A session for the statements of one script: recorded, so that the next one finds its way here.
 
         Of several statements that continue one script at once, the first opens it and the others find it.
         """
-        async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
-            return self._held.get(assignment.session_id) or await self._keep_new(assignment, connector, user)
+        async with AsyncExitStack() as place:
+            async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
+                held = self._held.get(assignment.session_id)
+                if held is None:
+                    await place.enter_async_context(self._first_statements.slot(connector.key, user.id))
+                    held = await self._keep_new(assignment, connector, user)
+            yield held
 
     async def _keep_new(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
         await self._held.make_room(user.id, keep=self._max_kept - 1)

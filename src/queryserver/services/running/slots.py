@@ -1,30 +1,30 @@
 """How many statements run at once, by connector and by user."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from queryserver.services.places import FairPlaces
+
 
 class Slots:
-    """Statements of one user take turns first, so that nobody fills a connector alone."""
+    """Places for each connector: no user holds more than `per_user` of them, and users take turns."""
 
     def __init__(self, *, per_connector: int, per_user: int) -> None:
         self._per_connector = per_connector
         self._per_user = per_user
-        self._connectors: dict[str, asyncio.Semaphore] = {}
-        self._users: dict[tuple[int, str], tuple[asyncio.Semaphore, int]] = {}
+        self._connectors: dict[str, FairPlaces] = {}
 
     @asynccontextmanager
     async def slot(self, connector: str, user_id: int) -> AsyncGenerator[None]:
         """Inside, one of the places is taken."""
-        of_connector = self._connectors.setdefault(connector, asyncio.Semaphore(self._per_connector))
-        key = (user_id, connector)
-        of_user, wanted = self._users.get(key) or (asyncio.Semaphore(self._per_user), 0)
-        self._users[key] = (of_user, wanted + 1)
+        places = self._connectors.get(connector)
+        if places is None:
+            places = self._connectors[connector] = FairPlaces(
+                self._per_connector, per_user=self._per_user, max_waiting=None, wait_s=None
+            )
         try:
-            async with of_user, of_connector:
+            async with places.place(user_id):
                 yield
         finally:
-            of_user, wanted = self._users.pop(key)
-            if wanted > 1:
-                self._users[key] = (of_user, wanted - 1)
+            if places.is_unused:
+                self._connectors.pop(connector, None)

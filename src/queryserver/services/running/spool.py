@@ -4,13 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import QueryServerError, ResultStoreFailed
+from queryserver.domain.errors import (
+    CellTooLarge,
+    DiskBelowFloor,
+    InsufficientStorage,
+    QueryServerError,
+    ResultStoreFailed,
+    RowTooLarge,
+)
 from queryserver.domain.result import Segment, TruncationReason
 from queryserver.domain.statement import Lease, Resumption
 from queryserver.formats import arrow_stream
+from queryserver.formats.cell_sizes import first_large_row, first_large_value, has_nested, parts
 from queryserver.interfaces.results import ResultStore
 
 INLINE_BYTES = 32 * 1024
@@ -20,14 +29,20 @@ SEGMENT_AGE_S = 1.0
 """Rows of a slow statement can be read after this time."""
 
 _SEGMENT_BYTES = 4 * 1024 * 1024
+_MANY_COLUMNS = 200
+"""Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column."""
+
+ROW_CELLS = 2
+"""A row may be as large as so many of the largest cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How much of a result is kept (Contract editor 6.4)."""
+    """How much of a result is kept (Contract editor 6.4), and how large its largest value may be."""
 
     rows: int
     size_bytes: int
+    cell_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,8 @@ class Spool:
         self._pending_since = time.monotonic()
         self._storing: asyncio.Task[None] | None = None
         self._token: str | None = None
+        self._checked_schema: pa.Schema | None = None
+        self._has_nested = False
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
         # Of what another runner stored only the packed size is known.
@@ -74,20 +91,27 @@ class Spool:
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
         """Keep what the caps allow; `truncated_reason` tells once something was dropped.
 
-        `token` says where the engine goes on after this batch; it is made visible together with its rows.
+        `token` says where the engine goes on after this batch; it is made visible together with its last rows.
+        Raises CellTooLarge, RowTooLarge; then nothing of the batch is kept.
         """
-        kept = self._cut(batch)
-        if kept.num_rows == 0:
-            return
+        divide = partial(self._divided, batch, is_one=token is not None)
+        pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
+        for piece, size_bytes in pieces:
+            await self._add(piece, size_bytes, token)
+
+    async def _add(self, kept: pa.RecordBatch, size_bytes: int, token: str | None) -> None:
         if self._pending and not self._pending[0].schema.equals(kept.schema):
             await self._flush()
         self._token = token
         if not self._pending:
             self._pending_since = time.monotonic()
         self._pending.append(kept)
-        self._pending_bytes += kept.nbytes
+        self._pending_bytes += size_bytes
         self.rows += kept.num_rows
-        if self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
+        if size_bytes > _SEGMENT_BYTES:
+            # One huge row: nothing else is fetched until its memory is free again.
+            await self.store()
+        elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
     async def flush_if_old(self) -> None:
@@ -114,19 +138,42 @@ class Spool:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
 
-    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _divided(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
+        """What the caps allow of the batch, in pieces for segments, each with its bytes; one piece if `is_one`.
+
+        Rows and the place after them are stored together, so only what has no such place may be divided.
+        """
         if self.truncated_reason is not None:
-            return batch.slice(0, 0)
+            return []
         room = self._caps.rows - self.rows
         if batch.num_rows > room:
             self.truncated_reason = TruncationReason.ROW_LIMIT
             batch = batch.slice(0, room)
-        if self._kept_bytes + batch.nbytes > self._caps.size_bytes:
+        size_bytes = batch.nbytes
+        self._check_sizes(batch, size_bytes)
+        if self._kept_bytes + size_bytes > self._caps.size_bytes:
             self.truncated_reason = TruncationReason.BYTE_LIMIT
-            share = (self._caps.size_bytes - self._kept_bytes) / max(batch.nbytes, 1)
+            share = (self._caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
             batch = batch.slice(0, int(batch.num_rows * share))
-        self._kept_bytes += batch.nbytes
-        return batch
+            size_bytes = batch.nbytes
+        self._kept_bytes += size_bytes
+        if batch.num_rows == 0:
+            return []
+        if is_one or size_bytes <= _SEGMENT_BYTES:
+            return [(batch, size_bytes)]
+        return [(piece, piece.nbytes) for piece in parts(batch, _SEGMENT_BYTES)]
+
+    def _check_sizes(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+        limit = self._caps.cell_bytes
+        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
+            self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
+        if size_bytes <= limit and not self._has_nested:
+            return
+        if (found := first_large_value(batch, limit)) is not None:
+            row, column = found
+            raise CellTooLarge(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
+        if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
+            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
 
     def _as_inline(self) -> bytes | None:
         if self._segments or not self._pending or self._pending_bytes > INLINE_BYTES:
@@ -154,6 +201,8 @@ class Spool:
             segment = await self._store.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
+        except InsufficientStorage as error:
+            raise DiskBelowFloor(error.message) from error
         except QueryServerError as error:
             raise ResultStoreFailed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes

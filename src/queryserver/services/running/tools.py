@@ -21,6 +21,7 @@ class ExecutionSettings:
     """Limits of one run."""
 
     result_max_bytes: int
+    cell_max_bytes: int
     log_max_bytes: int
     retention: timedelta
     cancel_wait: timedelta

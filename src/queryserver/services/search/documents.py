@@ -1,12 +1,12 @@
 """The source documents: the caller's own history."""
 
-import asyncio
 from collections.abc import Sequence
 
 from queryserver.domain.search_terms import Query, Term, folded
 from queryserver.domain.searching import AGES, FacetName, Match, Record, Search, SourceAnswer, age_limits
 from queryserver.domain.user import User
 from queryserver.interfaces.search_documents import DocumentRecords, FoundDocument
+from queryserver.services.threads import FairThreads
 
 _TYPE = "HUE"
 _NAME_CHARACTERS = 100
@@ -15,8 +15,9 @@ _NAME_CHARACTERS = 100
 class DocumentSource:
     """See `interfaces.search.SearchSource`. Needs no right: everybody may search what they sent."""
 
-    def __init__(self, records: DocumentRecords) -> None:
+    def __init__(self, records: DocumentRecords, threads: FairThreads) -> None:
         self._records = records
+        self._threads = threads
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """See the Protocol."""
@@ -31,7 +32,7 @@ class DocumentSource:
             FacetName.LAST_MODIFIED: _by_age(found.total, list(found.newer)),
         }
         return SourceAnswer(
-            matches=await asyncio.to_thread(_matches, user, found.first),
+            matches=await self._threads.run(user.id, lambda _: _matches(user, found.first)),
             total=found.total,
             facets={facet: facets[facet] for facet in search.facets},
         )

@@ -1,10 +1,9 @@
 """The source sql: databases, tables, views and columns of the connectors that the caller may use."""
 
-import asyncio
 import heapq
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
@@ -17,6 +16,7 @@ from queryserver.services.search.index_refresh import IndexRefresh
 from queryserver.services.search.index_segment import FIELD
 from queryserver.services.search.index_views import IndexViews
 from queryserver.services.search.scoping import Scoping
+from queryserver.services.threads import FairThreads, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class IndexParts:
     scoping: Scoping
     views: IndexViews
     refresh: IndexRefresh | None
-    threads: Executor
+    threads: FairThreads
 
 
 class IndexSource:
@@ -53,21 +53,24 @@ class IndexSource:
                 if key.user_id is not None:
                     self._parts.refresh.wanted_by(user, connector, key)
         scopes = await self._parts.records.scopes(list(wanted))
-        return await self._searched(search, scopes, {key: one.dialect for key, one in wanted.items()})
+        return await self._searched(user, search, scopes, {key: one.dialect for key, one in wanted.items()})
 
-    async def _searched(self, search: Search, scopes: Sequence[Scope], dialects: dict[ScopeKey, str]) -> SourceAnswer:
+    async def _searched(
+        self, user: User, search: Search, scopes: Sequence[Scope], dialects: dict[ScopeKey, str]
+    ) -> SourceAnswer:
         views: list[View] = []
         for scope in scopes:
             views += await self._parts.views.of(scope, dialects[scope.key])
         truncated = any(scope.truncated for scope in scopes)
-        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, _search, search, views, truncated)
+        return await self._parts.threads.run(user.id, partial(_search, search, views, truncated))
 
 
-def _search(search: Search, views: Sequence[View], truncated: bool) -> SourceAnswer:
-    found = [Found(view, search) for view in views]
+def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) -> SourceAnswer:
+    found = [Found(view, search, stop) for view in views]
     facets: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for facet, counts in facets.items():
         for one in found:
+            stop.check()
             for value, number in one.facet(facet).items():
                 counts[value] = counts.get(value, 0) + number
     firsts = heapq.merge(*(one.first(search.reach, number) for number, one in enumerate(found)))

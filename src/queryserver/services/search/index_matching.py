@@ -22,6 +22,7 @@ from queryserver.services.search.index_segment import (
     pc,
     positions,
 )
+from queryserver.services.threads import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,13 @@ class Hit(NamedTuple):
 
 
 class Found:
-    """What a query matches in one view."""
+    """What a query matches in one view. `stop` is checked between terms."""
 
-    def __init__(self, view: View, search: Search) -> None:
+    def __init__(self, view: View, search: Search, stop: Stop) -> None:
         self._view = view
         self._segment = view.segment
         self._search = search
-        self.objects, self.columns = _matched(view, search.query)
+        self.objects, self.columns = _matched(view, search.query, stop)
 
     @property
     def total(self) -> int:
@@ -113,7 +114,7 @@ class Found:
         return iter(counts.items())
 
 
-def _matched(view: View, query: Query) -> tuple[pa.Array, pa.Array]:
+def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     segment = view.segment
     objects = _all(len(segment.rows)) if view.alive is None else view.alive
     parents = _filtered(view, query.filters)
@@ -125,6 +126,7 @@ def _matched(view: View, query: Query) -> tuple[pa.Array, pa.Array]:
     if not _is_type(FIELD, query.filters.get("type")):
         columns = _all(len(segment.codes), value=False)
     for term in query.terms:
+        stop.check()
         paths = contains(segment.paths, term)
         objects = pc.and_(objects, pc.or_(paths, contains(segment.comments, term)))
         columns = pc.and_(columns, _columns_with(segment, term, paths, columns))

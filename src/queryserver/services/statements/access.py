@@ -35,11 +35,25 @@ class Access:
 
     async def follow(self, user: User, operation_id: UUID) -> StatementStatus:
         """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        status = await self.end(user, operation_id)
+        self.require_follower(user, status)
+        return status
+
+    async def end(self, user: User, operation_id: UUID) -> StatementStatus:
+        """The status, for those who may cancel and close: the owner and administrators. Raises OperationNotFound.
+
+        Whoever lost the right to the connector may still end what is his own there.
+        """
         status = await self._records.status(operation_id)
         if status is None or not (status.user_id == user.id or user.is_admin):
             raise OperationNotFound(str(operation_id))
-        self._connectors.require_permission(user, status.connector)
         return status
+
+    def require_follower(self, user: User, status: StatementStatus) -> None:
+        """Raises OperationNotFound, PermissionDenied when the user may not follow the operation (any more)."""
+        if not (status.user_id == user.id or user.is_admin):
+            raise OperationNotFound(str(status.id))
+        self._connectors.require_permission(user, status.connector)
 
     async def own(self, user: User, operation_id: UUID) -> StatementRecord:
         """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""

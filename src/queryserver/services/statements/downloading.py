@@ -1,6 +1,7 @@
 """Whole results as files, again and again, from the spool (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,6 +14,8 @@ from queryserver.domain.user import DOWNLOAD, User
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.statements.access import Access
 from queryserver.services.statements.reading import Reading
+
+_DOWNLOAD = "result.download"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class StoredRows:
 
     def tables(self) -> AsyncGenerator[pa.Table]:
         """All rows in order, a segment at a time."""
-        return self.reading.tables(self.status.id, self.status.rows)
+        return self.reading.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
         """The schema of each segment, without its rows."""
@@ -51,12 +54,32 @@ class Downloads:
 
         Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result.
         """
-        with self._audit.event(user.username, "result.download", facts={"operation_id": str(operation_id)}):
+        with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
             return await self._opened(user, operation_id)
 
-    async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
+    async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The pieces of the file. An audit event is written when the first is made, another if a later one fails."""
+        facts = {"operation_id": str(operation_id)}
+        async with aclosing(pieces):
+            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+                first = await anext(pieces, b"")
+            self._audit.record(user.username, _DOWNLOAD, facts=facts)
+            yield first
+            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+                async for piece in pieces:
+                    yield piece
+
+    def require(self, user: User, status: StatementStatus) -> None:
+        """Raises DownloadDisabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
+        self._require_right(user)
+        self._access.require_owner(user, status)
+
+    def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
             raise DownloadDisabled("Downloads are switched off for you.")
+
+    async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
+        self._require_right(user)
         record = await self._access.own(user, operation_id)
         _require_result(record.status)
         return StoredRows(record.status, record.columns or (), self._reading)

@@ -35,9 +35,9 @@ class Ending:
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
         """Stop a statement and wait a while for the engine's confirmation; no effect in a terminal state.
 
-        Raises OperationNotFound, PermissionDenied.
+        Raises OperationNotFound.
         """
-        status = await self._access.follow(user, operation_id)
+        status = await self._access.end(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
@@ -54,9 +54,9 @@ class Ending:
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before.
 
-        Raises OperationNotFound, PermissionDenied.
+        Raises OperationNotFound.
         """
-        status = await self._access.follow(user, operation_id)
+        status = await self._access.end(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
             if settled.state is not StatementState.AVAILABLE:

@@ -1,8 +1,9 @@
 """Looking at statements without touching an engine (Contract editor 4.2, 7.1, 8.1)."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from queryserver.domain.errors import OperationNotFound
@@ -11,7 +12,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.signals import StateSignals, Watch
 from queryserver.services.statements.access import Access
-from queryserver.services.streams import Streams
+from queryserver.services.streams import StreamPlace, Streams
 
 # Another instance may run the statement: its changes are found by looking, at most this far apart.
 _LOOK_EVERY_S = 0.5
@@ -38,16 +39,25 @@ class Following:
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
         """The present status, or the first terminal one within `wait_s`.
 
-        Raises OperationNotFound, PermissionDenied, TooManyStreams (only with a wait).
+        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
         """
         status = await self._access.follow(user, operation_id)
         if wait_s <= 0 or status.state.is_terminal:
             return status
-        with self._streams.place(user):
-            return await self.settled(status, wait_s)
+        with self._streams.place(user) as place:
+            return await self.awaited(status, wait_s, place)
 
-    async def settled(self, status: StatementStatus, wait_s: float) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the last one seen."""
+    async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
+        """As `settled`, while the user of the place may follow the statement. Raises as `StreamPlace.recheck`."""
+        return await self.settled(status, wait_s, recheck=self._recheck(status, place))
+
+    def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
+        return partial(place.recheck, lambda user: self._access.require_follower(user, status))
+
+    async def settled(
+        self, status: StatementStatus, wait_s: float, *, recheck: Callable[[], Awaitable[None]] | None = None
+    ) -> StatementStatus:
+        """The first terminal status within `wait_s`, else the last one seen. Raises what `recheck` raises."""
         give_up = asyncio.get_running_loop().time() + wait_s
         with self._signals.watch(status.id) as watch:
             while True:
@@ -56,6 +66,8 @@ class Following:
                 if status.state.is_terminal or left_s <= 0:
                     return status
                 await watch.changed(min(left_s, _LOOK_EVERY_S))
+                if recheck is not None:
+                    await recheck()
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
         """The whole record. Raises OperationNotFound, PermissionDenied."""
@@ -68,11 +80,14 @@ class Following:
         status = await self._access.follow(user, operation_id)
         return status, await self._records.logs(operation_id, start=start, size=size)
 
-    async def progress(self, status: StatementStatus, *, log_from: int, until_s: float) -> AsyncGenerator[Progress]:
+    async def progress(
+        self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
+    ) -> AsyncGenerator[Progress]:
         """A look now, at every change of state, and else once a second; ends after the terminal state or `until_s`.
 
-        The caller holds a place in Streams.
+        Raises as `StreamPlace.recheck` once the user of the place may not follow the statement any more.
         """
+        recheck = self._recheck(status, place)
         give_up = asyncio.get_running_loop().time() + until_s
         with self._signals.watch(status.id) as watch:
             while True:
@@ -83,6 +98,7 @@ class Following:
                 if status.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
                     return
                 await self._state_changed(status, watch, within_s=_LOOK_AGAIN_S)
+                await recheck()
 
     async def _state_changed(self, status: StatementStatus, watch: Watch, *, within_s: float) -> None:
         """Return once the state is another, or after `within_s`: rows and log lines that arrive meanwhile can wait."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.statement import Assignment, Lease, NewStatement, Outcome, StatementRecord, StatementState
-from queryserver.domain.statement_kind import changes_data
+from queryserver.domain.statement_kind import refusal_where_read_only
 from queryserver.domain.user import User
 from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
 from queryserver.interfaces.tasks import StatementQueue
@@ -30,8 +30,9 @@ async def hand_over(
         await parts.queue.announce(new.id)
         return recorded
     lease = Lease(new.id, new.owner, fence=1)
-    if connector.read_only and changes_data(new.handle.statement, connector.dialect):
-        outcome = Outcome(StatementState.FAILED, error_code="rejected", message="This connector is read-only.")
+    refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
+    if refusal is not None:
+        outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
         await parts.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=0)
         refused = await parts.records.read(new.id)
         return Recorded(refused or recorded.record, replayed=False)

@@ -75,6 +75,7 @@ class ImportSubmissions:
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
             token=self._parts.credentials.sealed_token(user, connector),
+            texts=limits.texts,
         )
 
 

@@ -10,32 +10,65 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors import OperationNotFound, PathNotFound, ServiceUnavailable, StorageError
+from queryserver.domain.errors import (
+    OperationNotFound,
+    PageRowTooLarge,
+    PathNotFound,
+    ServiceUnavailable,
+    StorageError,
+)
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import ACTIVE, StatementState, StatementStatus, StoredResult
 from queryserver.domain.user import User
 from queryserver.formats import arrow_stream
-from queryserver.formats.cells import RenderedRows, joined_rows, render_page
+from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.statements import StatementRecords
+from queryserver.services.byte_budget import ByteBudget, Held
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-_NOTHING = RenderedRows(b"[]", 0)
+# A segment has some 4 MiB, or one row. What is larger is copied when it is encoded, and a client may be slow.
+_USUAL_BYTES = 12 * 1024 * 1024
+_DOWNLOAD_FACTOR = 3
+_WIDE_BYTES = 192 * 1024 * 1024
+_WIDE_WAIT_S = 300.0
+_NOTHING = RenderedRows((), 0)
+
+_LOAD_BYTES = 12 * 1024 * 1024
+"""A page holds so much before its first rows are read: a segment of usual size, and what it was unpacked from."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """One batch of rows as JSON. `status.outcome` is set when there is no result to give; then it is empty."""
+    """One batch of rows as JSON. `status.outcome` is set when there is no result to give; then it is empty.
+
+    `held` is the memory of the rows; who sends them releases it.
+    """
 
     status: StatementStatus
     columns: tuple[Column, ...]
-    rows_json: bytes
-    rows: int
+    rendered: RenderedRows
     start_row: int
+    max_bytes: int
+    held: Held | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.rendered.rows
+
+    @property
+    def message(self) -> str:
+        """Why there are fewer rows than were asked for, when the next one was too large for this batch."""
+        if not self.rendered.is_cut:
+            return ""
+        return (
+            f"The batch ends before row {self.start_row + self.rows}: with it, it would exceed {self.max_bytes} bytes."
+        )
 
     @property
     def has_more(self) -> bool:
@@ -65,6 +98,7 @@ class ReadingParts:
     signals: StateSignals
     threads: Executor
     batch_max_bytes: int
+    budget: ByteBudget
 
 
 class Reading:
@@ -72,12 +106,18 @@ class Reading:
 
     def __init__(self, parts: ReadingParts) -> None:
         self._parts = parts
+        self._wide = ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S)
+
+    @property
+    def memory_used_bytes(self) -> int:
+        """What pages that are made or sent hold just now."""
+        return self._parts.budget.used_bytes
 
     async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
 
         While the statement runs and has nothing to give, holds up to 1 s for rows.
-        Raises OperationNotFound, PermissionDenied, ServiceUnavailable.
+        Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if asked.start_over and asked.start_row is None else asked.start_row
         with self._parts.signals.watch(operation_id) as watch:
@@ -92,13 +132,27 @@ class Reading:
         stored = await self._stored(user, operation_id, start_row=0, rows=0)
         return stored.status, stored.columns, stored.size_bytes
 
-    async def tables(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Table]:
-        """All stored rows in order, one segment at a time. The caller has checked whose they are."""
+    async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
+        """All stored rows in order, one segment at a time. The caller has checked whose they are.
+
+        A segment with a huge row is given out when there is memory for it, and holds that until the next one is taken.
+        Raises TooManyRequests.
+        """
         stored = await self._whole(operation_id, rows)
         if stored.inline is not None:
             yield arrow_stream.decode(stored.inline)
         for segment in stored.segments:
-            yield await self._read(operation_id, segment)
+            table = await self._read(operation_id, segment)
+            if table.nbytes <= _USUAL_BYTES:
+                yield table
+                continue
+            size_bytes = _DOWNLOAD_FACTOR * table.nbytes
+            del table
+            held = await self._wide.hold(user_id, size_bytes)
+            try:
+                yield await self._read(operation_id, segment)
+            finally:
+                held.release()
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
         """The Arrow schemas of `tables`, without reading rows of segments."""
@@ -119,18 +173,20 @@ class Reading:
         while True:
             stored = await self._stored(user, operation_id, start_row=first, rows=asked.rows)
             start_row = stored.cursor_row if first is None else first
-            rendered = _NOTHING
+            rendered, held = _NOTHING, None
             if stored.status.outcome is None and start_row < stored.status.rows:
                 try:
-                    rendered = await self._render(stored, start_row, asked)
+                    rendered, held = await self._render(user, stored, start_row, asked)
                 except PathNotFound as error:
                     return await self._without_rows(user, operation_id, start_row, error)
-            page = ResultPage(stored.status, stored.columns, rendered.json, rendered.rows, start_row)
+            page = ResultPage(stored.status, stored.columns, rendered, start_row, self._parts.batch_max_bytes, held)
             if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
                 return page
             expected = None if asked.start_over else start_row
             if await self._parts.records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
                 return page
+            if held is not None:
+                held.release()
 
     async def _stored(self, user: User, operation_id: UUID, *, start_row: int | None, rows: int) -> StoredResult:
         stored = await self._parts.records.stored_result(operation_id, start_row=start_row, rows=rows)
@@ -144,27 +200,57 @@ class Reading:
         stored = await self._stored(user, operation_id, start_row=start_row, rows=0)
         if stored.status.outcome is None:
             raise ServiceUnavailable("The result store cannot be reached.") from error
-        return ResultPage(stored.status, stored.columns, _NOTHING.json, 0, start_row)
+        return ResultPage(stored.status, stored.columns, _NOTHING, start_row, self._parts.batch_max_bytes)
 
-    async def _render(self, stored: StoredResult, start_row: int, asked: PageRequest) -> RenderedRows:
-        """One segment at a time, so that a page never holds much more than `batch_max_bytes`.
+    async def _render(
+        self, user: User, stored: StoredResult, start_row: int, asked: PageRequest
+    ) -> tuple[RenderedRows, Held | None]:
+        """The rows, and the memory that they take as long as they are sent.
 
         Raises PathNotFound when the rows that the record tells of are gone.
         """
+        if stored.inline is not None:
+            return await self._rendered(stored, start_row, asked, None), None
+        size_bytes = _LOAD_BYTES
+        while True:
+            held = await self._parts.budget.hold(user.id, size_bytes)
+            try:
+                rendered = await self._rendered(stored, start_row, asked, held)
+            except _NeedsMore as needs:
+                # To wait with bytes in hand could be for ever: all are given back first.
+                held.release()
+                size_bytes = needs.size_bytes
+            except BaseException:
+                held.release()
+                raise
+            else:
+                held.shrink(rendered.size_bytes)
+                return rendered, held
+
+    async def _rendered(
+        self, stored: StoredResult, start_row: int, asked: PageRequest, held: Held | None
+    ) -> RenderedRows:
+        """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
         left = self._parts.batch_max_bytes
         async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
             async for table in slices:
+                needed = self._parts.batch_max_bytes - left + memory_of(table, left)
+                if held is not None and not held.grow(needed):
+                    if pages:
+                        break
+                    raise _NeedsMore(needed)
                 page = await self._render_slice(table, stored.columns, escape=asked.escape, max_bytes=left)
-                if pages and len(page.json) > left:
-                    break
                 pages.append(page)
-                left -= len(page.json) - 1  # joining puts a comma in the place of two brackets
-                if page.rows < table.num_rows or left <= 0:
+                left -= page.size_bytes - 1  # joining puts a comma in the place of two brackets
+                if page.is_cut or left <= 0:
                     break
         if not pages:
             raise PathNotFound("The rows of this result are gone.")
-        return joined_rows(pages)
+        rendered = joined_rows(pages)
+        if rendered.is_cut and rendered.rows == 0:
+            raise PageRowTooLarge(row=start_row, limit_bytes=self._parts.batch_max_bytes)
+        return rendered
 
     async def _render_slice(
         self, table: pa.Table, columns: Sequence[Column], *, escape: bool, max_bytes: int
@@ -187,6 +273,14 @@ class Reading:
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
         with _gone_is_unavailable(), _store_errors():
             return await self._parts.results.read(operation_id, fence=segment.fence, number=segment.number)
+
+
+class _NeedsMore(Exception):
+    """The rows need more memory than their page holds."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
 
 
 @contextmanager

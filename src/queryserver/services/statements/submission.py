@@ -1,12 +1,12 @@
 """Recording a statement and handing it to a runner (Contract editor 4, 5)."""
 
-import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver.domain.connector import Connector
@@ -15,17 +15,20 @@ from queryserver.domain.errors import (
     CredentialsRequired,
     InvalidParameter,
     MissingParameter,
+    NoMoreStatements,
     PayloadTooLarge,
     PreviousNotFinished,
     SessionNotFound,
+    StatementTextExpired,
 )
-from queryserver.domain.splitter import PreviousStatement, Script, ScriptStatement, next_statement, statement_hash
-from queryserver.domain.splitter_keywords import expects_result_set
+from queryserver.domain.script_choice import Choice, Steering
+from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import (
     IdempotencyKey,
     NewStatement,
     StatementHandle,
     StatementRecord,
+    TextLimits,
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecords
@@ -35,9 +38,13 @@ from queryserver.services.auditing import AuditTrail
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.statements.access import Access
+from queryserver.services.statements.choosing import Choosing
 from queryserver.services.statements.handing_over import HandingOver, hand_over, new_session_guid, opaque_token
 
-_THREAD_ABOVE_CHARACTERS = 50_000
+Choose = Coroutine[Any, Any, Choice | None]
+
+_LONGEST_NAME = 1000
+_LONGEST_SETTINGS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class SubmissionLimits:
     spool_max_bytes_per_user: int
     lease: timedelta
     allowed_settings: frozenset[str]
+    texts: TextLimits = field(default_factory=TextLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +98,9 @@ class _Prepared:
     before: StatementRecord | None
     connector: Connector
     script: str
-    statements: Sequence[ScriptStatement]
-    index: int
+    choice: Choice
     session: _Session
+    key: IdempotencyKey | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class SubmissionParts:
     access: Access
     limits: SubmissionLimits
     audit: AuditTrail
+    choosing: Choosing
 
 
 class Submissions:
@@ -118,31 +127,40 @@ class Submissions:
         self._handing = HandingOver(parts.records, parts.leases, parts.queue)
 
     async def submit(
-        self, user: User, asked: Submission, *, before_recording: Callable[[], object] | None = None
+        self,
+        user: User,
+        asked: Submission,
+        *,
+        before_recording: Callable[[], object] | None = None,
+        while_wanted: Callable[[Choose], Choose] | None = None,
     ) -> Recorded:
         """Record one statement of the script and hand it to a runner, or find it under its idempotency key.
 
-        `before_recording` is called when the request is in order and new; what it raises is raised.
+        `before_recording` is called when the request is in order and new; what it raises is raised. `while_wanted`
+        wraps the search for the statement, which a large script makes long; it may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
-        CredentialsRequired, EngineJwtRequired, TooManyRequests; then nothing is recorded.
+        CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex; then nothing is recorded.
         """
         self._require_good_parameters(asked)
         before = await self._previous(user, asked)
         connector = self._connector(user, asked, before)
         self._parts.credentials.require_token(user, connector)
         script = await self._script(asked, before)
-        statements = await _split(script, connector.dialect)
-        if not statements:
+        choosing = self._parts.choosing.next(user.id, script, connector.dialect, _steering(asked, before))
+        choice = await (while_wanted(choosing) if while_wanted else choosing)
+        if choice is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
-        replay = await self._replay(user, _idempotency(asked, connector, script))
+        key = _idempotency(asked, connector, script)
+        replay = await self._replay(user, key)
         if replay is not None:
             return replay
-        index = next_statement(statements, _steering(asked, before), full_form=asked.continued is None)
+        if choice.is_over:
+            raise NoMoreStatements
         if await self._parts.credentials.are_missing(user, connector):
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
-        prepared = _Prepared(user, asked, before, connector, script, statements, index, session)
+        prepared = _Prepared(user, asked, before, connector, script, choice, session, key)
         new = await self._new(prepared)
         if before_recording is not None:
             before_recording()
@@ -157,6 +175,12 @@ class Submissions:
         """Parameters are looked at before anything that they name (Contract editor 1.5)."""
         self._row_limit(asked.limit)
         self._settings(asked, None)
+        # They are stored with each statement, and count as no text.
+        for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
+            if value is not None and len(value) > _LONGEST_NAME:
+                raise InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
+        if sum(len(value) for value in asked.settings.values()) > _LONGEST_SETTINGS:
+            raise InvalidParameter(f"settings: at most {_LONGEST_SETTINGS} characters together.")
 
     async def _replay(self, user: User, key: IdempotencyKey | None) -> Recorded | None:
         """Looked up before sessions, credentials and limits: they may have changed since the first call."""
@@ -193,6 +217,8 @@ class Submissions:
         script = asked.script
         if script is None and asked.continued is not None and before is not None:
             if before.script_id is None:
+                if before.text_is_cut:
+                    raise StatementTextExpired
                 return before.handle.statement
             return await self._parts.records.script(before.script_id)
         if script is None or not script.strip():
@@ -237,35 +263,36 @@ class Submissions:
     async def _new(self, prepared: _Prepared) -> NewStatement:
         limits, asked, connector = self._parts.limits, prepared.asked, prepared.connector
         session = prepared.session
-        chosen = prepared.statements[prepared.index]
+        choice = prepared.choice
         inherited = prepared.before if asked.continued is not None else None
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
         owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
-        handle = _handle(chosen, prepared.index, len(prepared.statements), session)
+        handle = _handle(prepared.script, choice, session)
         return NewStatement(
             id=uuid4(),
             user_id=prepared.user.id,
             connector=connector.key,
             dialect=connector.dialect,
             handle=handle,
-            script=prepared.script if len(prepared.statements) > 1 and not same_script else None,
+            script=prepared.script if choice.count > 1 and not same_script else None,
             script_id=inherited.script_id if inherited and same_script else None,
             database=_database(asked, inherited),
             settings=self._settings(asked, inherited),
             row_limit=self._row_limit(asked.limit or (inherited.row_limit if inherited else None)),
             timeout=timedelta(seconds=timeout_s) if timeout_s else connector.limits.statement_timeout,
-            has_result_set=expects_result_set(chosen.text, connector.dialect),
+            has_result_set=choice.has_result_set,
             in_history=asked.in_history,
             in_named_session=session.named,
             keeps_session=session.shared or (handle.has_more_statements and not session.named),
             parent_uuid=asked.parent_uuid,
             owner=owner,
             lease=limits.lease,
-            idempotency=_idempotency(asked, connector, prepared.script),
+            idempotency=prepared.key,
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             token=self._parts.credentials.sealed_token(prepared.user, connector),
+            texts=limits.texts,
         )
 
     def _settings(self, asked: Submission, inherited: StatementRecord | None) -> Mapping[str, str]:
@@ -283,13 +310,14 @@ class Submissions:
         return limit
 
 
-def _handle(chosen: ScriptStatement, index: int, count: int, session: _Session) -> StatementHandle:
+def _handle(script: str, choice: Choice, session: _Session) -> StatementHandle:
+    chosen = choice.statement(script)
     return StatementHandle(
         statement=chosen.text,
-        statement_index=index,
-        statements_count=count,
+        statement_index=choice.index,
+        statements_count=choice.count,
         position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
-        statement_hash=statement_hash(chosen.text),
+        statement_hash=choice.hash,
         guid=opaque_token(),
         secret=opaque_token(),
         session_id=session.id,
@@ -306,18 +334,12 @@ def _shared_for(database: str | None, settings: Mapping[str, str]) -> str:
     return json.dumps([database, sorted(settings.items())])
 
 
-async def _split(script: str, dialect: str) -> Sequence[ScriptStatement]:
-    if len(script) > _THREAD_ABOVE_CHARACTERS:
-        return await asyncio.to_thread(Script, script, dialect)
-    return Script(script, dialect)
-
-
-def _steering(asked: Submission, before: StatementRecord | None) -> PreviousStatement | None:
+def _steering(asked: Submission, before: StatementRecord | None) -> Steering:
     if asked.continued is None or before is None:
-        return asked.previous
-    return PreviousStatement(
-        before.handle.statement_index, before.handle.has_more_statements, before.handle.statement_hash
-    )
+        return Steering(asked.previous, asked.continued is None)
+    handle = before.handle
+    previous = PreviousStatement(handle.statement_index, handle.has_more_statements, handle.statement_hash)
+    return Steering(previous, full_form=False)
 
 
 def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:

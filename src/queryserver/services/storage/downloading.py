@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError, SymlinkNotFollowed
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
-from queryserver.domain.user import DOWNLOAD
+from queryserver.domain.user import DOWNLOAD, User
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.ranges import Conditions, Part, asked_part, is_unchanged
 from queryserver.services.storage.stores import Caller, Place, Stores
@@ -48,8 +48,7 @@ class FileDownloads:
             raise
 
     async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FoundFile:
-        if not self._enabled or not caller.user.may(DOWNLOAD):
-            raise DownloadDisabled("Downloads are switched off for you.")
+        self._require_right(caller.user)
         place = self._stores.place(caller, path)
         status = await place.storage.stat(path.path)
         if status.kind is EntryKind.LINK:
@@ -59,16 +58,26 @@ class FileDownloads:
         part = None if is_unchanged(conditions, status) else asked_part(conditions, status)
         return FoundFile(place, status, part)
 
+    def _require_right(self, user: User) -> None:
+        if not self._enabled or not user.may(DOWNLOAD):
+            raise DownloadDisabled("Downloads are switched off for you.")
+
+    def _require(self, caller: Caller, user: User, path: StoragePath) -> None:
+        """Raises when the user, as he is now, may not go on with the download."""
+        self._require_right(user)
+        self._stores.require(caller, user, path.scheme)
+
     async def body(self, caller: Caller, found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
         """The bytes of a part, to the last one: a clean end means that the store gave all and confirmed them.
 
-        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError.
+        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamPlace.recheck`.
         """
         outcome, sent = "interrupted", 0
         try:
-            with self._streams.place(caller.user):
+            with self._streams.place(caller.user) as place:
                 async with aclosing(_bytes(found, part)) as pieces:
                     async for piece in _exactly(pieces, part.length):
+                        await place.recheck(lambda user: self._require(caller, user, found.place.path))
                         sent += len(piece)
                         if sent == part.length:
                             outcome = "ok"

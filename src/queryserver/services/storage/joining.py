@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -20,7 +20,7 @@ from queryserver.domain.errors import (
     VerificationFailed,
 )
 from queryserver.domain.files import FileStatus
-from queryserver.interfaces.storage import Storage
+from queryserver.interfaces.storage import ReadableParts, Storage
 from queryserver.interfaces.storage_uploads import PartUpload, PartUploads
 from queryserver.services.storage.claims import LEASE, attempts, renewed
 from queryserver.services.storage.leftovers import Leftovers
@@ -28,6 +28,7 @@ from queryserver.services.storage.part_terms import missing_parts
 from queryserver.services.storage.stores import Caller, Stores
 
 _CLAIM_WAIT_S = 30.0
+_ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announced."
 
 
 class Joining:
@@ -109,24 +110,40 @@ class Joining:
         terms, plan = upload.terms, upload.terms.plan
         if upload.staging is None:
             return await storage.write(plan.path, _nothing(), overwrite=terms.overwrite, size_bytes=0)
-        replaces = sha256 is not None and await _exists(storage, plan.path)
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
+        is_known = sha256 is None or plan.parts == 1
+        if not is_known and isinstance(storage, ReadableParts):
+            async with aclosing(storage.read_parts(plan, upload.staging, parts)) as pieces:
+                if await self._digest(pieces) != sha256:
+                    await storage.discard_parts(plan, upload.staging)
+                    await self._records.forget(upload.id)
+                    raise VerificationFailed(_ANOTHER_FILE)
+            is_known = True
+        replaces = not is_known and await _exists(storage, plan.path)
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
-        if sha256 is None or plan.parts == 1 or await self._digest(storage, entry) == sha256:
-            return entry
+        if not is_known:
+            await self._check_joined(storage, upload, entry, sha256, replaces=replaces)
+        return entry
+
+    async def _check_joined(
+        self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
+    ) -> None:
+        """For a store that shows nothing of its parts before it has joined them (S3)."""
+        async with aclosing(storage.read(entry.path, version=entry)) as pieces:
+            if await self._digest(pieces) == sha256:
+                return
         await self._records.forget(upload.id)
         if replaces:
             # The former content is gone: to delete this one, too, would leave nothing at all.
             raise VerificationFailed("The parts arrived as sent, but make another file than announced.")
-        await storage.delete(plan.path, recursive=False)
-        raise VerificationFailed("The SHA-256 of the joined file is not the one that was announced.")
+        await storage.delete(upload.terms.plan.path, recursive=False)
+        raise VerificationFailed(_ANOTHER_FILE)
 
-    async def _digest(self, storage: Storage, entry: FileStatus) -> bytes:
+    async def _digest(self, pieces: AsyncIterator[bytes]) -> bytes:
         digest = hashlib.sha256()
         loop = asyncio.get_running_loop()
-        async with aclosing(storage.read(entry.path, version=entry)) as pieces:
-            async for piece in pieces:
-                await loop.run_in_executor(self._threads, digest.update, piece)
+        async for piece in pieces:
+            await loop.run_in_executor(self._threads, digest.update, piece)
         return digest.digest()
 
 

@@ -185,12 +185,12 @@ class Listings:
                 if was_small and looked_at > _MANY_ENTRIES:
                     opened.enter_context(self._large_one(caller))
                 if looked_at > limits.scan:
-                    raise _too_many(f"{limits.scan} entries (listing_scan_limit)")
+                    raise _too_many(place, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
                 first.add(_matching(batch, wanted.filter))
                 # A batch may be at hand at once; others get their turn all the same.
                 await asyncio.sleep(0)
         if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
-            raise _too_many(f"{limits.sort} sorted entries (listing_sort_limit)")
+            raise _too_many(place, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
         return Page(wanted, first.window(wanted.start, wanted.end), first.seen, total_is_exact=True)
 
     @contextmanager
@@ -260,5 +260,10 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
     return [entry for entry in batch.entries if part in entry.name] if part else batch.entries
 
 
-def _too_many(limit: str) -> TooManyEntries:
-    return TooManyEntries(f"The directory has more than {limit}. Use a filter, or sortby=name in ascending order.")
+def _too_many(place: Place, limit: str, *, filter_helps: bool) -> TooManyEntries:
+    """With what the caller can do: only stores that list in order give pages by name without reading every entry."""
+    ways = ["a filter"] if filter_helps else []
+    if place.file_system.traits.lists_in_order:
+        ways.append("sortby=name in ascending order")
+    advice = f"Use {', or '.join(ways)}." if ways else "This store has to read them all, whatever the order or filter."
+    return TooManyEntries(f"The directory has more than {limit}. {advice}")

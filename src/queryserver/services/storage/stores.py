@@ -70,7 +70,7 @@ class Stores:
         if not user.may(IMPERSONATE):
             raise ImpersonationNotAllowed("You may not act as another user.")
         try:
-            name = _AS_WRITTEN.read(doas).shown
+            name = _AS_WRITTEN.read_exact(doas).shown
         except InvalidUsername as error:
             raise InvalidParameter(f"doas: {error.message}") from None
         return Caller(user, StorageUser(name))
@@ -93,6 +93,13 @@ class Stores:
         if not may_use(caller.user, path.scheme):
             raise StorageAccessDenied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
+
+    def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
+        """Raises StorageAccessDenied, ImpersonationNotAllowed when the user of now lacks what the call needs."""
+        if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
+            raise StorageAccessDenied(f"You have no access to the store {scheme}.")
+        if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
+            raise ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
         """A store as it was seen when a work began that is ended now. Raises StorageNotConfigured."""

@@ -1,10 +1,10 @@
 """What an upload must keep to before a byte of it is written (Contract storage 9.1), and how large it may be (9.3)."""
 
 import asyncio
-import shutil
 from concurrent.futures import Executor
 from pathlib import Path
 
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.domain.errors import (
     FileTooLarge,
     PathExists,
@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import FileStatus, Scheme, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.domain.user import User
+from queryserver.interfaces.storage import QuotaStorage
 from queryserver.services.storage.creating import refuse_no_directory
 from queryserver.services.storage.stores import Caller, Place, Stores, may_use
 
@@ -89,11 +90,19 @@ async def _found(place: Place) -> FileStatus | None:
 class UploadSpace:
     """How many bytes a caller may still upload."""
 
-    def __init__(self, rules: UploadRules, stores: Stores, staging_area: Path | None, threads: Executor) -> None:
+    def __init__(
+        self,
+        rules: UploadRules,
+        stores: Stores,
+        staging_area: Path | None,
+        threads: Executor,
+        floor: DiskFloor = NO_FLOOR,
+    ) -> None:
         self._rules = rules
         self._stores = stores
         self._staging_area = staging_area
         self._threads = threads
+        self._floor = floor
 
     async def available(self, user: User) -> int:
         """The smallest limit that is known; -1: none is. Parts for the local root are staged on this machine.
@@ -103,12 +112,15 @@ class UploadSpace:
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
             limits.append(await self._free_bytes(self._staging_area))
+            storage = self._stores.as_user(Scheme.FILE, Caller.of(user).acting)
+            if isinstance(storage, QuotaStorage) and (room := await storage.room_bytes()) is not None:
+                limits.append(room)
         return min(limits, default=-1)
 
     async def _free_bytes(self, directory: Path) -> int:
-        asked = asyncio.get_running_loop().run_in_executor(self._threads, shutil.disk_usage, directory)
+        asked = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, directory)
         try:
             async with asyncio.timeout(_DISK_ANSWERS_WITHIN_S):
-                return (await asked).free
+                return max(await asked, 0)
         except OSError as error:  # TimeoutError is one
             raise StorageUnavailable("The local root does not answer.") from error

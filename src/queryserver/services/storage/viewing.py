@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +21,11 @@ from queryserver.formats.unpacking.window import (
 )
 from queryserver.services.storage.random_access import RandomAccess
 from queryserver.services.storage.stores import Place
+from queryserver.services.threads import FairThreads, Stop
 
 # One call of the store gives the head and the asked part.
 _NEAR_BYTES = 64 * 1024
 _ASIDE_BYTES = 32 * 1024
-_STREAMS_AT_ONCE = 4
-_PARQUETS_AT_ONCE = 2
 # What unpacks to nothing, such as members without content, must not be read for ever: of a file so many times as many
 # bytes are read as may be made of it. Text of records can be shorter than their bytes, of gzip and bzip2 it never is.
 _PACKED_PER_UNPACKED = 4
@@ -46,26 +44,33 @@ class Shown:
 
 
 class Viewing:
-    """Cuts parts out of files. `threads` do what takes time; parquet keeps two of them at most.
+    """Cuts parts out of files. `unpacking` do what takes time; those of `parquet` wait for the store, too.
 
     `within_s`: how long a packed file is read for one part of it.
     """
 
     def __init__(
-        self, threads: Executor, *, max_unpacked_bytes: int, max_snappy_bytes: int, within_s: float = _WITHIN_S
+        self,
+        unpacking: FairThreads,
+        parquet: FairThreads,
+        *,
+        max_unpacked_bytes: int,
+        max_snappy_bytes: int,
+        within_s: float = _WITHIN_S,
     ) -> None:
-        self._threads = threads
+        self._unpacking = unpacking
+        self._parquets = parquet
         self._within_s = within_s
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
-        self._streams = asyncio.Semaphore(_STREAMS_AT_ONCE)
-        self._parquets = asyncio.Semaphore(_PARQUETS_AT_ONCE)
 
-    async def show(self, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None) -> Shown:
+    async def show(
+        self, user_id: int, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None
+    ) -> Shown:
         """Bytes [offset, offset + length) of the shown stream; `codec` None: what the file seems to be.
 
         Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable,
-        StorageUnavailable.
+        StorageUnavailable, TooManyRequests.
         """
         window = Window(offset, length, self._max_unpacked)
         if codec in {None, Codec.NONE}:
@@ -78,16 +83,16 @@ class Viewing:
                     return Shown(codec, _near(head, offset, length))
                 return Shown(codec, await _far(place, status, head, offset, length))
         if codec is Codec.PARQUET:
-            await self._parquet(place, status, window)
+            await self._parquet(user_id, place, status, window)
         elif codec is not None:
-            await self._unpacked(place, status, codec, window)
+            await self._unpacked(user_id, place, status, codec, window)
         return Shown(codec or Codec.NONE, window.excerpt())
 
-    async def aside(self, work: Callable[[], T], size_bytes: int) -> T:
-        """What `work` gives, made in a thread when it is about many bytes."""
+    async def aside(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
+        """What `work` gives, made in a thread when it is about many bytes. Raises TooManyRequests."""
         if size_bytes <= _ASIDE_BYTES:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._unpacking.run(user_id, lambda _: work())
 
     async def _detected(self, place: Place, status: FileStatus, head: bytes) -> Codec:
         needed = head_bytes(status.name)
@@ -95,31 +100,28 @@ class Viewing:
             head = await _bytes(place, 0, needed)
         return detect(status.name, head[:needed], status.size_bytes)
 
-    async def _unpacked(self, place: Place, status: FileStatus, codec: Codec, window: Window) -> None:
+    async def _unpacked(self, user_id: int, place: Place, status: FileStatus, codec: Codec, window: Window) -> None:
         if codec is Codec.SNAPPY and status.size_bytes > self._max_snappy:
             raise DecompressionLimit(f"Snappy files of more than {self._max_snappy} bytes are not shown.")
         packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
         if packed is None:
             return
-        loop = asyncio.get_running_loop()
         most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
-        async with self._streams, self._in_time(), aclosing(place.storage.read(place.path.path)) as pieces:
+        reading = aclosing(place.storage.read(place.path.path))
+        async with self._unpacking.turn(user_id) as turn, self._in_time(), reading as pieces:
             async for piece in pieces:
-                if await loop.run_in_executor(self._threads, _feed, packed, window, piece):
+                if await turn.run(partial(_feed, packed, window, piece, turn.stop)):
                     return
                 taken += len(piece)
                 if taken > most:
                     raise DecompressionLimit(f"This part of the file lies behind {most} bytes that unpack to little.")
-            await loop.run_in_executor(self._threads, _end, packed, window)
+            await turn.run(partial(_end, packed, window, turn.stop))
 
-    async def _parquet(self, place: Place, status: FileStatus, window: Window) -> None:
-        loop = asyncio.get_running_loop()
-        async with self._parquets, self._in_time():
-            file = RandomAccess(partial(_bytes, place), status.size_bytes, loop)
-            work = loop.run_in_executor(self._threads, _fill, file, window)
-            work.add_done_callback(_forget)
+    async def _parquet(self, user_id: int, place: Place, status: FileStatus, window: Window) -> None:
+        async with self._parquets.turn(user_id) as turn, self._in_time():
+            file = RandomAccess(partial(_bytes, place), status.size_bytes, asyncio.get_running_loop())
             try:
-                await asyncio.shield(work)
+                await turn.run(partial(_fill, file, window, turn.stop))
             finally:
                 # The thread must not wait for a loop that no longer waits for it.
                 file.stop()
@@ -133,34 +135,31 @@ class Viewing:
             raise StorageUnavailable("The store gives the file too slowly to show this part of it.") from None
 
 
-def _feed(packed: Unpacker, window: Window, piece: bytes) -> bool:
+def _feed(packed: Unpacker, window: Window, piece: bytes, stop: Stop) -> bool:
     """Whether the window is full."""
     for start in range(0, len(piece), OUTPUT_BYTES):
         for made in packed.feed(piece[start : start + OUTPUT_BYTES]):
+            stop.check()
             window.take(made)
             if window.is_full:
                 return True
     return False
 
 
-def _end(packed: Unpacker, window: Window) -> None:
+def _end(packed: Unpacker, window: Window, stop: Stop) -> None:
     for made in packed.end():
+        stop.check()
         window.take(made)
         if window.is_full:
             return
 
 
-def _fill(file: RandomAccess, window: Window) -> None:
+def _fill(file: RandomAccess, window: Window, stop: Stop) -> None:
     for made in parquet_lines(file):
+        stop.check()
         window.take(made)
         if window.is_full:
             return
-
-
-def _forget(work: "asyncio.Future[None]") -> None:
-    """An error that nobody waits for any more is no news."""
-    if not work.cancelled():
-        work.exception()
 
 
 async def _bytes(place: Place, offset: int, length: int) -> bytes:

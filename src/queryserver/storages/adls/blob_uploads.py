@@ -155,15 +155,19 @@ class FlatUploads:
         """A blob of a reserved name, of which the file is made. Committed parts may be committed again."""
         staged, total = unfinished(place, staging), joined_size(plan, parts)
         await self._condition(place, overwrite=overwrite)
-        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
-        _verify(await self._sizes(staged), names, total)
-        await self._calls.commit(staged, names, {})
+        await self.complete_parts(plan, staged, parts)
         async with aclosing(self._reader.read(staged, 0, None, None)) as body:
             status = await self.write(place, body, overwrite=overwrite, size_bytes=total)
         if status.size_bytes != total:
             raise VerificationFailed("The store holds other bytes than were sent.")
         await self.discard(staged)
         return status
+
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """See `AccountUploads`. May be repeated."""
+        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
+        _verify(await self._sizes(staged), names, joined_size(plan, parts))
+        await self._calls.commit(staged, names, {})
 
     async def discard(self, staged: AzurePlace) -> None:
         """Its blocks end with the blob."""

@@ -143,6 +143,10 @@ class HierarchicalUploads:
         await self._complete(staged, joined_size(plan, parts))
         return await self._name(staged, place, overwrite=overwrite)
 
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """See `AccountUploads`. Files are flushed once, as `join_parts` does."""
+        await self._complete(staged, joined_size(plan, parts))
+
     async def discard(self, staged: AzurePlace) -> None:
         """Nothing happens when it is gone."""
         try:

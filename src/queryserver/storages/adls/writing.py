@@ -1,6 +1,6 @@
 """What both kinds of account do in the same way: files on their way in."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -37,6 +37,10 @@ class AccountUploads(Protocol):
         self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """See `Storage.join_parts`."""
+        ...
+
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """Make the parts a file under its reserved name. Raises VerificationFailed."""
         ...
 
     async def discard(self, staged: AzurePlace) -> None:
@@ -94,6 +98,15 @@ class Writing(Looking):
         place = file_place(plan.path)
         with azure_errors(plan.path):
             return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
+
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        """See `ReadableParts`. The parts are committed under the reserved name first: then they can be read."""
+        staged = unfinished(file_place(plan.path), staging)
+        with azure_errors(plan.path):
+            await self._uploads.complete_parts(plan, staged, parts)
+            async with aclosing(self._contents.read(staged, 0, None, None)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         """See the Protocol."""

@@ -32,6 +32,10 @@ class AccessMap:
         """The root of the caller's trash; empty without a home."""
         return f"{self.home}/{_TRASH}" if self.home else ""
 
+    def is_in_trash(self, path: str) -> bool:
+        """Whether a path is the caller's trash, or lies in it."""
+        return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
+
     def shows(self, path: str) -> bool:
         """Whether a listing tells the caller of an entry: not of the homes of others."""
         return self._may_enter(tuple(path.split("/", 2)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from queryserver.domain.errors import PathNotFound, StorageError, VerificationFailed
+from queryserver.domain.errors import InsufficientStorage, PathNotFound, StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.interfaces.storage import PartPlan, StoredPart
@@ -19,6 +19,8 @@ from queryserver.storages.local.errors import file_errors
 from queryserver.storages.local.transfers import (
     NEW_FILE,
     PRIVATE_FILE,
+    Account,
+    Download,
     finished,
     plain_file,
     refuse_taken,
@@ -32,14 +34,21 @@ _STAGING = re.compile(re.escape(RESERVED_PREFIX) + r"parts_[0-9a-f]{32}")
 _PIECE_BYTES = 1024 * 1024
 
 
-def begin(tree: Tree, plan: PartPlan) -> str:
+def begin(tree: Tree, plan: PartPlan, account: Account | None = None) -> str:
     """Take the room for the whole file; the name of the staging file. The directory must be there."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
+        tree.require_room(plan.size_bytes)
+        if account is not None:
+            account.take(plan.size_bytes)
         file = os.open(staging, NEW_FILE, PRIVATE_FILE, dir_fd=directory)
         try:
+            if account is not None:
+                account.mark(file)
             _take_room(file, plan.size_bytes)
-        except OSError:
+            # Several may have taken what was room for one of them.
+            tree.require_room(anew=True)
+        except (OSError, InsufficientStorage):
             os.unlink(staging, dir_fd=directory)
             raise
         finally:
@@ -63,6 +72,19 @@ def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], 
             os.close(file)
         take_name(plan.path, directory, staging, name, overwrite=overwrite)
     return status
+
+
+class StagedParts(Download):
+    """The file with all parts, before it has its name. Raises PathNotFound when it is gone."""
+
+    def __init__(self, tree: Tree, plan: PartPlan, staging: str) -> None:
+        _check_name(staging)
+        super().__init__(tree, plan.path)
+        self._staging = staging
+
+    def _opened(self, tree: Tree, path: str) -> int:
+        with tree.parent(path) as (directory, _name):
+            return os.open(self._staging, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
 
 
 def discard(tree: Tree, plan: PartPlan, staging: str) -> None:
@@ -109,6 +131,7 @@ class PartUpload:
             self._size_bytes += len(piece)
             if self._size_bytes > part_size(self._plan, self._index):
                 raise VerificationFailed(f"{self._plan.path}: part {self._index} is too long.")
+            self._tree.require_room(len(piece))
             write_all(self._file, piece)
 
     def commit(self) -> StoredPart:
@@ -133,6 +156,7 @@ class PartUpload:
             raise StorageError(f"A part of {self._plan.path} was abandoned.")
         if self._file >= 0:
             return
+        self._tree.require_room()
         self._directory, _ = self._tree.open_parent(self._plan.path, make=False)
         os.stat(self._staging, dir_fd=self._directory, follow_symlinks=False)
         # Read back through the same descriptor when it is complete.

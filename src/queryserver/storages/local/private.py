@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.domain.errors import PathNotFound
 from queryserver.domain.files import StorageUser
 from queryserver.storages.local import sweeping
@@ -23,9 +24,9 @@ class PrivateStorage(LocalStorage):
     `timeout_s` raises StorageUnavailable. To be closed by its owner.
     """
 
-    def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60) -> None:
+    def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        super().__init__(Tree(root), FileThreads(max_threads=max_threads, timeout_s=timeout_s), _SERVICE)
+        super().__init__(Tree(root, floor=floor), FileThreads(max_threads=max_threads, timeout_s=timeout_s), _SERVICE)
 
     async def __aenter__(self) -> Self:
         return self

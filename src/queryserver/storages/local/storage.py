@@ -14,9 +14,10 @@ from queryserver.storages.local.access import AccessMap
 from queryserver.storages.local.deleting import Deletion
 from queryserver.storages.local.flushing import Flushing
 from queryserver.storages.local.listing import Listing
+from queryserver.storages.local.parts import StagedParts
 from queryserver.storages.local.summing import Summation
 from queryserver.storages.local.threads import FileThreads
-from queryserver.storages.local.transfers import Download, Upload
+from queryserver.storages.local.transfers import Account, Download, Upload
 from queryserver.storages.local.tree import Tree, must_be_file
 
 Ended = TypeVar("Ended")
@@ -50,6 +51,7 @@ class LocalStorage:
         self._tree = tree
         self._threads = threads
         self._access = access
+        self._account: Account | None = None
 
     async def stat(self, path: str) -> FileStatus:
         """See the Protocol."""
@@ -96,25 +98,29 @@ class LocalStorage:
         body: AsyncIterator[bytes],
         *,
         overwrite: bool,
-        size_bytes: int | None = None,  # noqa: ARG002 the Protocol's; room is taken as bytes come
+        size_bytes: int | None = None,
     ) -> FileStatus:
-        """See the Protocol."""
+        """See the Protocol. Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
         await self._enter_to_change(path)
-        upload = Upload(self._tree, path, overwrite=overwrite)
+        upload = Upload(self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account)
         async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
             return await self._take(upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """See the Protocol. Of several that make one directory at a time, one succeeds."""
         await self._enter_to_change(path)
+        if not self._access.is_in_trash(path):
+            # Deleting goes on below the floor, and the trash has directories.
+            await self._threads.run(self._tree.require_room)
         await self._threads.run(self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """See the Protocol."""
         # Before the parents of the target are made: a copy of nothing leaves nothing.
-        must_be_file(source, (await self.stat(source)).kind)
+        found = await self.stat(source)
+        must_be_file(source, found.kind)
         async with aclosing(self.read(source)) as body:
-            return await self.write(target, body, overwrite=overwrite)
+            return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """See the Protocol. A deletion that breaks off leaves a part of the tree."""
@@ -144,9 +150,9 @@ class LocalStorage:
         await self._threads.run(self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """See the Protocol. The room for the whole file is taken at once."""
+        """See the Protocol. The room for the whole file is taken at once. Raises InsufficientStorage."""
         await self._enter_to_change(plan.path)
-        return await self._threads.run(parts.begin, self._tree, plan)
+        return await self._threads.run(parts.begin, self._tree, plan, self._account)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         """See the Protocol."""
@@ -159,6 +165,18 @@ class LocalStorage:
         """See the Protocol."""
         await self._enter_to_change(plan.path)
         return await self._threads.run(self._join, plan, staging, parts, overwrite)
+
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        """See `ReadableParts`."""
+        del parts
+        await self._enter_to_change(plan.path)
+        download, offset = StagedParts(self._tree, plan, staging), 0
+        try:
+            while piece := await self._threads.run(download.read, offset, self._threads.read_sizes.piece_bytes):
+                offset += len(piece)
+                yield piece
+        finally:
+            self._threads.start(download.close)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         """See the Protocol."""

@@ -9,6 +9,7 @@ import secrets
 import stat
 from contextlib import suppress
 from threading import Lock
+from typing import Protocol
 
 from queryserver.domain.errors import ChangedMeanwhile, PathExists, StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
@@ -23,13 +24,30 @@ PRIVATE_FILE = 0o600
 _MODE_BITS = 0o1777
 
 
+class Account(Protocol):
+    """Counts what one user stores."""
+
+    def take(self, size_bytes: int) -> None:
+        """So many bytes more. Raises StoreQuotaExceeded."""
+        ...
+
+    def mark(self, file: int) -> None:
+        """Let a new file be recognised as the user's."""
+        ...
+
+
 class Upload:
     """A file that has a reserved name beside its place until `commit`."""
 
-    def __init__(self, tree: Tree, path: str, *, overwrite: bool) -> None:
+    def __init__(
+        self, tree: Tree, path: str, *, overwrite: bool, announced_bytes: int = 0, account: Account | None = None
+    ) -> None:
+        """`account`: whose bytes these are."""
         self._tree = tree
         self._path = path
         self._overwrite = overwrite
+        self._announced_bytes = announced_bytes
+        self._account = account
         self._lock = Lock()
         self._ended = False
         self._directory = -1
@@ -47,6 +65,9 @@ class Upload:
         """Add bytes at the end."""
         with self._lock, file_errors(self._path):
             self._open()
+            self._tree.require_room(len(piece))
+            if self._account is not None:
+                self._account.take(len(piece))
             write_all(self._file, piece)
             self._size_bytes += len(piece)
 
@@ -85,9 +106,13 @@ class Upload:
             raise StorageError(f"The upload of {self._path} was abandoned.")
         if self._file >= 0:
             return
+        # Before missing parents are made: what is refused leaves nothing.
+        self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
         refuse_taken(self._path, self._directory, self._name, overwrite=self._overwrite)
         self._file = os.open(self._leftover, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
+        if self._account is not None:
+            self._account.mark(self._file)
 
     def _close(self) -> None:
         self._ended = True
@@ -114,7 +139,7 @@ class Download:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
-                self._file = self._tree.open_file(self._path)
+                self._file = self._opened(self._tree, self._path)
             piece = os.pread(self._file, length, offset)
             if self._version is not None:
                 # After the bytes: what changed while they were read shows, too.
@@ -128,6 +153,9 @@ class Download:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
+
+    def _opened(self, tree: Tree, path: str) -> int:
+        return tree.open_file(path)
 
     def _compare(self, version: FileStatus) -> None:
         if not status_of(self._path, os.fstat(self._file)).is_same_content(version):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.domain.errors import (
     InvalidPath,
     NotAFile,
@@ -40,11 +41,24 @@ class Tree:
     """
 
     def __init__(
-        self, root: Path, *, file_mode: int = 0o600, directory_mode: Callable[[tuple[str, ...]], int] = private
+        self,
+        root: Path,
+        *,
+        file_mode: int = 0o600,
+        directory_mode: Callable[[tuple[str, ...]], int] = private,
+        floor: DiskFloor = NO_FLOOR,
     ) -> None:
         self._root = root
         self._directory_mode = directory_mode
+        self._floor = floor
         self.file_mode = file_mode
+
+    def require_room(self, size_bytes: int = 0, *, anew: bool = False) -> None:
+        """Refuse to store so many bytes more when the disk is below its floor. Raises InsufficientStorage.
+
+        `anew`: measure now, after much room was taken at once.
+        """
+        self._floor.require(self._root, size_bytes, anew=anew)
 
     def stat(self, path: str) -> FileStatus:
         """The entry at `path`, a link itself."""

@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.domain.errors import ConfigurationError
 from queryserver.storages.local.errors import file_errors
 from queryserver.storages.local.private import PrivateStorage
@@ -12,10 +13,10 @@ from queryserver.storages.local.private import PrivateStorage
 class LocalUploadArea(PrivateStorage):
     """The files of one directory, which is made when missing. To be closed by its owner."""
 
-    def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60) -> None:
+    def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
         """Raises ConfigurationError: files cannot be kept there, or not in safety."""
         try:
-            super().__init__(root, max_threads=max_threads, timeout_s=timeout_s)
+            super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
             problem = _problem(root)
         except OSError as error:
             problem = error.strerror or "cannot be used"

@@ -181,6 +181,14 @@ class OzoneStorage:
         inner = replace(plan, path=place.path)
         return place.shown(await place.view.storage.join_parts(inner, staging, parts, overwrite=overwrite))
 
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        """See `ReadableParts`."""
+        place = self._place_of_file(plan.path)
+        inner = replace(plan, path=place.path)
+        async with aclosing(place.view.storage.read_parts(inner, staging, parts)) as pieces:
+            async for piece in pieces:
+                yield piece
+
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         """See the Protocol."""
         place = self._place_of_file(plan.path)

@@ -73,6 +73,17 @@ async def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredP
     return joined
 
 
+async def read(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+    """What `join` would make. A former try may have joined the first parts. Raises VerificationFailed."""
+    directory = _directory(plan, staging)
+    stored = {entry.name: entry async for entry in tree.all_entries(directory)}
+    todo = _not_joined(sorted(parts, key=lambda part: part.index), stored)
+    names = [name for name in (_JOINED, *(part.receipt for part in todo)) if name in stored]
+    async with aclosing(_streamed(tree, [stored[name] for name in names])) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
 async def discard(tree: Tree, plan: PartPlan, staging: str) -> None:
     """Remove the staging directory with what is in it."""
     await tree.remove(_directory(plan, staging), recursive=True)

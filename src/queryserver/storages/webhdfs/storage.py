@@ -199,6 +199,13 @@ class WebHdfsStorage:
         await finished(part_files.discard(self._tree, plan, staging))
         return status
 
+    async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
+        """See `ReadableParts`."""
+        names_of(plan.path)
+        async with aclosing(part_files.read(self._tree, plan, staging, parts)) as pieces:
+            async for piece in pieces:
+                yield piece
+
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         """See the Protocol."""
         names_of(plan.path)

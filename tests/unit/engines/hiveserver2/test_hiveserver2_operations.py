@@ -24,7 +24,14 @@ class _FaultyConnection(Connection):
     def is_busy(self) -> bool:
         return False
 
-    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
+    async def call(
+        self,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        *,
+        limit_s: float,
+        largest_cell: int | None = None,
+    ) -> ReplyT:
         raise ZeroDivisionError
 
 

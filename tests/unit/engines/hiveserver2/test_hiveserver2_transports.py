@@ -1,6 +1,8 @@
 """Logins and messages over real sockets, against servers that say exactly what the test wants."""
 
 import asyncio
+import gc
+import gzip
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,10 +20,12 @@ from queryserver.engines.hiveserver2.protocol.calls import (
     TOpenSessionReq,
     TOpenSessionResp,
 )
-from queryserver.engines.hiveserver2.protocol.messages import decode_call, encode_reply
+from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, decode_call, encode_call, encode_reply
 from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS, OPEN_SESSION
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
+from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
 from queryserver.engines.hiveserver2.protocol.status import SUCCESS, THandleIdentifier, TOperationHandle
+from queryserver.engines.hiveserver2.skimming import Skimmer
+from queryserver.engines.hiveserver2.transports import Overlong, read_past
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -219,3 +223,102 @@ async def test_a_bare_answer_that_ends_half_way_is_lost():
     async with serving(serve) as member, connected(member, Mechanism.NOSASL) as connection:
         with pytest.raises(WireLost):
             await connection.call(OPEN_SESSION, OPEN, limit_s=5)
+
+
+def one_row(size: int) -> TFetchResultsResp:
+    column = TColumn(string_val=TStringColumn(values=[b"x", b"y" * size], nulls=b""))
+    rows = TRowSet(start_row_offset=0, rows=[], columns=[TColumn(i64_val=TI64Column(values=[1, 2], nulls=b"")), column])
+    return TFetchResultsResp(status=SUCCESS, results=rows)
+
+
+async def call_over_http(reader: asyncio.StreamReader) -> bytes:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    return await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+
+
+@pytest.mark.parametrize("kind", ["framed", "bare", "http"])
+async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection_usable(kind):
+    """The limit here is 24 MiB (Hs2Address.reply_max_bytes)."""
+    long = one_row(30 * 1024 * 1024)
+
+    async def serve(reader, writer):
+        if kind == "framed":
+            await accept(reader, writer)
+        for reply in (long, one_row(5)):
+            raw = {"framed": frame, "bare": lambda source: source.read(65536), "http": call_over_http}[kind]
+            answer = encode_reply(decode_call(await raw(reader)), reply)
+            if kind == "http":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+            else:
+                writer.write(framed(answer) if kind == "framed" else answer)
+        await reader.read()
+
+    mechanism = Mechanism.NOSASL if kind == "bare" else Mechanism.NONE
+    async with serving(serve) as member:
+        path = "cliservice" if kind == "http" else None
+        address = Hs2Address((member,), mechanism=mechanism, http_path=path, cell_max_bytes=65536)
+        connection = await connect(address, Login(member, "Zoë"))
+        try:
+            with pytest.raises(Overlong) as caught:
+                await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
+            assert caught.value.size == pytest.approx(30 * 1024 * 1024, rel=0.01)
+            assert await connection.clean()
+            reply = await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
+            assert reply == one_row(5)
+        finally:
+            await connection.shut()
+
+
+async def test_packed_answers_are_neither_asked_for_nor_unpacked():
+    """A thousand bytes of the answer would become a million before their size is known."""
+    heads = []
+
+    async def serve(reader, writer):
+        heads.append((await reader.readuntil(b"\r\n\r\n")).lower())
+        body = gzip.compress(b"x" * 1_000_000)
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        await reader.read()
+
+    async with serving(serve) as member:
+        connection = await connect(Hs2Address((member,), http_path="cliservice"), Login(member, "Zoë"))
+        with pytest.raises(WireLost) as caught:
+            await connection.call(OPEN_SESSION, OPEN, limit_s=10)
+        assert isinstance(caught.value.__cause__, MalformedMessage)
+        assert "packed" in str(caught.value.__cause__)
+        await connection.shut()
+    assert b"\r\naccept-encoding: identity\r\n" in heads[0]
+
+
+async def test_an_answer_is_not_kept_by_its_connection():
+    async def serve(reader, writer):
+        await accept(reader, writer)
+        writer.write(framed(encode_reply(decode_call(await frame(reader)), one_row(5))))
+        await reader.read()
+
+    async with serving(serve) as member, connected(member, Mechanism.NONE) as connection:
+        reply = await connection.call(FETCH_RESULTS, FETCH, limit_s=10)
+        await asyncio.sleep(0)
+        gc.collect()
+        holders = [one for one in gc.get_referrers(reply) if isinstance(one, asyncio.Task)]
+        assert [one.get_name() for one in holders if one is not asyncio.current_task()] == []
+        assert connection._exchange is None
+
+
+async def test_others_have_their_turn_while_small_values_are_read_past():
+    """Each step takes a few thousand values at most."""
+    column = TColumn(string_val=TStringColumn(values=[b""] * 100_000, nulls=b""))
+    rows = TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=[column]))
+    raw = encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, sequence=1)), rows)
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(others())
+    assert await read_past(Skimmer(), raw)
+    waiting.cancel()
+    assert turns >= 100_000 // 5_000

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
+from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 
 from queryserver.domain.errors import (
@@ -20,12 +21,16 @@ from queryserver.domain.errors import (
 from queryserver.domain.importing import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.formats.cell_types.preview import Analysis
 from queryserver.services.importing import samples
+from queryserver.services.importing.computed import CUT_FIELD_BYTES
 from queryserver.services.importing.previewing import Previews
 from queryserver.services.importing.samples import ReadingOptions
+from queryserver.services.places import FairPlaces
+from queryserver.services.threads import FairThreads
 
 CSV = ReadingOptions.given(FileType.CSV)
 ZIP = b"PK\x03\x04 and more"
 MIB = 1024 * 1024
+ANA = 1
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def workbooks() -> MemoryWorkbooks:
 
 @pytest.fixture
 def previews(workbooks: MemoryWorkbooks, threads: Executor) -> Previews:
-    return Previews(workbooks, threads)
+    return Previews(workbooks, InlineComputing(), FairThreads(threads, FairPlaces(2)), FairPlaces(4))
 
 
 def bases(analysis: Analysis) -> list[BaseType]:
@@ -55,7 +60,7 @@ def warnings(analysis: Analysis) -> dict[str, tuple[int, list[int]]]:
 
 class TestReading:
     async def test_a_small_file_is_read_whole(self, previews: Previews):
-        found = await previews.analysis(MemoryFile(b"a,b\n1,x\n2,y\n"), CSV, has_header=True)
+        found = await previews.analysis(ANA, MemoryFile(b"a,b\n1,x\n2,y\n"), CSV, has_header=True)
         assert [column.name for column in found.columns] == ["a", "b"]
         assert bases(found) == [BaseType.INT32, BaseType.STRING]
         assert found.rows == [["1", "x"], ["2", "y"]]
@@ -64,7 +69,7 @@ class TestReading:
     @pytest.mark.importer(41)
     async def test_a_sample_ends_with_ten_thousand_rows(self, previews: Previews):
         file = MemoryFile(b"n\n" + b"12345678\n" * MIB)
-        found = await previews.analysis(file, CSV, has_header=True)
+        found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert (found.is_whole, bases(found), len(found.rows)) == (False, [BaseType.INT64], 50)
         assert file.read_bytes == MIB
         assert not found.warnings
@@ -72,39 +77,40 @@ class TestReading:
     @pytest.mark.importer(45)
     async def test_only_the_sample_is_read(self, previews: Previews):
         file = MemoryFile(b"n\n" + b"12345678\n" * MIB, piece_bytes=32 * 1024)
-        assert (await previews.analysis(file, CSV, has_header=True)).is_whole is False
+        assert (await previews.analysis(ANA, file, CSV, has_header=True)).is_whole is False
         assert file.read_bytes == 256 * 1024
         file.read_bytes = 0
-        assert await previews.has_header(file, CSV)
+        assert await previews.has_header(ANA, file, CSV)
         assert file.read_bytes == 256 * 1024
 
     @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.parametrize(("rows", "is_whole"), [(9_999, True), (10_000, True), (10_001, False)])
     async def test_a_file_of_ten_thousand_rows_is_whole(self, previews: Previews, has_header, rows, is_whole):
         file = MemoryFile(b"1,2\n" * (rows + has_header))
-        found = await previews.analysis(file, CSV, has_header=has_header)
+        found = await previews.analysis(ANA, file, CSV, has_header=has_header)
         assert found.is_whole is is_whole
         assert bases(found) == [BaseType.INT32 if is_whole else BaseType.INT64] * 2
 
     async def test_long_records_end_a_sample_after_eight_mebibytes(self, previews: Previews):
         record = b"1," + b"x" * (MIB // 2) + b"\n"
         file = MemoryFile(b"n,text\n" + record * 40)
-        found = await previews.analysis(file, CSV, has_header=True)
+        found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert (found.is_whole, len(found.rows)) == (False, 15)
         assert warnings(found) == {"truncated_sample": (1, [])}
-        assert file.read_bytes == 8 * MIB
+        # And what tells how long the last field is.
+        assert file.read_bytes == 8 * MIB + CUT_FIELD_BYTES
 
     async def test_pieces_of_any_size_give_the_same(self, previews: Previews):
         content = 'name,n\n"a,\n""b""",1\né,2\n'.encode() * 60
-        whole = await previews.analysis(MemoryFile(content), CSV, has_header=True)
+        whole = await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
         assert whole.rows[:2] == [['a,\n"b"', "1"], ["é", "2"]]
-        assert await previews.analysis(MemoryFile(content, piece_bytes=7), CSV, has_header=True) == whole
+        assert await previews.analysis(ANA, MemoryFile(content, piece_bytes=7), CSV, has_header=True) == whole
 
     @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.importer(32)
     async def test_the_most_frequent_width_counts_without_a_header(self, previews: Previews, has_header):
         file = MemoryFile(b"1\n" * 60 + b"1,2,3\n" * 200)
-        found = await previews.analysis(file, CSV, has_header=has_header)
+        found = await previews.analysis(ANA, file, CSV, has_header=has_header)
         if has_header:
             assert (len(found.columns), warnings(found)) == (1, {"long_rows": (200, list(range(61, 71)))})
         else:
@@ -114,7 +120,7 @@ class TestReading:
     @pytest.mark.parametrize("lines", [10, 1000])
     async def test_numbers_of_records_with_open_quotes(self, previews: Previews, lines):
         file = MemoryFile(b'a,b\n1,"x\n' + b"2,y\n" * lines)
-        found = await previews.analysis(file, CSV, has_header=True)
+        found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert found.rows[:2] == [["1", '"x'], ["2", "y"]]
         assert warnings(found) == {"unclosed_quote": (1, [2])}
 
@@ -130,19 +136,20 @@ class TestEncodings:
             return False
 
         monkeypatch.setattr(samples, "_has_value", counting)
-        assert await previews.has_header(MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)
-        assert looked_at == SAMPLE_RECORDS + 1
+        assert await previews.has_header(ANA, MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)
+        # A sample that was too small is read again with more of the file: the one record before the quote counts twice.
+        assert looked_at == SAMPLE_RECORDS + 1 + 1
 
     @pytest.mark.importer(38)
     async def test_a_given_encoding_counts(self, previews: Previews):
         file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
         given = ReadingOptions.given(FileType.CSV, encoding="koi8-r")
-        assert (await previews.analysis(file, CSV, has_header=True)).columns[0].name == "naïve"
-        assert (await previews.analysis(file, given, has_header=True)).columns[0].name == "naОve"
+        assert (await previews.analysis(ANA, file, CSV, has_header=True)).columns[0].name == "naïve"
+        assert (await previews.analysis(ANA, file, given, has_header=True)).columns[0].name == "naОve"
 
     async def test_a_few_undecodable_characters_are_told(self, previews: Previews):
         given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
-        found = await previews.analysis(MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
+        found = await previews.analysis(ANA, MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
         assert found.rows[1] == ["1", "\ufffd"]
         assert warnings(found) == {"undecodable": (1, [3])}
 
@@ -150,9 +157,9 @@ class TestEncodings:
         given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
         file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
         with pytest.raises(EncodingFailed):
-            await previews.analysis(file, given, has_header=True)
+            await previews.analysis(ANA, file, given, has_header=True)
         with pytest.raises(EncodingFailed):
-            await previews.has_header(file, given)
+            await previews.has_header(ANA, file, given)
 
     def test_unknown_encodings_are_refused(self):
         with pytest.raises(InvalidParameter):
@@ -162,30 +169,30 @@ class TestEncodings:
 class TestKinds:
     async def test_a_workbook_is_no_text(self, previews: Previews):
         with pytest.raises(FormatMismatch):
-            await previews.analysis(MemoryFile(ZIP), CSV, has_header=True)
+            await previews.analysis(ANA, MemoryFile(ZIP), CSV, has_header=True)
         with pytest.raises(FormatMismatch):
-            await previews.has_header(MemoryFile(ZIP), CSV)
+            await previews.has_header(ANA, MemoryFile(ZIP), CSV)
 
     async def test_text_is_no_workbook(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         with pytest.raises(FormatMismatch):
-            await previews.analysis(MemoryFile(b"a,b\n"), excel, has_header=True)
+            await previews.analysis(ANA, MemoryFile(b"a,b\n"), excel, has_header=True)
         with pytest.raises(FormatMismatch):
-            await previews.has_header(MemoryFile(b"a,b\n"), excel)
+            await previews.has_header(ANA, MemoryFile(b"a,b\n"), excel)
 
     @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
     async def test_what_is_neither_is_not_supported(self, previews: Previews, file_type):
         options = ReadingOptions.given(file_type, sheet_name="one")
         with pytest.raises(UnsupportedFormat):
-            await previews.analysis(MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
+            await previews.analysis(ANA, MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
 
     @pytest.mark.importer(31)
     @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
     async def test_a_blank_file_is_empty(self, previews: Previews, content):
         with pytest.raises(FileEmpty):
-            await previews.analysis(MemoryFile(content), CSV, has_header=False)
+            await previews.analysis(ANA, MemoryFile(content), CSV, has_header=False)
         with pytest.raises(FileEmpty):
-            await previews.has_header(MemoryFile(content), CSV)
+            await previews.has_header(ANA, MemoryFile(content), CSV)
 
     def test_a_workbook_needs_a_sheet(self):
         with pytest.raises(SheetRequired):
@@ -195,28 +202,28 @@ class TestKinds:
         options = ReadingOptions.given(FileType.DELIMITED)
         file = MemoryFile(b"a;b\n1;2\n")
         with pytest.raises(SeparatorRequired):
-            await previews.analysis(file, options, has_header=True)
-        assert await previews.has_header(file, options) is True
+            await previews.analysis(ANA, file, options, has_header=True)
+        assert await previews.has_header(ANA, file, options) is True
 
 
 class TestSheets:
     async def test_types_come_from_cells(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
-        found = await previews.analysis(MemoryFile(ZIP), excel, has_header=True)
+        found = await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=True)
         assert (bases(found), found.rows) == ([BaseType.INT32], [["0"], ["1"], ["2"]])
-        assert await previews.has_header(MemoryFile(ZIP), excel) is True
+        assert await previews.has_header(ANA, MemoryFile(ZIP), excel) is True
 
     async def test_sheets_without_a_row_are_empty(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
         with pytest.raises(FileEmpty):
-            await previews.analysis(MemoryFile(ZIP), excel, has_header=False)
+            await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=False)
         with pytest.raises(FileEmpty):
-            await previews.has_header(MemoryFile(ZIP), excel)
+            await previews.has_header(ANA, MemoryFile(ZIP), excel)
 
     async def test_unknown_sheets_are_told(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
         with pytest.raises(SheetNotFound):
-            await previews.has_header(MemoryFile(ZIP), excel)
+            await previews.has_header(ANA, MemoryFile(ZIP), excel)
 
     async def test_separators_and_encodings_do_not_matter(self):
         given = ReadingOptions.given(FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon")
@@ -226,33 +233,33 @@ class TestSheets:
 class TestKeeping:
     async def test_a_file_that_never_changes_is_read_once(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
-        first = await previews.analysis(file, CSV, has_header=True)
-        assert await previews.analysis(file, CSV, has_header=True) is first
+        first = await previews.analysis(ANA, file, CSV, has_header=True)
+        assert await previews.analysis(ANA, file, CSV, has_header=True) is first
         escaped = ReadingOptions.given(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
-        assert await previews.analysis(file, escaped, has_header=True) is first
+        assert await previews.analysis(ANA, file, escaped, has_header=True) is first
         assert file.readings == 1
-        assert await previews.has_header(file, CSV)
-        assert await previews.has_header(file, CSV)
+        assert await previews.has_header(ANA, file, CSV)
+        assert await previews.has_header(ANA, file, CSV)
         assert file.readings == 2
 
     async def test_other_parameters_are_other_answers(self, previews: Previews):
         file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
-        assert len((await previews.analysis(file, CSV, has_header=True)).columns) == 1
-        assert len((await previews.analysis(file, CSV, has_header=False)).rows) == 2
+        assert len((await previews.analysis(ANA, file, CSV, has_header=True)).columns) == 1
+        assert len((await previews.analysis(ANA, file, CSV, has_header=False)).rows) == 2
         other = ReadingOptions.given(FileType.CSV, field_separator=";")
-        assert len((await previews.analysis(file, other, has_header=True)).columns) == 2
+        assert len((await previews.analysis(ANA, file, other, has_header=True)).columns) == 2
         encoded = ReadingOptions.given(FileType.CSV, encoding="utf-16-le")
-        assert (await previews.analysis(file, encoded, has_header=True)).columns[0].name != "a;b"
+        assert (await previews.analysis(ANA, file, encoded, has_header=True)).columns[0].name != "a;b"
 
     async def test_remote_files_are_read_anew(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n")
-        await previews.analysis(file, CSV, has_header=True)
+        await previews.analysis(ANA, file, CSV, has_header=True)
         file.content = b"a,b\n1,2\n3,4\n"
-        assert len((await previews.analysis(file, CSV, has_header=True)).rows) == 2
+        assert len((await previews.analysis(ANA, file, CSV, has_header=True)).rows) == 2
 
     async def test_equal_calls_at_one_time_share_the_work(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
-        found = await asyncio.gather(*(previews.analysis(file, CSV, has_header=True) for _ in range(20)))
+        found = await asyncio.gather(*(previews.analysis(ANA, file, CSV, has_header=True) for _ in range(20)))
         assert file.readings == 1
         assert all(one is found[0] for one in found)
 
@@ -261,6 +268,6 @@ class TestKeeping:
         file = MemoryFile(ZIP, fixed_identity="x")
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
         with pytest.raises(SheetNotFound):
-            await previews.analysis(file, excel, has_header=True)
+            await previews.analysis(ANA, file, excel, has_header=True)
         good = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
-        assert len((await previews.analysis(file, good, has_header=True)).rows) == 3
+        assert len((await previews.analysis(ANA, file, good, has_header=True)).rows) == 3

@@ -206,9 +206,16 @@ class TestOtherOrders:
         wanted = PageWanted(sort_by=SortKey.MTIME)
         assert (await page_of(LongDirectory(2500), wanted, listings)).total == 2500
         directory = LongDirectory(50_000)
-        with pytest.raises(TooManyEntries, match=r"2500 .*listing_scan_limit.*filter.*sortby=name"):
+        with pytest.raises(TooManyEntries, match=r"2500 .*listing_scan_limit\). Use sortby=name in"):
             await page_of(directory, wanted, listings)
         assert directory.calls == 3
+
+    async def test_a_store_without_order_is_not_told_to_sort(self) -> None:
+        directory = LongDirectory(3000, Scheme.FILE, in_order=False)
+        with pytest.raises(TooManyEntries, match=r"listing_scan_limit\). This store has to read them all"):
+            await page_of(directory, PageWanted(), Listings(ListingLimits(scan=2500)))
+        with pytest.raises(TooManyEntries, match=r"listing_sort_limit\). Use a filter\.$"):
+            await page_of(directory, PageWanted(1, 200), Listings(ListingLimits(sort=100)))
 
     async def test_a_store_without_order_is_sorted_by_name(self) -> None:
         directory = LongDirectory(3500, Scheme.FILE, in_order=False)

@@ -11,10 +11,17 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from queryserver.domain.errors import DecompressionLimit, StorageUnavailable
 from queryserver.domain.files import StoragePath, StorageUser
 from queryserver.formats.unpacking.codecs import Codec
+from queryserver.services.places import FairPlaces
 from queryserver.services.storage.stores import Place
 from queryserver.services.storage.viewing import Shown, Viewing
+from queryserver.services.threads import FairThreads
 
 LIMIT_BYTES = 100_000
+ANA = 1
+
+
+def pools(threads: ThreadPoolExecutor) -> tuple[FairThreads, FairThreads]:
+    return FairThreads(threads, FairPlaces(2)), FairThreads(threads, FairPlaces(2))
 
 
 @pytest.fixture
@@ -26,7 +33,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def viewing(threads: ThreadPoolExecutor) -> Viewing:
-    return Viewing(threads, max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    return Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
 
 
 async def shown(
@@ -34,7 +41,7 @@ async def shown(
 ) -> Shown:
     storage = store.as_user(StorageUser("ana"))
     place = Place(StoragePath(store.scheme, name), store, storage)
-    return await viewing.show(place, await storage.stat(name), offset, 16, codec)
+    return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)
 
 
 async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Viewing) -> None:
@@ -69,10 +76,10 @@ async def test_a_store_that_is_too_slow_keeps_no_place(
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
-    viewing = Viewing(threads, max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05)
+    viewing = Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05)
     async with asyncio.timeout(30):
         for _ in range(5):
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await shown(viewing, store, "slow", codec=codec)
-    patient = Viewing(threads, max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    patient = Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
     assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"

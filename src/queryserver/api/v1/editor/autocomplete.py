@@ -1,8 +1,6 @@
 """autocomplete: databases, tables, columns and functions for editors."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -73,8 +71,7 @@ async def tables(call: AuthenticatedCall, database: str) -> Response:
     names = await call.services.metadata.browsing.tables(_source(call, asked), database, _excerpt(asked))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
-    write = partial(_tables_json, names)
-    written = await asyncio.get_running_loop().run_in_executor(call.services.threads, write)
+    written = await call.services.threads.answers.run(call.user.id, lambda _: _tables_json(names))
     return Response(written, media_type="application/json")
 
 

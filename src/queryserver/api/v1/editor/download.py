@@ -37,18 +37,21 @@ async def download(call: AuthenticatedCall, operation_id: str) -> Response:
     """The stored rows in one of six formats, streamed from the spool. Contract editor 8.2."""
     asked = await call.read(DownloadParameters)
     kind = DownloadFormat(asked.format)
-    rows = await call.services.downloads.open(call.user, parse_operation_id(operation_id))
+    downloads = call.services.downloads
+    rows = await downloads.open(call.user, parse_operation_id(operation_id))
     return await stream(
-        _file(call, rows, kind, guard=asked.guard),
+        downloads.audited(call.user, rows.status.id, _file(call, rows, kind, guard=asked.guard)),
         media_type=kind.content_type,
         headers=_headers(rows.status, kind, guard=asked.guard),
     )
 
 
 async def _file(call: Call, rows: StoredRows, kind: DownloadFormat, *, guard: bool) -> AsyncGenerator[bytes]:
-    with call.services.streams.place(call.user):
-        async with aclosing(encode(rows, kind, threads=call.services.threads, guard=guard)) as pieces:
+    downloads = call.services.downloads
+    with call.services.streams.place(call.user) as place:
+        async with aclosing(encode(rows, kind, threads=call.services.threads.rendering, guard=guard)) as pieces:
             async for piece in pieces:
+                await place.recheck(lambda user: downloads.require(user, rows.status))
                 yield piece
 
 

@@ -13,6 +13,7 @@ from queryserver.api.answers import failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.streaming import stream
 from queryserver.api.v1.editor import shapes
+from queryserver.domain.errors import NotAuthenticated, OperationNotFound, PermissionDenied
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import EventsParameters, query_parameters
@@ -27,7 +28,7 @@ _IDS_PER_LINE = 1_000_000
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 # No type: generators and checkers differ on whether it is that of the stream or of an event.
-_EVENTS = {"description": "`status`, `progress`, `log` and `end`, each with JSON."}
+_EVENTS = {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."}
 _DESCRIPTION = {200: {"content": {"text/event-stream": {"schema": _EVENTS}}, "description": "Events."}}
 
 
@@ -52,12 +53,16 @@ async def events(call: AuthenticatedCall, operation_id: str) -> Response:
 async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
     following = call.services.following
     longest_s = call.services.settings.editor.stream_max_s
-    with call.services.streams.place(call.user):
+    with call.services.streams.place(call.user) as place:
         yield b"retry: 2000\n\n"
-        async with aclosing(following.progress(status, log_from=sender.log_line, until_s=longest_s)) as looks:
-            async for look in looks:
-                for piece in await _told(call, look, sender):
-                    yield piece
+        async with aclosing(following.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as looks:
+            try:
+                async for look in looks:
+                    for piece in await _told(call, look, sender):
+                        yield piece
+            except (NotAuthenticated, PermissionDenied, OperationNotFound) as error:
+                # The user was disabled, or may not follow the statement any more. A client that comes back is refused.
+                yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
 
 async def _told(call: Call, look: Progress, sender: "_Sender") -> list[bytes]:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
+from queryserver.api.presence import while_connected
 from queryserver.domain.errors import UnknownDialect
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import ExplainRequest
@@ -38,9 +39,8 @@ async def explain_on(call: AuthenticatedCall, dialect: str) -> Response:
 async def _explain(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExplainRequest)
     named = asked.snippet.dialect or dialect
-    explained = await call.services.metadata.explanations.explain(
-        call.user, ToExplain(named, asked.script, asked.current_database, asked.session_id)
-    )
+    wanted = ToExplain(named, asked.script, asked.current_database, asked.session_id)
+    explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
     refusal = explained.refusal
     if refusal is None:
         return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))

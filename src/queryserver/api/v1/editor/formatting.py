@@ -4,9 +4,9 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, CallRoute
+from queryserver.api.presence import while_connected
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import FormatRequest
-from queryserver.services.formatting import format_script
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
@@ -21,8 +21,6 @@ router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 async def format_statements(call: AuthenticatedCall) -> Response:
     """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
     asked = await call.read(FormatRequest)
-    services = call.services
-    laid_out = await format_script(
-        asked.script, asked.dialect, max_bytes=services.settings.editor.statement_max_bytes, threads=services.threads
-    )
+    formatting = call.services.formatting.format_script(call.user.id, asked.script, asked.dialect)
+    laid_out = await while_connected(call.request, formatting)
     return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))

@@ -2,12 +2,14 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
+from queryserver.api.presence import while_connected
 from queryserver.api.v1.editor import shapes
 from queryserver.domain.errors import TooManyStreams, UnknownDialect
 from queryserver.domain.splitter import PreviousStatement
@@ -17,6 +19,7 @@ from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
 from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.submission import Submission
+from queryserver.services.streams import StreamPlace
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 
@@ -106,24 +109,26 @@ async def _execute(call: Call, dialect: str | None) -> Response:
 async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Recorded:
     """The statement after `wait_s` at most. Without a place to wait a new one is refused; a replay does not wait."""
     services, user = call.services, call.user
+    while_wanted = partial(while_connected, call.request)
     if wait_s <= 0:
-        return await services.submissions.submit(user, submission)
+        return await services.submissions.submit(user, submission, while_wanted=while_wanted)
     with ExitStack() as places:
-        has_place = False
+        place: StreamPlace | None = None
 
-        def take_place() -> None:
-            nonlocal has_place
-            places.enter_context(services.streams.place(user))
-            has_place = True
+        def take_place() -> StreamPlace:
+            nonlocal place
+            place = places.enter_context(services.streams.place(user))
+            return place
 
-        recorded = await services.submissions.submit(user, submission, before_recording=take_place)
+        recorded = await services.submissions.submit(
+            user, submission, before_recording=take_place, while_wanted=while_wanted
+        )
         status = recorded.record.status
-        if not has_place:
-            try:
-                take_place()
-            except TooManyStreams:
-                return recorded
-        await services.following.settled(status, wait_s)
+        try:
+            waiting = place or take_place()
+        except TooManyStreams:
+            return recorded
+        await services.following.awaited(status, wait_s, waiting)
         return replace(recorded, record=await services.following.record(user, status.id))
 
 

@@ -1,6 +1,5 @@
 """What a route of the importer gets: who calls, and the fields of the call (Contract importer 2)."""
 
-import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -38,7 +37,7 @@ class _ImporterCall:
         parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
         if not self.body.is_large:
             return parsed()
-        return await asyncio.get_running_loop().run_in_executor(self.services.threads, parsed)
+        return await self.services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
 async def _declared() -> None:
@@ -47,6 +46,12 @@ async def _declared() -> None:
 
 ImporterCall: TypeAlias = Annotated[_ImporterCall, Depends(_declared)]
 """One authenticated call; for endpoints of an ImporterRoute."""
+
+
+def require_importer(user: User) -> None:
+    """Raises ImporterDenied."""
+    if not user.may(IMPORTER):
+        raise ImporterDenied("You lack the right to import files.")
 
 
 class ImporterRoute(CallRoute):
@@ -66,21 +71,20 @@ class ImporterRoute(CallRoute):
         user = await authenticated(request)
         if not services.settings.importer.is_enabled:
             raise ImporterDenied("The importer is switched off.")
-        if not user.may(IMPORTER):
-            raise ImporterDenied("You lack the right to import files.")
-        return _ImporterCall(request, services, user, await self.body(request))
+        require_importer(user)
+        return _ImporterCall(request, services, user, await self.body(request, user.id))
 
-    async def body(self, request: Request) -> Body:
+    async def body(self, request: Request, user_id: int) -> Body:
         """The fields of the call; of a repeated one the last counts. Raises as `read_body`."""
         if request.method == "GET":
             return Body(parse_form(request.scope["query_string"]))
-        return await read_body(request, max_bytes=_MAX_BODY_BYTES)
+        return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
 
 
 class StreamedRoute(ImporterRoute):
     """A route that reads its body itself."""
 
-    async def body(self, request: Request) -> Body:
+    async def body(self, request: Request, user_id: int) -> Body:
         """None yet."""
-        del request
+        del request, user_id
         return Body(dict[str, Any]())

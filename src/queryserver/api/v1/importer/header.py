@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, importer_failures
+from queryserver.api.presence import while_connected
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
 from queryserver.api.v1.importer.sources import asked_file, asked_reading
 from queryserver.schemas import generated as wire
@@ -23,4 +24,5 @@ async def guess_header(call: ImporterCall) -> Response:
     asked = await call.read(HeaderParameters)
     reading = asked_reading(asked)
     async with asked_file(call, asked) as file:
-        return answer(wire.HeaderGuess(has_header=await call.services.importing.previews.has_header(file, reading)))
+        guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
+        return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))

@@ -5,6 +5,7 @@ from typing import ClassVar
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, importer_failures
+from queryserver.api.presence import while_connected
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
 from queryserver.api.v1.importer.sources import asked_file
 from queryserver.domain.errors import DetectionFailed
@@ -33,7 +34,8 @@ async def guess_metadata(call: ImporterCall) -> Response:
     """The content decides, not the name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(MetadataParameters)
     async with asked_file(call, asked) as file:
-        found = await call.services.importing.detection.metadata(file)
+        detecting = call.services.importing.detection.metadata(call.user.id, file)
+        found = await while_connected(call.request, detecting)
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     return answer(

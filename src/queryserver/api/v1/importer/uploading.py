@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, importer_failures, moment
 from queryserver.api.multipart_bodies import MULTIPART, announced_bytes, multipart_type, pieces
-from queryserver.api.v1.importer.calls import ImporterCall, StreamedRoute
+from queryserver.api.v1.importer.calls import ImporterCall, StreamedRoute, require_importer
 from queryserver.domain.errors import MissingParameter, NotMultipart
 from queryserver.formats.multipart_stream import MultipartStream
 from queryserver.schemas import generated as wire
@@ -39,11 +39,12 @@ async def upload_file(call: ImporterCall) -> Response:
     length = announced_bytes(call.request)
     if length == 0:
         raise MissingParameter(_MISSING)
-    with call.services.streams.place(call.user), call.services.metrics.upload():
+    with call.services.streams.place(call.user) as place, call.services.metrics.upload():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         name = await _file_name(stream)
-        received = await uploads.receive(call.user, name, stream.content(), room_bytes=room_bytes)
+        content = place.rechecked(stream.content(), require_importer)
+        received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""

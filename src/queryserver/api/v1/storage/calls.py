@@ -10,11 +10,12 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.dependencies import RawBody, authenticated, parsed_aside, raw_body, services_of
+from queryserver.api.dependencies import RawBody, authenticated, holding, parsed_aside, raw_body, services_of
 from queryserver.api.errors import respond
 from queryserver.api.v1.storage.counting import count
 from queryserver.domain.errors import (
     ImpersonationNotAllowed,
+    InvalidName,
     InvalidParameter,
     InvalidPath,
     QueryServerError,
@@ -23,7 +24,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import StorageUser
 from queryserver.domain.user import User
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
-from queryserver.schemas.requests.given import PATH_FIELDS, QUERY_TOO, Given, StorageFields, parse_given
+from queryserver.schemas.requests.given import NAME_FIELDS, PATH_FIELDS, QUERY_TOO, Given, StorageFields, parse_given
 from queryserver.services.everything import Services
 from queryserver.services.storage.stores import Caller
 
@@ -78,8 +79,9 @@ class StorageRoute(APIRoute):
             answer = await self.endpoint(call, **request.path_params)
             outcome = "ok"
         except UnreadableParameter as error:
-            # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2).
+            # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
             shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
+            shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
             outcome, answer = shown.code, respond(request, shown, plain=True)
         except QueryServerError as error:
             outcome, answer = error.code, respond(request, error, plain=True)
@@ -94,18 +96,19 @@ class StorageRoute(APIRoute):
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
-        body = await self._body(request, services)
+        body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
             raise InvalidParameter("doas is for GET calls only.")
         chosen = self._from_query(query)
         return _StorageCall(request, services, Caller.of(user), Given(chosen, body))
 
-    async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
-        body = await raw_body(request, max_bytes=self.max_body_bytes)
-        if body is None:
-            return {}
-        parsed = partial(_parsed, body, services.settings.limits.max_json_depth)
-        return (await parsed_aside(services, parsed, len(body.content)))[0]
+    async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
+        with holding(request, user_id, self.max_body_bytes) as hold:
+            body = await raw_body(request, max_bytes=self.max_body_bytes, hold=hold)
+            if body is None:
+                return {}
+            parsed = partial(_parsed, body, services.settings.limits.max_json_depth)
+            return (await parsed_aside(services, user_id, parsed, len(body.content)))[0]
 
     def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
         """What this call reads from the query string of a POST."""
@@ -119,8 +122,8 @@ class StreamedRoute(StorageRoute):
         with services_of(request).metrics.upload():
             return await super()._answer(request)
 
-    async def _body(self, request: Request, services: Services) -> Mapping[str, Sequence[Any]]:
-        del request, services
+    async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
+        del request, services, user_id
         return {}
 
     def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:

@@ -26,7 +26,7 @@ class SaveRoute(StorageRoute):
 router = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=StorageRoute)
 saving = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=SaveRoute)
 
-_FAILURES = failures(400, 403, 404, 409, 413, 415, 501, 502)
+_FAILURES = failures(400, 403, 404, 409, 413, 415, 501, 502, 507)
 
 
 async def _mkdir(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
@@ -106,7 +106,7 @@ async def save(call: StorageCall) -> Response:
     path = call.services.storage.stores.path(asked.path)
     # Some encodings take a thread's time for megabytes.
     content, _ = await parsed_aside(
-        call.services, partial(encoded, asked.contents, asked.encoding), len(asked.contents)
+        call.services, call.caller.user.id, partial(encoded, asked.contents, asked.encoding), len(asked.contents)
     )
     if len(content) > _MAX_TEXT_BYTES:
         raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")

@@ -1,6 +1,5 @@
 """list, and directories as view= shows them (Contract storage 5.2)."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import orjson
@@ -143,5 +142,5 @@ async def _written(
     if len(entries) <= _SLICE:
         content = write()
     else:
-        content = await asyncio.get_running_loop().run_in_executor(call.services.threads, write)
+        content = await call.services.threads.answers.run(call.caller.user.id, lambda _: write())
     return Response(content, media_type="application/json")

@@ -18,7 +18,7 @@ from queryserver.services.storage.targets import Asked
 
 router = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=StorageRoute)
 
-_RESPONSES = failures(400, 403, 404, 409, 413, 415, 422, 501, 502)
+_RESPONSES = failures(400, 403, 404, 409, 413, 415, 422, 501, 502, 507)
 
 
 async def _one(call: StorageCall, asked: Asked, wait_s: int | None) -> Response:

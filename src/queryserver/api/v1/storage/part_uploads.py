@@ -34,17 +34,21 @@ completing = APIRouter(prefix="/api/v1/storage/upload", tags=["storage"], route_
 @router.post(
     "/chunks",
     response_model=wire.UploadPartResponse | wire.UploadCompleteResponse,
-    responses=failures(400, 403, 404, 408, 409, 413, 415, 422, 429, 502),
+    responses=failures(400, 403, 404, 408, 409, 413, 415, 422, 429, 502, 507),
     openapi_extra=accepts_file(UploadPartRequest.__name__, "file"),
     summary="Upload a part of a file",
 )
 async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
     call.services.storage.uploading.rules.admit()
-    with call.services.streams.place(call.caller.user):
+    stores = call.services.storage.stores
+    with call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
-        given = _given(call, arriving.read(UploadPartRequest), arriving.file_name)
-        upload = await call.services.storage.uploading.parts.receive(call.caller, given, arriving.content)
+        given = _given(call, arriving.read(UploadPartRequest))
+        content = place.rechecked(
+            arriving.content, lambda user: stores.require(call.caller, user, given.directory.scheme)
+        )
+        upload = await call.services.storage.uploading.parts.receive(call.caller, given, content)
     if given.is_whole:
         return _completed(call, upload)
     return answer(
@@ -100,7 +104,7 @@ async def discard_upload(call: StorageCall) -> Response:
     "/complete",
     response_model=wire.UploadCompleteResponse,
     status_code=201,
-    responses=failures(400, 403, 404, 409, 413, 415, 422, 502),
+    responses=failures(400, 403, 404, 409, 413, 415, 422, 502, 507),
     openapi_extra=accepts(UploadCompleteRequest),
     summary="Join the parts of an upload",
 )
@@ -119,11 +123,11 @@ async def complete_upload(call: StorageCall) -> Response:
     return _completed(call, await uploads.complete(call.caller, asked.qquuid, said, sha256=sha256))
 
 
-def _given(call: StorageCall, asked: UploadPartRequest, file_name: str) -> GivenPart:
+def _given(call: StorageCall, asked: UploadPartRequest) -> GivenPart:
     return GivenPart(
         client_uuid=asked.qquuid,
         directory=call.services.storage.stores.path(asked.dest, parameter="dest"),
-        file_name=asked.qqfilename or file_name,
+        file_name=asked.qqfilename,
         index=asked.qqpartindex,
         offset=asked.qqpartbyteoffset,
         total_bytes=asked.qqtotalfilesize,

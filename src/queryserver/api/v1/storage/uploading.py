@@ -30,7 +30,7 @@ def accepts_file(model: str, *names: str) -> dict[str, Any]:
     "/upload/file",
     response_model=wire.UploadResponse,
     status_code=201,
-    responses=failures(400, 403, 404, 408, 409, 413, 415, 422, 429, 502),
+    responses=failures(400, 403, 404, 408, 409, 413, 415, 422, 429, 502, 507),
     openapi_extra=accepts_file(UploadRequest.__name__, *FILE_NAMES),
     summary="Upload a file",
 )
@@ -39,7 +39,7 @@ async def upload_file(call: StorageCall) -> Response:
     storage = call.services.storage
     length = announced_bytes(call.request)
     storage.uploading.rules.admit(body_bytes=length)
-    with call.services.streams.place(call.caller.user):
+    with call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
         asked = arriving.read(UploadRequest)
         file = ArrivingFile(
@@ -49,7 +49,10 @@ async def upload_file(call: StorageCall) -> Response:
             sha256=None if asked.sha256 is None else bytes.fromhex(asked.sha256),
             size_bytes=length,
         )
-        uploaded = await storage.uploading.files.receive(call.caller, file, arriving.content)
+        content = place.rechecked(
+            arriving.content, lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
+        )
+        uploaded = await storage.uploading.files.receive(call.caller, file, content)
     shapes = EntryShapes.of(call.services.settings, uploaded.path.scheme)
     return answer(
         wire.UploadResponse(

@@ -6,6 +6,7 @@ import orjson
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, failures
+from queryserver.api.presence import while_connected
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.api.v1.storage.places import given_place
 from queryserver.api.v1.storage.shapes import EntryShapes
@@ -48,8 +49,9 @@ async def display(call: StorageCall) -> Response:
     if status.is_directory:
         raise NotAFile(f"{place.path} is a directory.")
     viewing = call.services.storage.viewing
-    shown = await viewing.show(place, status, offset, length, _codec(asked.compression))
-    text = await viewing.aside(partial(text_window, shown.excerpt, encoding), length)
+    showing = viewing.show(call.caller.user.id, place, status, offset, length, _codec(asked.compression))
+    shown = await while_connected(call.request, showing)
+    text = await viewing.aside(call.caller.user.id, partial(text_window, shown.excerpt, encoding), length)
     if not text.is_valid:
         raise NotText(f"This part of the file is no text in {encoding}.")
     return answer(
@@ -73,14 +75,15 @@ async def file_view(call: StorageCall, place: Place, status: FileStatus) -> Resp
     encoding = codec_of(asked.encoding)
     codec = Codec.NONE if asked.mode == _BINARY else _codec(asked.compression)
     viewing = call.services.storage.viewing
-    shown = await viewing.show(place, status, offset, length, codec)
+    showing = viewing.show(call.caller.user.id, place, status, offset, length, codec)
+    shown = await while_connected(call.request, showing)
     text = None
     if asked.mode != _BINARY:
-        text = await viewing.aside(partial(text_window, shown.excerpt, encoding), length)
+        text = await viewing.aside(call.caller.user.id, partial(text_window, shown.excerpt, encoding), length)
     if text is not None and (text.is_valid or asked.mode == _TEXT):
         return answer(_view(call, place, status, asked, shown, text))
     facts = _view(call, place, status, asked, shown, None)
-    return await viewing.aside(partial(_with_dump, facts, shown), length)
+    return await viewing.aside(call.caller.user.id, partial(_with_dump, facts, shown), length)
 
 
 def _view(

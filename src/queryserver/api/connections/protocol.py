@@ -1,0 +1,320 @@
+"""HTTP/1.1 on one connection, with a deadline for each request head and bounds for all that a client can make grow.
+
+Uvicorn's own protocol waits for ever for the rest of a request head, keeps heads of any size, and queues any number of
+requests that a client sends before it has read a response.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import orjson
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from queryserver.api.connections.guard import Admission, ConnectionGuard, Cut, Refusal
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_PIPELINED = 16
+"""Requests of one connection that wait for the response to an earlier one."""
+_RETRY_AFTER_S = 5
+# Closing with unread input resets the connection, and the client would lose the answer. So input is discarded first.
+_LINGER_S = 1.0
+_LONGEST_CLOSING_PAUSE_S = 0.2
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        guard: ConnectionGuard,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._guard = guard
+        self._admission: Admission | Refusal | None = None
+        self._carrier: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._counted: CountedTransport | None = None
+        self._problem: tuple[Cut, int, str, str] | None = None
+        self._is_over = False
+        self._has_bytes = False
+        """Whether anything has come since the last response or since the connection was made."""
+        self._in_message = False
+        self._in_body = False
+        self._head_bytes = 0
+        """Size of the request line and of all headers and trailers of the current request."""
+        self._quiet_bytes = 0
+        """Bytes since the parser last found something: part of one long name or value."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has begun; behind TLS that is after the handshake."""
+        return self._counted is not None
+
+    def carry(self, admission: Admission, carrier: asyncio.Transport) -> None:
+        """To be called before TLS begins on `carrier`: the connection is admitted already."""
+        self._admission = admission
+        self._carrier = carrier
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See uvicorn."""
+        peer = transport.get_extra_info("peername")
+        if self._admission is None:
+            self._admission = self._guard.admit(str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        self._counted = CountedTransport(transport, self._carrier, partial(self._guard.wrote, self))
+        self.transport = cast("asyncio.Transport", self._counted)
+        if isinstance(self._admission, Refusal) and not self._admission.is_answered:
+            self._is_over = True
+            transport.abort()
+            return
+        super().connection_made(self.transport)
+        if isinstance(self._admission, Refusal):
+            self._answer_and_end(self._admission.status, "too_many_connections", self._admission.message)
+        else:
+            self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See uvicorn."""
+        if self._admission is not None:
+            self._admission.leave()
+        self._guard.forget(self)
+        self._disarm()
+        self._unset_keepalive_if_required()  # after a reset uvicorn's own would keep all this for as long as it runs
+        if self._counted is not None:
+            self._counted.detach()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See uvicorn."""
+        if self._is_over or self.transport.is_closing():
+            return
+        self._has_bytes = True
+        self._quiet_bytes += len(data)
+        was_in_message = self._in_message
+        super().data_received(data)
+        if self._is_over or self.transport.is_closing():
+            return
+        if self._quiet_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
+            self.send_400_response("")
+        elif not self._call_runs():
+            self._wait_on(message_ended=was_in_message and not self._in_message)
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        self._in_message = True
+        self._head_bytes = self._quiet_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """See httptools."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools. Trailers of a chunked body come here too."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._quiet_bytes = 0
+        self._in_body = True
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._problem = "pipeline", 400, "invalid_request", "Too many requests wait on this connection."
+            raise _RefusedHeadError
+        super().on_headers_complete()
+        self._disarm()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._quiet_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        self._in_message = self._in_body = False
+        self._quiet_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        super().on_response_complete()
+        if self._call_runs() or self._is_over or self.transport.is_closing():
+            return
+        self._has_bytes = False
+        if self._in_message:
+            # The rest of the body, or the head of the next request: neither may drip for ever.
+            self._unset_keepalive_if_required()
+            self._has_bytes = True
+            self._arm()
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn: answer what cannot be read as a request, and end the connection."""
+        cut, status, code, message = self._problem or ("malformed", 400, "invalid_request", msg)
+        if self._call_runs():
+            # An answer here would stand in the middle of the response to an earlier request.
+            self.cut_off(cut)
+            return
+        self._guard.metrics.cut(cut)
+        self._answer_and_end(status, code, message)
+
+    def written_bytes(self) -> int:
+        """All bytes of responses so far."""
+        return self._counted.written if self._counted else 0
+
+    def unsent_bytes(self) -> int:
+        """Those of them that wait in this process."""
+        return self._counted.get_write_buffer_size() if self._counted else 0
+
+    def cut_off(self, reason: Cut) -> None:
+        """End the connection at once."""
+        self._guard.metrics.cut(reason)
+        self._is_over = True
+        self._disarm()
+        self.transport.abort()
+
+    def _call_runs(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _count(self, size: int) -> None:
+        self._quiet_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
+            raise _RefusedHeadError
+
+    def _refuse_head(self) -> None:
+        message = f"The headers are above the limit of {MAX_HEAD_BYTES} bytes."
+        self._problem = "head_too_large", 431, "headers_too_large", message
+
+    def _wait_on(self, *, message_ended: bool) -> None:
+        """No call runs. Bytes that complete no request keep the deadline that is set."""
+        if message_ended:  # the rest of a body whose response was sent before
+            self._disarm()
+            self._has_bytes = False
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        elif self._deadline is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(self._guard.limits.request_head_s, self._late)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        self._guard.metrics.cut("head_timeout")
+        if self._has_bytes and not self._in_body:
+            self._answer_and_end(408, "request_timeout", "The request did not arrive in time.")
+        else:
+            self._is_over = True
+            self.transport.close()
+
+    def _answer_and_end(self, status: int, code: str, message: str) -> None:
+        self._is_over = True
+        self._disarm()
+        self._unset_keepalive_if_required()
+        default_headers = dict(self.server_state.default_headers)
+        self.transport.write(_answer(status, code, message, default_headers))
+        self._deadline = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+class CountedTransport:
+    """A transport that counts what is written. What has ended takes no more, where the event loop's would raise.
+
+    `carrier` is what TLS writes to: nearly all that waits in this process waits there.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, carrier: asyncio.Transport | None, wrote: Callable[[int], None]
+    ) -> None:
+        self._transport = transport
+        self._carrier = carrier
+        self._wrote = wrote
+        self._closes = False
+        self.written = 0
+        self.get_extra_info = transport.get_extra_info
+        self.abort = transport.abort
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.set_protocol = transport.set_protocol
+        if carrier is None:
+            self.get_write_buffer_size = transport.get_write_buffer_size
+            self.is_closing = transport.is_closing
+            self.close = transport.close
+
+    def detach(self) -> None:
+        """Release the connection, which refers to this transport: the two need no search for cycles to be freed."""
+        self._wrote = _ignore
+        self._carrier = None
+
+    def write(self, data: bytes) -> None:
+        """See asyncio."""
+        if self.is_closing():
+            return
+        self._transport.write(data)
+        self.written += len(data)
+        self._wrote(len(data))
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio."""
+        below = self._carrier.get_write_buffer_size() if self._carrier else 0
+        return self._transport.get_write_buffer_size() + below
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        """See asyncio. The end of TLS has a deadline, which would cut off what a slow client has not taken yet."""
+        if not self._closes:
+            self._closes = True
+            self._close_when_sent(0.001)
+
+    def _close_when_sent(self, pause_s: float) -> None:
+        if self._transport.is_closing() or self._carrier is None or not self.get_write_buffer_size():
+            self._transport.close()
+            return
+        pause_s = min(2 * pause_s, _LONGEST_CLOSING_PAUSE_S)
+        asyncio.get_running_loop().call_later(pause_s, self._close_when_sent, pause_s)
+
+
+class _RefusedHeadError(Exception):
+    """Ends the parsing; `_problem` of the connection says why."""
+
+
+def _ignore(size: int) -> None:
+    del size
+
+
+def _answer(status: int, code: str, message: str, headers: Mapping[bytes, bytes]) -> bytes:
+    body: dict[str, Any] = {"status": -1, "code": code, "message": message}
+    lines = [
+        b"content-type: application/json\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n",
+        *(b"%b: %b\r\n" % pair for pair in headers.items()),
+    ]
+    if status in {429, 503}:
+        lines.append(b"retry-after: %d\r\n" % _RETRY_AFTER_S)
+    if status == 429:
+        body["retry_after"] = _RETRY_AFTER_S
+    content = orjson.dumps(body)
+    lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content))
+    return STATUS_LINE[status] + b"".join(lines) + content

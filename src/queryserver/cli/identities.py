@@ -1,0 +1,93 @@
+"""Links between users and identities of other issuers."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from queryserver.cli.auditing import audited
+from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.services.identities import Identities
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
+SomeName: TypeAlias = Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
+Subject: TypeAlias = Annotated[
+    str | None, typer.Option(help="The name as the issuer writes it; without it NAME.", show_default=False)
+]
+_ISSUER = "`jwt:` and the issuer of the tokens, `ldap`, or the class of an authenticator or a login back end."
+
+
+def link_user(
+    name: Name,
+    issuer: Annotated[str, typer.Option(help=_ISSUER, show_default=False)],
+    subject: Subject = None,
+    config: ConfigFile = None,
+) -> None:
+    """Make a subject of another issuer a user who exists, whatever password or rights the user has."""
+
+    async def work(identities: Identities) -> None:
+        linked = await identities.link(name, issuer, subject)
+        typer.echo(f"{linked.subject} of {linked.issuer} is the user {name}.")
+
+    _administrate(config, work, "user.link", name, issuer, subject)
+
+
+def unlink_user(
+    name: SomeName = None,
+    issuer: Annotated[str | None, typer.Option(help=_ISSUER, show_default=False)] = None,
+    subject: Subject = None,
+    everybody: Annotated[bool, typer.Option("--all", help="End the links of all users with ISSUER.")] = False,
+    config: ConfigFile = None,
+) -> None:
+    """End links of a user. A user without password and rights of administrators is linked again at the next call."""
+    if everybody == (name is not None) or (everybody and issuer is None):
+        raise typer.BadParameter("Give either NAME, or --all and --issuer.")
+
+    async def work(identities: Identities) -> None:
+        typer.echo(f"{await identities.unlink(name, issuer=issuer, subject=subject)} links ended.")
+
+    _administrate(config, work, "user.unlink", name or "*", issuer, subject)
+
+
+def list_links(name: SomeName = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List which subjects of other issuers are which users."""
+
+    async def work(identities: Identities) -> None:
+        listed = await identities.all(name)
+        if as_json:
+            print_json([asdict(one) for one in listed])
+            return
+        for one in listed:
+            made = "administrator" if one.by_administrator else "first call"
+            typer.echo(f"{one.username}\t{one.issuer}\t{one.subject}\t{made}")
+
+    _administrate(config, work)
+
+
+COMMANDS: dict[str, Any] = {
+    "link-user": link_user,
+    "unlink-user": unlink_user,
+    "list-links": list_links,
+}
+
+
+def _administrate(
+    config: Path | None,
+    work: Callable[[Identities], Awaitable[None]],
+    operation: str | None = None,
+    *subject: str | None,
+) -> None:
+    """Do the work; with an `operation` it is a change, and leaves an audit event."""
+    from queryserver.container.identities import open_identities  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with open_identities(settings) as identities:
+            with audited(operation, *subject) if operation else nullcontext():
+                await work(identities)
+
+    run(opened)

@@ -1,0 +1,130 @@
+"""The service's own database, which no connector uses, by whatever address and name it is reached."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import asyncpg
+
+from queryserver.domain.errors import EngineUnavailable
+from queryserver.network.addresses import HostRefused
+
+_CALL_S = 5
+_KNOWN_FOR_S = 60.0
+"""A database that is moved or restored gets another identity."""
+_AGAIN_S = 5.0
+"""Until the attempt after one that failed or was cancelled: each takes up to `_CALL_S`, while all others wait."""
+
+_DATABASE = """
+SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
+  FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"""
+_WITH_CLUSTER = _DATABASE.format(cluster="(SELECT system_identifier FROM pg_catalog.pg_control_system())")
+_WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
+_NO_SUCH_CATALOGUE = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
+"""Of servers that only speak the protocol of PostgreSQL, and of administrators who revoke a function."""
+_DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_NO_ANSWER = "The database of this service did not answer."
+
+
+class Queries(Protocol):
+    """A connection of asyncpg."""
+
+    async def fetchrow(self, query: str, *, timeout: float | None = None) -> asyncpg.Record | None:
+        """The first row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a database is by its server's own word: its replicas share it, copies do not."""
+
+    name: str
+    number: int
+    cluster: int | None
+    """None: the server does not say it to this login."""
+
+    def is_same(self, other: "Identity", *, on_one_server: bool) -> bool:
+        """Whether both are one database; `on_one_server` is what the addresses say."""
+        if self.cluster is None or other.cluster is None:
+            return on_one_server and (self.name == other.name or self.number == other.number)
+        return (self.cluster, self.number) == (other.cluster, other.number)
+
+
+class OwnDatabase:
+    """The database that the service itself uses, by its address `dsn`. Connects when its identity is first needed.
+
+    While it is out of reach, what it was last known as counts for other servers: statements there can be stopped. At
+    its own server nothing is served.
+    """
+
+    def __init__(self, dsn: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._dsn = dsn
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._known: Identity | None = None
+        self._failure = ""
+        """Of the last attempt to read it."""
+        self._read_again_at: float | None = None
+
+    async def require_other(self, connection: Queries, *, on_own_server: bool) -> None:
+        """Raises HostRefused: `connection` leads to the service's database; EngineUnavailable: that cannot be told.
+
+        `on_own_server`: its address is that of the service's server. There a database that does not say what it is
+        is refused, too.
+        """
+        try:
+            found = await _identity(connection)
+        except _DRIVER_ERRORS as error:
+            raise EngineUnavailable("The database did not say which one it is.") from error
+        if found is None:
+            if on_own_server:
+                raise HostRefused("Connections to this database are not allowed here: it does not say which one it is.")
+            return
+        if (await self._own(must_be_new=on_own_server)).is_same(found, on_one_server=on_own_server):
+            refuse_own_database(found.name)
+
+    async def _own(self, *, must_be_new: bool) -> Identity:
+        async with self._reading:
+            if self._read_again_at is None or self._clock() >= self._read_again_at:
+                await self._renew()
+            if self._known is None or (must_be_new and self._failure):
+                raise EngineUnavailable(self._failure)
+            return self._known
+
+    async def _renew(self) -> None:
+        self._failure = _NO_ANSWER
+        try:
+            self._known, self._failure = await self._read(), ""
+        except EngineUnavailable as error:
+            self._failure = error.message
+        finally:
+            self._read_again_at = self._clock() + (_AGAIN_S if self._failure else _KNOWN_FOR_S)
+
+    async def _read(self) -> Identity:
+        try:
+            connection = await asyncpg.connect(self._dsn, timeout=_CALL_S, statement_cache_size=0)
+            try:
+                found = await _identity(connection)
+            finally:
+                await connection.close(timeout=_CALL_S)
+        except _DRIVER_ERRORS as error:
+            raise EngineUnavailable(_NO_ANSWER) from error
+        if found is None:
+            raise EngineUnavailable("The database of this service does not say which one it is.")
+        return found
+
+
+def refuse_own_database(name: str) -> NoReturn:
+    """Raises HostRefused."""
+    raise HostRefused(f"Connections to {name} are not allowed here: it is the service's own database.")
+
+
+async def _identity(connection: Queries) -> Identity | None:
+    for query in (_WITH_CLUSTER, _WITHOUT_CLUSTER):
+        with suppress(*_NO_SUCH_CATALOGUE):
+            row = await connection.fetchrow(query, timeout=_CALL_S)
+            return None if row is None else Identity(row["name"], row["number"], row["cluster"])
+    return None

@@ -1,0 +1,145 @@
+"""A limit in bytes on work that needs much memory; callers wait in line for their share."""
+
+import asyncio
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from queryserver.domain.errors import TooManyRequests
+
+_RETRY_AFTER = timedelta(seconds=2)
+WAIT_S = 30.0
+
+
+class Held:
+    """Bytes of a budget in use. To be released by its owner; one that is forgotten is released with its object."""
+
+    def __init__(self, budget: "ByteBudget", user_id: int, size_bytes: int) -> None:
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self.user_id = user_id
+        self.size_bytes = size_bytes
+
+    def shrink(self, size_bytes: int) -> None:
+        """Use less from now on; more than now changes nothing."""
+        if size_bytes < self.size_bytes:
+            freed, self.size_bytes = self.size_bytes - size_bytes, size_bytes
+            self._budget.give_back(self.user_id, freed)
+
+    def grow(self, size_bytes: int) -> bool:
+        """Use more, if that is possible at once: who waits with bytes in hand could wait for ever."""
+        return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
+
+    def release(self) -> None:
+        """Give everything back. Idempotent."""
+        self.shrink(0)
+
+    def __del__(self) -> None:
+        if self.size_bytes:
+            # Objects may be collected in any thread; a loop that is closed has nobody waiting.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._budget.give_back, self.user_id, self.size_bytes)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    user_id: int
+    size_bytes: int
+    turn: "asyncio.Future[Held]"
+
+
+class ByteBudget:
+    """`max_bytes` in use at a time, at most half of them by one user. Only for one event loop.
+
+    Callers are served in the order of their calls; one whose own share is used up does not hold up other users.
+    What is asked for beyond a share is cut to it, so that one call alone can always go on.
+    """
+
+    def __init__(self, max_bytes: int, *, wait_s: float = WAIT_S) -> None:
+        self._max_bytes = max_bytes
+        self._share = max(max_bytes // 2, 1)
+        self._wait_s = wait_s
+        self._used = 0
+        self._by_user: Counter[int] = Counter()
+        self._line: deque[_Waiting] = deque()
+
+    @property
+    def used_bytes(self) -> int:
+        """In use now."""
+        return self._used
+
+    @property
+    def waiting(self) -> int:
+        """Calls in line."""
+        return sum(not one.turn.done() for one in self._line)
+
+    async def hold(self, user_id: int, size_bytes: int) -> Held:
+        """Bytes of the budget, once they are free. Raises TooManyRequests when that takes too long."""
+        waiting = _Waiting(user_id, min(size_bytes, self._share), asyncio.get_running_loop().create_future())
+        self._line.append(waiting)
+        self._assign()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                return await waiting.turn
+        except TimeoutError:
+            self._leave(waiting)
+            raise TooManyRequests(
+                "The memory for answers is in use by other calls.", retry_after=_RETRY_AFTER
+            ) from None
+        except asyncio.CancelledError:
+            self._leave(waiting)
+            raise
+
+    def extend(self, held: Held, more_bytes: int) -> bool:
+        """Whether `held` could become so much larger."""
+        more_bytes = min(more_bytes, self._share - held.size_bytes)
+        if more_bytes > 0:
+            if not self._has_room(held.user_id, more_bytes):
+                return False
+            self._take(held.user_id, more_bytes)
+            held.size_bytes += more_bytes
+        return True
+
+    def give_back(self, user_id: int, size_bytes: int) -> None:
+        """From now on so much less is in use."""
+        self._used -= size_bytes
+        self._by_user[user_id] -= size_bytes
+        if not self._by_user[user_id]:
+            del self._by_user[user_id]
+        self._assign()
+
+    def _leave(self, waiting: _Waiting) -> None:
+        """A call that was served in the moment in which it gave up has to give its bytes back."""
+        if waiting.turn.done() and not waiting.turn.cancelled():
+            waiting.turn.result().release()
+        waiting.turn.cancel()
+        self._assign()
+
+    def _assign(self) -> None:
+        left: deque[_Waiting] = deque()
+        is_blocked = False
+        for one in self._line:
+            if one.turn.done():
+                continue
+            if not self._has_share(one):
+                left.append(one)
+            elif is_blocked or one.size_bytes > self._max_bytes - self._used:
+                # Its turn comes as soon as bytes are free: later calls do not take them away.
+                is_blocked = True
+                left.append(one)
+            else:
+                self._take(one.user_id, one.size_bytes)
+                one.turn.set_result(Held(self, one.user_id, one.size_bytes))
+        self._line = left
+
+    def _has_share(self, one: _Waiting) -> bool:
+        return self._by_user[one.user_id] + one.size_bytes <= self._share
+
+    def _has_room(self, user_id: int, size_bytes: int) -> bool:
+        free = self._max_bytes - self._used
+        return not self.waiting and size_bytes <= free and self._by_user[user_id] + size_bytes <= self._share
+
+    def _take(self, user_id: int, size_bytes: int) -> None:
+        self._used += size_bytes
+        self._by_user[user_id] += size_bytes

@@ -1,0 +1,115 @@
+"""Statements, deadlines, cancels and the end of the server while the network to a HiveServer2 is broken.
+
+The peer is scripted and keeps sessions whose connection is gone, as Hive does.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.api.driving import Api, Caller, open_api
+from tests.engines.fault_proxy import FaultProxy, fault_proxy
+from tests.engines.scripted_hs2.server import ScriptedServer
+
+from queryserver.settings import Settings
+
+BREAK_S = 3.0
+SLOW = "SELECT SLEEP(60000)"
+_MOST_S = 30.0
+"""What takes a few seconds on a machine without other load; repetitions alone would last a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A user, the peer, and the line between the service and the peer."""
+
+    api: Api
+    ana: Caller
+    peer: ScriptedServer
+    proxy: FaultProxy
+
+    @property
+    def in_flight(self) -> list[str]:
+        """Statements that the peer is at work on."""
+        return [one.statement for one in self.peer.service.operations.values() if one.is_in_flight]
+
+    async def started(self, statement: str, **fields: Any) -> str:
+        """A statement that the peer has."""
+        operation = (await self.ana.execute("impala", statement, **fields))["history_uuid"]
+        await self.ana.running(operation)
+        await self.peer.until(lambda: bool(self.in_flight))
+        return operation
+
+
+@asynccontextmanager
+async def lines(directory: Path, dsn: str) -> AsyncIterator[Line]:
+    async with ScriptedServer().serving() as peer, fault_proxy("127.0.0.1", peer.port) as proxy:
+        peer.service.keeps_sessions = True
+        options = {"server_host": "127.0.0.1", "server_port": proxy.port, "username": "svc", "use_sasl": True}
+        settings = Settings.model_validate(
+            {
+                "desktop": {
+                    "data_dir": directory / "data",
+                    "secret_key": "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge",
+                    "shutdown_grace_s": 0,
+                    "database": {"url": dsn, "pool_max": 5},
+                },
+                "editor": {"cancel_wait_s": 2},
+                "notebook": {
+                    "interpreters": {"impala": {"interface": "hiveserver2", "options": options}},
+                    "default_interpreter": "impala",
+                },
+            }
+        )
+        async with open_api(settings) as api:
+            yield Line(api, await api.user("ana"), peer, proxy)
+
+
+async def test_a_statement_goes_on_after_a_break(tmp_path: Path, database_dsn: str) -> None:
+    async with lines(tmp_path, database_dsn) as line:
+        operation = await line.started("SELECT SLEEP(5000)")
+        await line.proxy.die()
+        await asyncio.sleep(BREAK_S)
+        assert await line.ana.state(operation) == "running"
+        await line.proxy.listen()
+        assert (await line.ana.ended(operation))["status"] == 0
+        assert (await line.ana.page(operation))["data"] == [[True]]
+
+
+async def test_the_time_limit_of_a_statement_holds_during_a_break(tmp_path: Path, database_dsn: str) -> None:
+    async with lines(tmp_path, database_dsn) as line:
+        operation = await line.started(SLOW, timeout=4)
+        await line.proxy.die()
+        begun = time.monotonic()
+        body = await line.ana.ended(operation)
+        assert (body["status"], body["code"]) == (-4, "statement_timeout")
+        assert time.monotonic() - begun < _MOST_S
+        await line.proxy.listen()
+        await line.peer.until(lambda: not line.in_flight)
+
+
+async def test_a_cancel_during_a_break_answers_and_reaches_the_engine_afterwards(
+    tmp_path: Path, database_dsn: str
+) -> None:
+    async with lines(tmp_path, database_dsn) as line:
+        operation = await line.started(SLOW)
+        await line.proxy.die()
+        begun = time.monotonic()
+        await line.ana.on(operation, "cancel_statement")
+        assert time.monotonic() - begun < _MOST_S
+        await line.proxy.listen()
+        assert (await line.ana.ended(operation))["query_status"]["state"] == "canceled"
+        await line.peer.until(lambda: not line.in_flight)
+
+
+async def test_the_end_of_the_server_is_not_delayed_by_a_break(tmp_path: Path, database_dsn: str) -> None:
+    async with lines(tmp_path, database_dsn) as line:
+        await line.started(SLOW)
+        await line.proxy.die()
+        await asyncio.sleep(0.5)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < _MOST_S

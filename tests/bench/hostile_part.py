@@ -1,0 +1,30 @@
+"""One hostile user beside ten ordinary ones, for two minutes; then a minute of rest."""
+
+from pathlib import Path
+
+from tests.bench.setting import Measured
+from tests.hostile import scenario
+
+
+async def hostile(folder: Path) -> list[Measured]:
+    """What the ordinary users met, and what the server needed. Errors and answers to attacks are printed."""
+    report = await scenario.run(folder, attacked_s=120, afterwards_s=60)
+    for error in report.errors[:20]:
+        print(f"  {error}")
+    for outcome, number in sorted(report.outcomes.items()):
+        print(f"  {number:5} x {outcome}")
+    limit = f"< {scenario.P99_MS} ms"
+    return [
+        Measured("calls of ten users beside a hostile one", str(report.calls)),
+        Measured("errors of theirs", str(len(report.errors)), "0"),
+        Measured("check_status p50", f"{report.quantile_ms(0.5, of='check_status_ms'):.0f} ms"),
+        Measured("check_status p99", f"{report.quantile_ms(0.99, of='check_status_ms'):.0f} ms", limit),
+        Measured("pages p50", f"{report.quantile_ms(0.5, of='pages_ms'):.0f} ms"),
+        Measured("pages p99", f"{report.quantile_ms(0.99, of='pages_ms'):.0f} ms", limit),
+        Measured("server process, before", f"{report.idle_mib:.0f} MiB"),
+        Measured("server process, largest", f"{report.peak_mib:.0f} MiB", f"< {scenario.PEAK_MIB} MiB"),
+        Measured("server and its helpers, largest", f"{report.peak_with_helpers_mib:.0f} MiB"),
+        Measured(
+            "server process, a minute after", f"{report.afterwards_mib:.0f} MiB", f"< {scenario.AFTERWARDS_MIB} MiB"
+        ),
+    ]

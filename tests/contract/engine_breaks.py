@@ -1,0 +1,140 @@
+"""What a break of the network does to statements of engines whose sessions outlive a connection: nothing, for a while.
+
+Inherited by a test class that gives `facts`, `running_statements`, the fixture `server` (host and port of the engine)
+and the fixture `engine_at` (makes the engine for another port of this machine). A proxy between them breaks the line.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
+from tests.contract.engine_driving import ended, operation, rows_of, started
+from tests.engines.fault_proxy import FaultProxy, fault_proxy
+
+from queryserver.domain.errors import StatementRejected
+from queryserver.interfaces.engine import Engine, OperationState
+
+_PROMPTLY_S = 10.0
+"""For what takes at most 3 s on a machine without other load (Limits.end_s); the statements run for longer."""
+
+
+@pytest.mark.capability("A line that breaks is told in time")
+class BreaksContract(EngineBasis):
+    """Each test begins with an engine behind a proxy that passes everything on."""
+
+    break_s: ClassVar[float] = 3.0
+    sleep_sql: ClassVar[Callable[[int], str]]
+    """A statement that runs for so many seconds and gives one row."""
+    many_rows: ClassVar[int] = 60_000
+
+    @pytest.fixture
+    async def proxy(self, server: tuple[str, int]) -> AsyncGenerator[FaultProxy]:
+        async with fault_proxy(*server) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    async def engine(self, proxy: FaultProxy, engine_at: Callable[[int], Engine]) -> AsyncGenerator[Engine]:
+        engine = engine_at(proxy.port)
+        yield engine
+        await engine.close()
+
+    async def broken(self, proxy: FaultProxy) -> None:
+        """All connections are reset, and no new ones are accepted for `break_s`."""
+        await proxy.die()
+        await asyncio.sleep(self.break_s)
+        await proxy.listen()
+
+    async def test_a_running_statement_survives_a_break(self, engine: Engine, proxy: FaultProxy) -> None:
+        sql = type(self).sleep_sql(round(self.break_s) + 3)
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
+            await started(session, handle)
+            await self.broken(proxy)
+            assert not (await session.poll(handle)).state.is_terminal
+            status = await ended(session, handle, within_s=60)
+            assert (status.state, status.error) == (OperationState.FINISHED, None)
+            assert len([row async for batch in session.batches(handle) for row in rows_of(batch)]) == 1
+
+    async def test_a_statement_that_ends_during_a_break_is_not_lost(self, engine: Engine, proxy: FaultProxy) -> None:
+        async with (
+            engine.session(USER, NO_OPTIONS) as session,
+            operation(session, type(self).sleep_sql(2)) as handle,
+        ):
+            await started(session, handle)
+            await self.broken(proxy)
+            assert (await ended(session, handle, within_s=60)).state is OperationState.FINISHED
+
+    async def test_rows_that_are_read_during_a_break_come_each_once(self, engine: Engine, proxy: FaultProxy) -> None:
+        async with (
+            engine.session(USER, NO_OPTIONS) as session,
+            operation(session, self.facts.rows_sql(self.many_rows)) as handle,
+        ):
+            await ended(session, handle)
+            given, breaking = list[object](), None
+            async for batch in session.batches(handle):
+                given += [row[0] for row in rows_of(batch)]
+                if breaking is None and len(given) > 500:
+                    breaking = asyncio.create_task(self.broken(proxy))
+                    await asyncio.sleep(0.1)
+            assert breaking is not None
+            await breaking
+        assert given == list(range(self.many_rows))
+
+    async def test_a_cancel_during_a_break_answers_promptly_and_holds(self, engine: Engine, proxy: FaultProxy) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.slow_sql)
+            await started(session, handle)
+            await proxy.die()
+            begun = time.monotonic()
+            await session.cancel(handle)
+            assert time.monotonic() - begun < _PROMPTLY_S
+            await proxy.listen()
+            assert (await ended(session, handle)).state is OperationState.CANCELED
+            await session.close(handle)
+        await self.eventually_idle(engine)
+
+    async def test_a_cancel_while_rows_are_awaited_ends_their_reader(self, engine: Engine, proxy: FaultProxy) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.rows_sql(1_000_000))
+            await ended(session, handle)
+            batches = session.batches(handle)
+            await anext(batches)
+            await proxy.die()
+            reading = asyncio.create_task(_read_all(batches))
+            await asyncio.sleep(0.2)
+            assert not reading.done()
+            async with asyncio.timeout(_PROMPTLY_S):
+                await session.cancel(handle)
+                with pytest.raises(StatementRejected, match="canceled"):
+                    await reading
+            await proxy.listen()
+
+    async def test_who_leaves_during_a_break_waits_for_nothing_and_leaves_nothing(
+        self, engine: Engine, proxy: FaultProxy
+    ) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            handle = await session.submit(self.facts.slow_sql)
+            await started(session, handle)
+            await proxy.die()
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 2 * _PROMPTLY_S
+        await proxy.listen()
+        await self.eventually_idle(engine)
+
+    async def test_the_end_of_the_server_does_not_wait_for_the_network(self, engine: Engine, proxy: FaultProxy) -> None:
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, type(self).sleep_sql(5)) as handle:
+            await started(session, handle)
+            await proxy.die()
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+        await engine.close()
+        assert time.monotonic() - begun < 3 * _PROMPTLY_S
+        await proxy.listen()
+
+
+async def _read_all(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    async for _ in batches:
+        pass

@@ -1,0 +1,93 @@
+"""A break of the network between us and a HiveServer2 that keeps sessions whose connection is gone, as Hive does.
+
+The peer is scripted and of the dialect impala.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.contract.engine_breaks import BreaksContract
+from tests.contract.engine_driving import ended, run
+from tests.contract.test_hiveserver2_faults import Peers, scripted
+from tests.contract.test_impala_engine import FACTS
+from tests.engines.scripted_hs2.server import Fault, ScriptedServer
+
+from queryserver.domain.errors import OutcomeUnknown
+from queryserver.engines.hiveserver2.address import Hs2Address, Member
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import IMPALA
+from queryserver.interfaces.engine import Engine
+
+DIALECTS = ("hive", "impala")
+TESTED_WITH = "scripted peer"
+"""For the support table."""
+
+
+class TestBreaks(BreaksContract):
+    """The rows of a result are kept by the peer: at most 10,000 of them, as the client asks for."""
+
+    facts = FACTS
+    tested_with = TESTED_WITH
+    many_rows = 9_000
+    sleep_sql = staticmethod(lambda seconds: f"SELECT SLEEP({seconds * 1000})")
+
+    @pytest.fixture
+    async def peer(self) -> AsyncGenerator[ScriptedServer]:
+        async with ScriptedServer().serving() as server:
+            server.service.keeps_sessions = True
+            server.service.batch_rows = 500
+            self.service = server.service
+            yield server
+
+    @pytest.fixture
+    def server(self, peer: ScriptedServer) -> tuple[str, int]:
+        return "127.0.0.1", peer.port
+
+    @pytest.fixture
+    def engine_at(self) -> Callable[[int], Engine]:
+        return lambda port: Hs2Engine(Hs2Address((Member("127.0.0.1", port),)), IMPALA)
+
+    async def running_statements(self, engine: Engine) -> int:
+        return sum(one.is_in_flight for one in self.service.operations.values())
+
+
+@pytest.fixture(params=["sasl", "nosasl", "http"])
+async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
+    async with scripted(request.param) as both:
+        both[0].service.keeps_sessions = True
+        yield both
+
+
+@pytest.mark.capability("A line that breaks is told in time")
+@pytest.mark.parametrize("rows", [9_000, 50_000])
+async def test_rows_whose_answer_is_lost_half_way_come_each_once_or_not_at_all(peers: Peers, rows: int) -> None:
+    """The peer has moved on by then. It keeps 10,000 rows for a client that begins again; beyond, the end is told."""
+    server, engine = peers
+    server.service.batch_rows = 1_000
+    async with engine.session(USER, NO_OPTIONS) as session:
+        handle = await session.submit(f"SELECT range AS n FROM range({rows})")
+        await ended(session, handle)
+        server.faults["FetchResults"], server.skip["FetchResults"] = Fault.HALF_ONCE, 4 if rows < 10_000 else 20
+        given = list[object]()
+
+        async def read() -> None:
+            async for batch in session.batches(handle):
+                given.extend(batch.column(0).to_pylist())
+
+        if rows < 10_000:
+            await read()
+            assert given == list(range(rows))
+        else:
+            with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
+                await read()
+            assert given == list(range(len(given)))
+
+
+@pytest.mark.capability("A line that breaks is told in time")
+async def test_the_columns_of_a_result_are_asked_for_again(peers: Peers) -> None:
+    server, engine = peers
+    server.faults["GetResultSetMetadata"] = Fault.HALF_ONCE
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
+    assert server.service.seen.count("GetResultSetMetadata") == 2

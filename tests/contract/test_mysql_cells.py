@@ -1,0 +1,60 @@
+"""MariaDB: cells and rows above the limit are refused by the lengths before them; chunks end when they are large."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import run
+from tests.engines.servers import ServerAddress
+
+from queryserver.domain.errors import CellTooLarge, RowTooLarge
+from queryserver.engines.mysql import MysqlAddress, MysqlEngine
+from queryserver.interfaces.engine import EngineSession
+
+pytestmark = pytest.mark.engine("mariadb")
+
+MIB = 1024 * 1024
+LIMIT = MIB
+
+
+@pytest.fixture
+async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
+    address = MysqlAddress(mariadb.host, mariadb.port, "users", mariadb.user, mariadb.password, cell_max_bytes=LIMIT)
+    engine = MysqlEngine(address)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        yield session
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "row", "column"),
+    [
+        ("SELECT 1 AS a, repeat('x', 60000000) AS big", 0, "big"),
+        ("SELECT seq, repeat('x', IF(seq = 7, 1048577, 1)) AS big FROM seq_0_to_99", 7, "big"),
+    ],
+    ids=["first", "later"],
+)
+async def test_a_huge_cell_is_refused_by_its_header(session: EngineSession, sql: str, row: int, column: str):
+    with pytest.raises(CellTooLarge, match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+        await run(session, sql)
+
+
+async def test_a_row_of_many_cells_is_refused(session: EngineSession):
+    row = ", ".join(["repeat('x', 900000)"] * 10)
+    with pytest.raises(RowTooLarge, match="Row 0 is larger"):
+        await run(session, f"SELECT {row}")
+
+
+@pytest.mark.parametrize("width", [10, 5_000, 900_000])
+async def test_rows_that_grow_within_a_chunk_come_whole_and_in_order(session: EngineSession, width: int):
+    count = min(20_000, 60_000_000 // width)
+    sql = f"SELECT seq, repeat('x', IF(seq < {count // 4}, 3, {width})) AS t FROM seq_1_to_{count}"
+    handle = await session.submit(sql)
+    await session.poll(handle, wait_s=60)
+    numbers: list[int] = []
+    async for batch in session.batches(handle):
+        assert batch.nbytes <= 6 * MIB
+        numbers += batch.column("seq").to_pylist()
+    assert numbers == list(range(1, count + 1))
+    await session.close(handle)
+    assert (await run(session, "SELECT 1")).cell == 1

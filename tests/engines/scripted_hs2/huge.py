@@ -1,0 +1,32 @@
+"""An answer to FetchResults with one text that is far too large, sent piece by piece: nobody holds it whole."""
+
+import asyncio
+import struct
+from contextlib import suppress
+
+from tests.engines.scripted_hs2.codec import Call, Value, write_reply
+from tests.engines.scripted_hs2.wire import Peer
+
+_MARK = "*the place of the text*"
+_PIECE = b"x" * (1 << 20)
+
+
+async def send_huge_cell(peer: Peer, transport: str, call: Call, reply: Value, size: int) -> None:
+    """Send `reply`, whose last text of the last column has `size` bytes. Ends early when the client closes."""
+    (*_, last) = reply["results"]["columns"]
+    last["stringVal"]["values"][-1] = _MARK
+    mark = struct.pack(">i", len(_MARK)) + _MARK.encode()
+    head, _, tail = write_reply(call, reply).partition(mark)
+    length = len(head) + 4 + size + len(tail)
+    if transport == "sasl":
+        peer.writer.write(struct.pack(">I", length))
+    elif transport == "http":
+        peer.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+    peer.writer.write(head + struct.pack(">i", size))
+    with suppress(OSError):
+        for start in range(0, size, len(_PIECE)):
+            peer.writer.write(_PIECE[: size - start])
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        peer.writer.write(tail)
+        await peer.writer.drain()

@@ -1,0 +1,29 @@
+"""Computations in this process, for tests of what wants them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from queryserver.computation.tasks import computation_of
+from queryserver.domain.errors import QueryServerError
+from queryserver.interfaces.computation import Task
+
+
+@dataclass
+class InlineComputing:
+    """A Computing without processes. What goes in and comes out passes through JSON all the same.
+
+    `fails`: the error of the next computations; `done`: the tasks of all, in order.
+    """
+
+    fails: QueryServerError | None = None
+    done: list[tuple[int, Task]] = field(default_factory=list)
+
+    async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
+        self.done.append((user_id, task))
+        if self.fails is not None:
+            raise self.fails
+        known = orjson.loads(orjson.dumps(dict(options)))
+        return orjson.loads(orjson.dumps(computation_of(task)(known, content)))

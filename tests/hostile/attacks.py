@@ -1,0 +1,280 @@
+"""One hostile user with a valid login, and with connections that need none: every attack goes on side by side.
+
+Runs as a process of its own, so that its work is not measured as that of the server or of the other users:
+`python -m tests.hostile.attacks BASE_URL TOKEN VICTIM SECONDS [ATTACK ...]`. At its end it prints what the attacks were
+answered.
+"""
+
+import asyncio
+import io
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from urllib.parse import urlsplit
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ADDRESS = "127.0.0.1"
+"""The other users call from another one."""
+_MIB = 1024 * 1024
+_PAUSE_S = 0.2
+_HOME = "/user/hostile"
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@dataclass
+class Hostile:
+    """The user, and what the server has answered: attack and outcome."""
+
+    base_url: str
+    token: str
+    victim: str
+    ends_at: float
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time for another round."""
+        return time.monotonic() < self.ends_at
+
+    def http(self, address: str = ADDRESS) -> httpx.AsyncClient:
+        """Connections from an address of loopback."""
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(local_address=address),
+            base_url=f"{self.base_url}/api/v1/",
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=60,
+        )
+
+
+Attack = Callable[[Hostile, httpx.AsyncClient], Awaitable[str]]
+
+
+def outcome(answer: httpx.Response) -> str:
+    """Status and code, as far as there is one."""
+    if not answer.headers.get("content-type", "").startswith("application/json") or len(answer.content) > _MIB:
+        return str(answer.status_code)
+    body = answer.json()
+    status = body.get("query_status") or {}
+    code = body.get("code") or status.get("code") or status.get("state") or ""
+    # Of an engine's refusal only its text says whether it is the one that was wanted.
+    text = f" ({body.get('message', '')[:80]})" if code == "engine_error" else ""
+    return f"{answer.status_code} {code}{text}".strip()
+
+
+def statement(dialect: str, *texts: str) -> Attack:
+    """Run each text, fetch a page, close it."""
+
+    async def attack(_: Hostile, http: httpx.AsyncClient) -> str:
+        last = ""
+        for text in texts:
+            answer = await http.post(f"editor/execute/{dialect}", data={"statement": text, "wait": "10"})
+            last = outcome(answer)
+            operation = answer.json().get("history_uuid")
+            if answer.status_code == 200 and operation:
+                page = await http.post("editor/fetch_result_data", data={"operationId": operation, "rows": "100"})
+                last = f"{last}, page {outcome(page)}"
+                await http.post("editor/close_statement", data={"operationId": operation})
+        return last
+
+    return attack
+
+
+async def long_comments(_: Hostile, http: httpx.AsyncClient) -> str:
+    """Statement texts that are never closed: they fill what the service stores."""
+    body = b"statement=/*%d+" % random.getrandbits(64) + _noise() + b"*/+SELECT+1"
+    return outcome(await http.post("editor/execute/sqlite", content=body, headers=_FORM))
+
+
+async def brackets(_: Hostile, http: httpx.AsyncClient) -> str:
+    """Eight texts at once that the formatter reads for long."""
+    body = b"statements=" + b"(" * 400_000
+    calls = (http.post("editor/format", content=body, headers=_FORM) for _ in range(8))
+    return outcome((await asyncio.gather(*calls))[0])
+
+
+async def wide_parquet(_: Hostile, http: httpx.AsyncClient) -> str:
+    """The preview of a file with 20,000 columns."""
+    uploaded = await _upload(http, "wide.parquet", _wide_file())
+    if uploaded.status_code != 201:
+        return outcome(uploaded)
+    shown = await http.get(f"storage/display?path={_HOME}/wide.parquet&compression=parquet")
+    return f"{outcome(uploaded)}, preview {outcome(shown)}"
+
+
+async def uploads(_: Hostile, http: httpx.AsyncClient) -> str:
+    """A file of 64 MiB, again and again."""
+    return outcome(await _upload(http, "large.bin", _large_file()))
+
+
+async def passwords(hostile: Hostile, _: httpx.AsyncClient) -> str:
+    """Wrong passwords for a named user from several addresses."""
+    async with hostile.http(f"127.0.0.{random.randint(10, 14)}") as http:
+        body = {"username": hostile.victim, "password": f"wrong-{random.random()}"}
+        return outcome(await http.post("token/auth", data=body))
+
+
+async def unread_pages(hostile: Hostile, http: httpx.AsyncClient) -> str:
+    """Pages of 8 MiB that are requested and never read."""
+    text = "SELECT repeat('x', 1000000) AS c FROM range(8)"
+    answer = await http.post("editor/execute/duckdb", data={"statement": text, "wait": "10"})
+    operation = answer.json().get("history_uuid", "")
+    body = f"operationId={operation}&rows=8".encode()
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(20):
+            writer = await _connected(hostile)
+            writer.transport.pause_reading()
+            writer.write(
+                b"POST /api/v1/editor/fetch_result_data HTTP/1.1\r\nHost: test\r\n"
+                b"Authorization: Bearer " + hostile.token.encode() + b"\r\n"
+                b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            writers.append(writer)
+        await asyncio.sleep(3)
+    finally:
+        for writer in writers:
+            writer.close()
+        await http.post("editor/close_statement", data={"operationId": operation})
+    return outcome(answer)
+
+
+async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
+    """Hundreds of connections: one half silent, the other drips a header."""
+    writers = [await _connected(hostile) for _ in range(300)]
+    try:
+        for writer in writers[::2]:
+            writer.write(b"POST /api/v1/token/auth HTTP/1.1\r\nHost: test\r\nX-Slow: ")
+        for _ in range(20):
+            for writer in writers[::2]:
+                if not writer.transport.is_closing():
+                    writer.write(b"a")
+            await asyncio.sleep(0.5)
+        return f"{sum(writer.transport.is_closing() for writer in writers) // 100}00 closed"
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def slow_bodies(hostile: Hostile, _: httpx.AsyncClient) -> str:
+    """Large bodies for the login that stop before their end."""
+    writers = [await _connected(hostile) for _ in range(30)]
+    try:
+        for writer in writers:
+            writer.write(
+                b"POST /api/v1/token/auth HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 10000000\r\n\r\n" + b'"' + bytes(9_900_000)
+            )
+        await asyncio.sleep(8)
+        return f"{sum(writer.transport.is_closing() for writer in writers) // 10}0 closed"
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+ATTACKS: dict[str, Attack] = {
+    "a cell of 900 MB on duckdb": statement("duckdb", "SELECT repeat('x', 900000000)"),
+    "a cell of 500 MB on postgresql": statement("postgresql", "SELECT repeat('x', 500000000)"),
+    "a cell of 200 MB on sqlite": statement("sqlite", "SELECT zeroblob(200000000)", "SELECT randomblob(200000000)"),
+    "rows of 10,000 columns": statement(
+        "duckdb", "SELECT " + ", ".join(f"range + {n} AS c{n}" for n in range(10_000)) + " FROM range(100)"
+    ),
+    "lists nested 18,000 deep": statement("duckdb", "SELECT " + "[" * 18_000 + "1" + "]" * 18_000),
+    "types nested 200 deep": statement("duckdb", "SELECT " + "{'a': " * 200 + "1" + "}" * 200),
+    "text that opens brackets": brackets,
+    "comments of 8 MiB": long_comments,
+    "the setting of everybody on duckdb": statement(
+        "duckdb",
+        "SET GLOBAL Calendar = 'buddhist'",
+        "SET GLOBAL TimeZone = 'Asia/Bangkok'",
+        "SET GLOBAL memory_limit = '50MB'",
+        "PRAGMA database_list",
+        "PRAGMA copy_database",
+    ),
+    "the setting of everybody on postgresql": statement(
+        "postgresql",
+        "ALTER ROLE CURRENT_USER SET search_path = pg_catalog",
+        "ALTER ROLE CURRENT_USER SET default_transaction_read_only = on",
+        "ALTER ROLE CURRENT_USER PASSWORD 'hostile'",
+        "SELECT pg_cancel_backend(pid), pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
+    ),
+    "previews of 20,000 columns": wide_parquet,
+    "uploads of 64 MiB": uploads,
+    "wrong passwords": passwords,
+    "pages that are not read": unread_pages,
+    "silent and dripping connections": idle_connections,
+    "bodies that stop": slow_bodies,
+}
+
+
+async def rounds(name: str, attack: Attack, hostile: Hostile) -> None:
+    """One attack until the time is over."""
+    while hostile.goes_on:
+        try:
+            async with hostile.http() as http:
+                while hostile.goes_on:
+                    # A round that the server never answers is cut at the end of the time.
+                    async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(hostile)):
+                        told = await attack(hostile, http)
+                    hostile.outcomes[f"{name}: {told}"] += 1
+                    await asyncio.sleep(_PAUSE_S)
+        except (OSError, httpx.HTTPError, ValueError) as error:
+            hostile.outcomes[f"{name}: {type(error).__name__}"] += 1
+            await asyncio.sleep(_PAUSE_S)
+
+
+@cache
+def _noise() -> bytes:
+    return random.randbytes(4 * _MIB).hex().encode()
+
+
+@cache
+def _wide_file() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({f"c{number}": [number] for number in range(20_000)}), file)
+    return file.getvalue()
+
+
+@cache
+def _large_file() -> bytes:
+    return bytes(64 * _MIB)
+
+
+async def _upload(http: httpx.AsyncClient, name: str, content: bytes) -> httpx.Response:
+    head = f'--boundary\r\nContent-Disposition: form-data; name="hdfs_file"; filename="{name}"\r\n\r\n'.encode()
+    headers = {"Content-Type": "multipart/form-data; boundary=boundary"}
+    body = head + content + b"\r\n--boundary--\r\n"
+    return await http.post(f"storage/upload/file?dest={_HOME}&overwrite=true", content=body, headers=headers)
+
+
+def _left(hostile: Hostile) -> float:
+    return max(hostile.ends_at - time.monotonic(), 0.1)
+
+
+async def _connected(hostile: Hostile) -> asyncio.StreamWriter:
+    parts = urlsplit(hostile.base_url)
+    _, writer = await asyncio.open_connection(parts.hostname, parts.port, local_addr=(ADDRESS, 0))
+    return writer
+
+
+async def _main(base_url: str, token: str, victim: str, seconds: float, names: Sequence[str]) -> None:
+    for made_once in (_noise, _wide_file, _large_file):
+        made_once()
+    hostile = Hostile(base_url, token, victim, time.monotonic() + seconds)
+    async with hostile.http() as http:
+        await http.post("storage/mkdir", data={"path": "/user", "name": "hostile"})
+    await asyncio.gather(*(rounds(name, ATTACKS[name], hostile) for name in names))
+    print(json.dumps(hostile.outcomes))
+
+
+if __name__ == "__main__":
+    os.nice(5)  # it stands for another machine
+    asyncio.run(_main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), sys.argv[5:] or list(ATTACKS)))

@@ -1,0 +1,600 @@
+"""What users of one engine can do to each other, to the processor, the memory and the disk of the server."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections import namedtuple
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+from tests.contract.engine_basis import NO_OPTIONS
+from tests.contract.engine_driving import ended, failure, operation, run, started
+from tests.contract.postgresql_basis import address_of
+from tests.fixtures.database import execute
+
+from queryserver.container.connectors import usual_limits
+from queryserver.container.interfaces import sqlalchemy as sqlalchemy_interface
+from queryserver.container.interfaces.context import BuildContext
+from queryserver.domain.connector import Connector
+from queryserver.domain.disk_floor import DiskFloor
+from queryserver.domain.errors import CellTooLarge, EngineError, InsufficientStorage, StatementRejected
+from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.domain.user import User
+from queryserver.embedded.databases import ensure_databases
+from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.embedded.sample import sample_tables
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.postgresql import PostgresqlEngine, UserLogins
+from queryserver.engines.threads import DriverThreads
+from queryserver.interfaces.engine import EngineSession, OperationState
+from queryserver.settings import Settings
+
+MIB = 1024 * 1024
+ANA, BEN = User(1, "ana"), User(2, "ben")
+Usage = namedtuple("Usage", "total free")  # noqa: PYI024 two numbers, as `shutil.disk_usage` gives them
+
+SETTINGS_OF_EVERYBODY = (
+    "SET GLOBAL Calendar = 'buddhist'",
+    "set global \"TimeZone\" = 'Asia/Bangkok'",
+    "SET /* a */ GLOBAL -- b\n Calendar = 'buddhist'",
+    "RESET GLOBAL Calendar",
+    "EXPLAIN ANALYZE SET GLOBAL Calendar = 'buddhist'",
+    "EXPLAIN (FORMAT json) SET GLOBAL Calendar = 'buddhist'",
+    "EXPLAIN SET GLOBAL Calendar = 'buddhist'",
+    "SET GLOBAL max_temp_directory_size = '1TB'",
+    "SET max_temp_directory_size = '1TB'",
+    "PRAGMA max_temp_directory_size = '1TB'",
+    "SET enable_progress_bar = false",
+    "PRAGMA copy_database(own, memory)",
+    "COPY FROM DATABASE own TO memory",
+    "PRAGMA import_database('x')",
+    "PRAGMA add_parquet_key('a', '0123456789112345')",
+    "PRAGMA enable_verification",
+    "PRAGMA disable_progress_bar",
+    "PRAGMA json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
+    "FORCE CHECKPOINT",
+    "CALL force_checkpoint()",
+    "CALL enable_profiling()",
+    "SELECT write_log('x')",
+)
+
+PATHS_OF_THE_SERVER = (
+    "PRAGMA database_list",
+    "FROM duckdb_databases()",
+    "SELECT path FROM duckdb_databases",
+    'SELECT * FROM system."main"."duckdb_databases"()',
+    "FROM 'duckdb_databases'",
+    "FROM pragma_database_list",
+    "CALL duckdb_settings()",
+    'SELECT * FROM "DUCKDB_SETTINGS"()',
+    "SELECT * FROM pg_catalog.pg_settings",
+    "SELECT current_setting('temp_directory')",
+    "SELECT current_setting('temp' || '_directory')",
+    "SELECT 'temp_directory'.current_setting()",
+    "SELECT current_setting('allowed_paths')",
+    "SHOW temp_directory",
+    'FROM (SHOW "allowed_paths")',
+    "FROM query('FROM duckdb_' || 'databases()')",
+    "FROM query('FROM duckdb_databases()')",
+    "FROM query('FROM query(''FROM duckdb_settings()'')')",
+    "FROM query_table('duckdb_databases')",
+    "FROM query_table('duckdb_' || 'databases')",
+    "CREATE VIEW v AS SELECT path FROM duckdb_databases()",
+    "CREATE MACRO m() AS TABLE SELECT * FROM duckdb_settings()",
+    "PREPARE p AS SELECT current_setting($1)",
+    "FROM duckdb_temporary_files()",
+    "FROM duckdb_extensions()",
+    "FROM duckdb_secrets()",
+    "FROM duckdb_logs",
+    "FROM json_execute_serialized_sql(json_serialize_sql('FROM duckdb_databases()'))",
+)
+
+STILL_ALLOWED = (
+    "SET TimeZone = 'Asia/Tokyo'",
+    "SET TIME ZONE 'Asia/Tokyo'",
+    "SET SESSION Calendar = 'buddhist'",
+    "RESET Calendar",
+    "SET schema = 'main'",
+    "SET search_path = 'main'",
+    "USE main",
+    "SET VARIABLE global = 1",
+    "PRAGMA table_info('t')",
+    "PRAGMA version",
+    "PRAGMA database_size",
+    "CALL pragma_version()",
+    "SHOW TABLES",
+    "SHOW t",
+    "DESCRIBE t",
+    "CHECKPOINT",
+    "SELECT current_setting('TimeZone')",
+    "FROM query('SELECT 1')",
+    "FROM query_table('t')",
+    "FROM query_table(['t', 't'])",
+    "UPDATE t SET n = 1",
+    "EXPLAIN UPDATE t SET n = 1",
+    "SELECT from_json('[1]', '[\"INTEGER\"]')",
+    "SELECT 'duckdb_databases shows paths', 'SET GLOBAL x = 1'",
+)
+
+BEYOND_THE_PLANNER = {
+    "lists": "SELECT " + "[" * 18_000 + "1" + "]" * 18_000,
+    "open brackets": "SELECT " + "(" * 50_000,
+    "open calls": "SELECT " + "f(" * 36_000,
+    "structs": "SELECT " + "{'a': " * 18_000 + "1" + "}" * 18_000,
+    "subqueries": "SELECT " + "(SELECT " * 10_000 + "1" + ")" * 10_000,
+    "unions": "SELECT 1" + " UNION ALL SELECT 1" * 20_000,
+    "constants": "SELECT 1" + ", 1" * 200_000,
+    "in a text that is run": f"FROM query('SELECT {'(' * 50_000}')",
+}
+
+BEYOND_THE_TYPES = {
+    "lists": "SELECT " + "[" * 100 + "1" + "]" * 100,
+    "structs": "SELECT " + "{'a': " * 100 + "1" + "}" * 100,
+    "maps": "SELECT " + "MAP {'a': " * 100 + "1" + "}" * 100,
+    "cast": "SELECT NULL::INTEGER" + "[]" * 100,
+    "of a table": f"CREATE OR REPLACE TABLE deep (n INTEGER{'[]' * 100}); ",
+}
+
+BEYOND_THE_MEMORY = {
+    "a cell of 900 MB": "SELECT repeat('x', 900000000)",
+    "2048 rows of a constant of 10 MB": "SELECT repeat('x', 10000000) FROM range(2048)",
+    "2048 rows of 10 MB": "SELECT repeat('x', 10000000 + range::INTEGER) FROM range(2048)",
+    "100 columns of 10 MB": "SELECT " + ", ".join(f"repeat('x', 10000000) AS c{n}" for n in range(100)),
+    "100 columns of constants": (
+        "SELECT " + ", ".join(f"repeat('x', 30000) AS c{n}" for n in range(100)) + " FROM range(5000)"
+    ),
+    "400 columns of constants": (
+        "SELECT " + ", ".join(f"repeat('x', 3000) AS c{n}" for n in range(400)) + " FROM range(5000)"
+    ),
+    "a list of 100 million": "SELECT range(100000000)",
+    "lists of a million": "SELECT range(1000000) FROM range(2048)",
+    "texts in lists": "SELECT [repeat('x', 10000000)] FROM range(2048)",
+    "texts in structs": "SELECT {'a': [repeat('x', 1000000)]} FROM range(2048)",
+    "texts in maps": "SELECT MAP {'a': repeat('x', 1000000)} FROM range(2048)",
+    "an aggregated text": "SELECT string_agg(range, '') FROM range(100000000)",
+    "a kept text": "WITH a AS MATERIALIZED (SELECT repeat('x', 10000000) x FROM range(2048)) SELECT x FROM a",
+    "an ordered text": "SELECT repeat('x', 1000000) FROM range(3000) ORDER BY 1",
+    "bytes": "SELECT repeat('x', 1000000)::BLOB FROM range(3000)",
+    "values": "VALUES (repeat('x', 900000000))",
+    "a table": "CREATE TABLE large AS SELECT repeat('x', 900000000) AS x",
+}
+
+
+@pytest.fixture
+async def duckdb_engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def ana(duckdb_engine: DuckdbEngine) -> AsyncGenerator[EngineSession]:
+    async with duckdb_engine.session(ANA, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE IF NOT EXISTS t AS SELECT 1 AS n")
+        yield session
+
+
+async def growth_of(session: EngineSession, sql: str) -> tuple[EngineError | None, int]:
+    """What a statement failed with, and what the process took for it at most, in bytes."""
+    process, done = psutil.Process(), threading.Event()
+    before = most = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.005):
+            most = max(most, process.memory_info().rss)
+
+    watching = asyncio.get_running_loop().run_in_executor(None, watch)
+    try:
+        await run(session, sql)
+    except EngineError as error:
+        return error, most - before
+    else:
+        return None, most - before
+    finally:
+        done.set()
+        await watching
+
+
+class TestSettingsOfDuckdb:
+    @pytest.mark.parametrize("statement", SETTINGS_OF_EVERYBODY)
+    async def test_a_statement_sets_nothing_for_others(
+        self, duckdb_engine: DuckdbEngine, ana: EngineSession, statement: str
+    ) -> None:
+        assert isinstance(await failure(ana, statement), StatementRejected)
+        async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:
+            answer = await run(ben, "SELECT current_setting('Calendar'), current_setting('TimeZone')")
+        assert answer.rows == [("gregorian", "UTC")]
+
+    async def test_a_session_does_not_see_the_settings_of_another(
+        self, duckdb_engine: DuckdbEngine, ana: EngineSession
+    ) -> None:
+        async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:
+            await run(ana, "SET Calendar = 'buddhist'")
+            await run(ana, "SET TimeZone = 'Asia/Bangkok'")
+            year = "SELECT date_part('year', TIMESTAMPTZ '2023-06-01 12:00:00+00')"
+            assert (await run(ana, year)).cell == 2566
+            assert (await run(ben, year)).cell == 2023
+
+    async def test_a_session_has_its_own_value_of_each_setting_of_the_whole_database(
+        self, duckdb_engine: DuckdbEngine, ana: EngineSession
+    ) -> None:
+        assert duckdb_engine._database is not None
+        duckdb_engine._database.execute("SET GLOBAL Calendar = 'buddhist'")
+        duckdb_engine._database.execute("SET GLOBAL TimeZone = 'Asia/Bangkok'")
+        settings = "SELECT current_setting('Calendar'), current_setting('TimeZone')"
+        assert (await run(ana, settings)).rows == [("gregorian", "UTC")]
+        async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:
+            assert (await run(ben, settings)).rows == [("gregorian", "UTC")]
+
+    @pytest.mark.parametrize("statement", PATHS_OF_THE_SERVER)
+    async def test_no_statement_shows_a_path_of_the_server(
+        self, ana: EngineSession, tmp_path: Path, statement: str
+    ) -> None:
+        message = (await failure(ana, statement)).message
+        assert "Permission Error" in message
+        assert str(tmp_path) not in message
+
+    @pytest.mark.parametrize("statement", STILL_ALLOWED)
+    async def test_what_concerns_the_own_session_goes_on(self, ana: EngineSession, statement: str) -> None:
+        await run(ana, statement)
+
+
+class TestPlannerOfDuckdb:
+    @pytest.mark.parametrize("statement", BEYOND_THE_PLANNER.values(), ids=BEYOND_THE_PLANNER.keys())
+    async def test_what_would_hold_the_planner_is_refused_before_it_is_parsed(
+        self, ana: EngineSession, statement: str
+    ) -> None:
+        async with asyncio.timeout(20):
+            error, growth = await growth_of(ana, statement)
+        assert isinstance(error, StatementRejected)
+        assert error.message.startswith("Parser Error: ")
+        assert growth < 100 * MIB
+
+    @pytest.mark.parametrize("statement", BEYOND_THE_TYPES.values(), ids=BEYOND_THE_TYPES.keys())
+    async def test_types_nested_100_deep_are_a_refusal(self, ana: EngineSession, statement: str) -> None:
+        if statement.startswith("CREATE"):
+            await run(ana, statement)
+            statement = "FROM deep"
+        assert "nested deeper" in (await failure(ana, statement)).message
+
+    async def test_structs_of_dates_are_planned_in_linear_time(self, ana: EngineSession) -> None:
+        async with asyncio.timeout(20):
+            answer = await run(ana, "SELECT " + "{'a': " * 50 + "DATE '2024-01-02'" + "}" * 50)
+        assert "2024-01-02" in str(answer.cell)
+
+    async def test_an_unknown_kind_of_statement_is_a_refusal(self, ana: EngineSession) -> None:
+        assert isinstance(await failure(ana, "UPDATE EXTENSIONS"), StatementRejected)
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "SELECT json_contains(repeat('[', 1000000) || repeat(']', 1000000), '1')",
+            "SELECT json_transform('1', repeat('[', 100000) || repeat(']', 100000))",
+            "SELECT x.from_json(x) FROM (SELECT repeat('[', 100000) || repeat(']', 100000) AS x)",
+            f"SELECT json_transform('1', '{'[' * 5000}')",
+        ],
+        ids=["contains", "transform", "from", "literal"],
+    )
+    async def test_what_would_end_the_process_is_refused(self, ana: EngineSession, statement: str) -> None:
+        assert "Permission Error" in (await failure(ana, statement)).message
+
+
+class TestMemoryOfDuckdb:
+    @pytest.mark.parametrize("statement", BEYOND_THE_MEMORY.values(), ids=BEYOND_THE_MEMORY.keys())
+    async def test_a_statement_stays_within_the_memory_of_its_database(
+        self, ana: EngineSession, statement: str
+    ) -> None:
+        async with asyncio.timeout(60):
+            error, growth = await growth_of(ana, statement)
+        assert isinstance(error, EngineError)
+        assert growth < 400 * MIB
+
+    async def test_a_cell_above_the_limit_ends_the_statement(self, tmp_path: Path) -> None:
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, cell_max_bytes=MIB)
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            for value in (
+                "repeat('x', 1048576 + 1)",
+                "repeat('x', 1048576 + 1)::BLOB",
+                "range(200000)",
+                "[repeat('é', 600000)]",
+            ):
+                error = await failure(session, f"SELECT 1 AS small, {value} AS big")
+                assert isinstance(error, CellTooLarge), value
+                assert "of column big" in error.message
+                assert str(MIB) in error.message
+            assert len((await run(session, "SELECT repeat('x', 1048576)")).cell) == MIB
+        await engine.close()
+
+    async def test_large_values_within_the_limits_are_what_they_were(self, ana: EngineSession) -> None:
+        await run(ana, "CREATE TABLE large (n INTEGER, s VARCHAR, b BLOB, l VARCHAR[], d DATE[])")
+        await run(
+            ana,
+            "INSERT INTO large SELECT range, CASE WHEN range % 3 > 0 THEN repeat(chr(97 + range::INTEGER % 26), 40000)"
+            " END, repeat('\\x00z', 20000)::BLOB, [repeat('l', 40000), NULL], [DATE '2024-01-02', NULL]"
+            " FROM range(20)",
+        )
+        answer = await run(ana, 'SELECT *, \'é\' AS "a "" b" FROM large ORDER BY n')
+        assert [column.name for column in answer.columns] == ["n", "s", "b", "l", "d", 'a " b']
+        for number, row in enumerate(answer.rows):
+            letter = chr(97 + number % 26)
+            assert row[0] == number
+            assert row[1] == (letter * 40000 if number % 3 else None)
+            assert row[2] == b"\0z" * 20000
+            assert row[3] == ["l" * 40000, None]
+            assert row[4] == ["2024-01-02", None]
+            assert row[5] == "é"
+
+
+class TestDiskOfDuckdb:
+    @staticmethod
+    async def spill(session: EngineSession) -> None:
+        await run(session, "CREATE OR REPLACE TABLE s AS SELECT range n, md5(range::VARCHAR) m FROM range(1500000)")
+        await run(session, "CREATE OR REPLACE TABLE o AS SELECT a.m, a.n FROM s a ORDER BY a.m, a.n")
+
+    async def test_temporary_files_stop_at_the_floor_and_reading_goes_on(self, tmp_path: Path) -> None:
+        free = [100 * 1024 * MIB]
+        floor = DiskFloor(min_bytes=1024 * MIB, usage=lambda _: Usage(1024**4, free[0]), clock=lambda: float(free[0]))
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, memory_limit="60MB", threads=1, floor=floor)
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            await self.spill(session)
+            free[0] = 1024 * MIB
+            with pytest.raises(InsufficientStorage):
+                await self.spill(session)
+            assert (await run(session, "SELECT count(*) FROM o")).cell == 1_500_000
+            free[0] = 90 * 1024 * MIB
+            await self.spill(session)
+        await engine.close()
+
+    async def test_temporary_files_have_a_limit_of_their_own(self, tmp_path: Path) -> None:
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, memory_limit="60MB", threads=1, temporary_max_bytes=MIB)
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            with pytest.raises(StatementRejected, match="temporary files of this database"):
+                await self.spill(session)
+        await engine.close()
+
+
+def tasks() -> set[int]:
+    """The threads of this process, as Linux knows them."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+class TestThreads:
+    async def test_one_user_leaves_threads_to_others(self, tmp_path: Path) -> None:
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, max_statements=4)
+        slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
+        async with (
+            engine.session(ANA, NO_OPTIONS) as one,
+            engine.session(ANA, NO_OPTIONS) as two,
+            engine.session(ANA, NO_OPTIONS) as three,
+            engine.session(BEN, NO_OPTIONS) as other,
+            operation(one, slow) as first,
+            operation(two, slow) as second,
+            operation(three, slow) as third,
+        ):
+            await started(one, first)
+            await started(two, second)
+            assert (await run(other, "SELECT 1")).cell == 1
+            assert (await three.poll(third)).state is OperationState.PENDING
+            await one.cancel(first)
+            await started(three, third)
+        await engine.close()
+
+    async def test_a_call_that_the_driver_keeps_stays_its_users_place(self) -> None:
+        threads, free = DriverThreads("test", max_statements=4), threading.Event()
+        kept = [threads.start(free.wait, user_id=1) for _ in range(2)]
+        waiting = [threads.start(free.wait, user_id=1) for _ in range(8)]
+        others = [threads.start(threading.get_native_id, user_id=number) for number in range(2, 20)]
+        async with asyncio.timeout(10):
+            await asyncio.gather(*map(asyncio.wrap_future, others))
+        assert all(call.running() for call in kept)
+        assert not any(call.running() for call in waiting)
+        assert all(call.cancel() for call in waiting)
+        free.set()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*map(asyncio.wrap_future, kept))
+        await threads.close()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="Linux knows a priority of each thread")
+    async def test_the_event_loop_comes_before_statements(self, tmp_path: Path) -> None:
+        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        before = tasks()
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path, threads=4)
+        async with engine.session(ANA, NO_OPTIONS) as session:
+            await run(session, "SELECT count(*) FROM range(10000000) WHERE range % 7 = 3")
+            others = tasks() - before
+            nice = [os.getpriority(os.PRIO_PROCESS, thread) for thread in others]
+        await engine.close()
+        # DuckDB's own; the one that runs the statement also runs Python, and would hold up the loop with it.
+        assert sum(value >= 10 for value in nice) >= 3
+        assert own in nice
+        assert own == os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedPostgres]:
+    async with EmbeddedPostgres.start(tmp_path_factory.mktemp("users"), durable=False) as server:
+        await ensure_databases(server, sample_tables())
+        yield server
+
+
+@pytest.fixture
+async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
+    engine = sample_engine(server)
+    yield engine
+    await engine.close()
+
+
+def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
+    """As the server itself makes it."""
+    logins = UserLogins(server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+    return PostgresqlEngine(address_of(server.sample_dsn()), user_logins=logins)
+
+
+async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement in a session of its own."""
+    async with engine.session(user, NO_OPTIONS) as session:
+        return (await run(session, sql)).rows
+
+
+ROLE_STATE = (
+    "SELECT current_setting('search_path'), current_setting('default_transaction_read_only'),"
+    " current_setting('statement_timeout'), session_user::text, current_user::text"
+)
+STORED = (
+    "ALTER ROLE CURRENT_USER SET search_path = pg_catalog",
+    "ALTER ROLE CURRENT_USER SET default_transaction_read_only = on",
+    f"ALTER ROLE CURRENT_USER IN DATABASE {SAMPLE_DATABASE} SET statement_timeout = 1",
+    "ALTER ROLE CURRENT_USER PASSWORD 'hostile'",
+    "ALTER ROLE CURRENT_USER PASSWORD NULL",
+)
+
+
+class TestSample:
+    @pytest.mark.parametrize("statement", STORED)
+    @pytest.mark.parametrize("role", ["none", SAMPLE_OWNER])
+    async def test_what_a_role_stores_reaches_no_other_user_and_no_later_session(
+        self, server: EmbeddedPostgres, sample: PostgresqlEngine, statement: str, role: str
+    ) -> None:
+        def state(user: User) -> list[tuple[Any, ...]]:
+            return [('"$user", public', "off", "0", sample_login(user.id), SAMPLE_OWNER)]
+
+        async with sample.session(ANA, NO_OPTIONS) as session:
+            await run(session, f"SET ROLE {role}")
+            await run(session, statement)
+        later = sample_engine(server)
+        assert await said(later, BEN, ROLE_STATE) == state(BEN)
+        assert await said(later, ANA, ROLE_STATE) == state(ANA)
+        await later.ping()
+        await later.close()
+
+    async def test_no_user_reads_or_stops_statements_of_another(self, sample: PostgresqlEngine) -> None:
+        async with sample.session(BEN, NO_OPTIONS) as ben, operation(ben, "SELECT 'secret-of-ben', pg_sleep(60)"):
+            found = await said(
+                sample, ANA, f"SELECT pid, query FROM pg_stat_activity WHERE usename = '{sample_login(BEN.id)}'"
+            )
+            assert found
+            assert not [query for _, query in found if "secret-of-ben" in query]
+            for role in ("none", SAMPLE_OWNER):
+                async with sample.session(ANA, NO_OPTIONS) as ana:
+                    await run(ana, f"SET ROLE {role}")
+                    for call in ("pg_cancel_backend", "pg_terminate_backend"):
+                        error = await failure(ana, f"SELECT {call}({found[0][0]})")
+                        assert "permission denied" in error.message
+
+    async def test_a_user_stops_an_own_statement(self, sample: PostgresqlEngine) -> None:
+        async with sample.session(ANA, NO_OPTIONS) as session, operation(session, "SELECT pg_sleep(60)") as handle:
+            await started(session, handle)
+            await session.cancel(handle)
+            assert (await ended(session, handle, within_s=10)).state is OperationState.CANCELED
+
+    async def test_tables_are_everybodys(self, sample: PostgresqlEngine) -> None:
+        await said(sample, ANA, "CREATE TABLE of_ana AS SELECT 1 AS n")
+        await said(sample, BEN, "INSERT INTO of_ana SELECT count(*) FROM customers")
+        assert await said(sample, ANA, "SELECT n FROM of_ana ORDER BY n") == [(1,), (400,)]
+        await said(sample, BEN, "DROP TABLE of_ana")
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM sample_owner",
+            "DROP OWNED BY sample_owner",
+            "ALTER DATABASE sample SET search_path = pg_catalog",
+            "SET ROLE sample_user",
+            "SET ROLE sample_user_2",
+            "SET SESSION AUTHORIZATION sample_user_2",
+            "ALTER ROLE sample_user_2 PASSWORD 'x'",
+            "ALTER ROLE sample_user SET search_path = pg_catalog",
+            "GRANT sample_user_2 TO sample_owner",
+            "DROP ROLE sample_user_2",
+            "DROP EVENT TRIGGER queryserver_refuse",
+            "CREATE OR REPLACE FUNCTION pg_catalog.queryserver_refuse() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "PREPARE TRANSACTION 'x'",
+        ],
+    )
+    async def test_what_would_change_the_sessions_of_others_is_refused(
+        self, sample: PostgresqlEngine, statement: str
+    ) -> None:
+        await said(sample, BEN, "SELECT 1")
+        async with sample.session(ANA, NO_OPTIONS) as session:
+            for role in ("none", SAMPLE_OWNER):
+                await run(session, f"SET ROLE {role}")
+                if statement.startswith("PREPARE"):
+                    await run(session, "BEGIN")
+                    await run(session, "SELECT 1")
+                assert isinstance(await failure(session, statement), StatementRejected)
+                await run(session, "ROLLBACK")
+
+    async def test_a_pooled_connection_keeps_nothing_of_its_last_session(self, sample: PostgresqlEngine) -> None:
+        pid = "SELECT pg_backend_pid()"
+        async with sample.session(ANA, NO_OPTIONS) as session:
+            former = (await run(session, pid)).cell
+            for statement in (
+                "CREATE TEMP TABLE left_over AS SELECT 1",
+                "LISTEN others",
+                "SELECT pg_advisory_lock(42)",
+                "BEGIN",
+                "DECLARE left_open CURSOR WITH HOLD FOR SELECT 1",
+                "COMMIT",
+                "SET work_mem = '1GB'",
+                "RESET ROLE",
+            ):
+                await run(session, statement)
+        left = (
+            "SELECT (SELECT count(*) FROM pg_cursors WHERE name = 'left_open')"
+            " + (SELECT count(*) FROM pg_listening_channels())"
+            " + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+            " + (SELECT count(*) FROM pg_class WHERE relname = 'left_over'), current_setting('work_mem'),"
+            " current_user::text"
+        )
+        async with sample.session(ANA, NO_OPTIONS) as session:
+            assert (await run(session, pid)).cell == former
+            assert (await run(session, left)).rows == [(0, "4MB", SAMPLE_OWNER)]
+
+    async def test_one_user_has_a_bounded_number_of_connections(self, sample: PostgresqlEngine) -> None:
+        limit = f"SELECT rolconnlimit FROM pg_roles WHERE rolname = '{sample_login(ANA.id)}'"
+        assert await said(sample, ANA, limit) == [(20,)]
+
+    async def test_a_database_of_an_earlier_version_gets_the_common_owner(self, server: EmbeddedPostgres) -> None:
+        admin = server.admin_dsn(SAMPLE_DATABASE)
+        await execute(admin, f"CREATE TABLE earlier (n integer); ALTER TABLE earlier OWNER TO {SAMPLE_ROLE}")
+        await ensure_databases(server, sample_tables())
+        engine = sample_engine(server)
+        await said(engine, ANA, "INSERT INTO earlier VALUES (1)")
+        await said(engine, BEN, "DROP TABLE earlier")
+        await engine.close()
+
+    async def test_only_the_connector_of_the_server_itself_logs_in_for_its_users(
+        self, server: EmbeddedPostgres
+    ) -> None:
+        url = server.sample_dsn()
+        context = replace(BuildContext.of(Settings()), service_dsn=server.service_dsn(), embedded_database=True)
+        connector = Connector(
+            key="pg",
+            dialect="postgresql",
+            interface="sqlalchemy",
+            nice_name="",
+            limits=usual_limits("postgresql", Settings().editor),
+            options={"url": url},
+        )
+        own = sqlalchemy_interface.build(connector, context)
+        assert isinstance(own, PostgresqlEngine)
+        assert own._user_logins is not None
+        other = sqlalchemy_interface.build(connector, replace(context, embedded_database=False))
+        assert isinstance(other, PostgresqlEngine)
+        assert other._user_logins is None
+        for engine in (own, other):
+            await engine.close()
+
+    async def test_the_common_owner_cannot_log_in(self, server: EmbeddedPostgres, sample: PostgresqlEngine) -> None:
+        await said(sample, ANA, "ALTER ROLE CURRENT_USER PASSWORD 'known'")
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+            await asyncpg.connect(
+                host="127.0.0.1", port=server.port, user=SAMPLE_OWNER, password="known", database=SAMPLE_DATABASE
+            )

@@ -1,0 +1,155 @@
+"""Attacks on shares: one user who takes every place of a connector, every session, or the event loop."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import Response
+from tests.api.conftest import make_settings
+from tests.api.driving import Api, Caller, open_api
+
+from queryserver.settings.editor import LimitsSettings
+
+Opener = Callable[..., AbstractAsyncContextManager[Api]]
+
+_NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"
+_SESSION = '{"type": "mysql"}'
+
+
+@pytest.fixture
+def opener(tmp_path: Path, database_dsn: str) -> Opener:
+    """Opens an application of the test's own, with other settings of the editor and of limits."""
+
+    def opened(*, calls_per_user: int = 64, **editor: Any) -> AbstractAsyncContextManager[Api]:
+        settings = make_settings(tmp_path, database_dsn, _NO_DATABASE, **editor)
+        return open_api(settings.model_copy(update={"limits": LimitsSettings(calls_per_user=calls_per_user)}))
+
+    return opened
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if reached():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError
+
+
+@dataclass
+class Crowd:
+    """As many calls of one user as may be under way at once: waits, and others that last until `go` is set."""
+
+    api: Api
+    user: Caller
+    go: asyncio.Event
+    waits: list["asyncio.Task[dict[str, Any]]"]
+    others: list["asyncio.Task[Response]"]
+
+    async def end(self) -> None:
+        (execution,) = self.api.services.runner._runs.values()
+        execution.stop("Canceled.")
+        self.go.set()
+        await asyncio.gather(*self.waits)
+        assert {one.status_code for one in await asyncio.gather(*self.others)} == {200}
+
+
+async def crowd(api: Api, waits: int, others: int) -> Crowd:
+    """The waits are those of a statement, the others open sessions at an engine that does not answer."""
+    user, go = await api.user("hostile"), asyncio.Event()
+    operation = (await user.execute("mysql", "sleep 600"))["history_uuid"]
+    engine = api.fakes["mysql"]
+    await until(lambda: engine.running == 1)
+    waiting = [asyncio.create_task(user.on(operation, "check_status", wait=60)) for _ in range(waits)]
+    await until(lambda: api.services.streams._open.total() == waits)
+    assert (await user.get("editor/get_history")).status_code == 200  # waits alone hold up nothing
+    asked = list[None]()
+
+    async def ping() -> None:
+        asked.append(None)
+        await go.wait()
+
+    engine.ping = ping  # type: ignore[method-assign]
+    opening = [asyncio.create_task(user.post("editor/create_session", session=_SESSION)) for _ in range(others)]
+    await until(lambda: len(asked) == others)
+    return Crowd(api, user, go, waiting, opening)
+
+
+async def test_statements_of_one_user_leave_places_of_the_connector_to_others(opener: Opener) -> None:
+    async with opener() as api:
+        hostile, ana = await api.user("hostile"), await api.user("ana")
+        for _ in range(30):
+            await hostile.execute("mysql", "sleep 600")
+        assert (await ana.run("mysql", "rows 1"))["query_status"]["status"] == "available"
+        assert api.fakes["mysql"].running <= 8
+
+
+async def test_scripts_that_wait_to_run_open_no_connections(opener: Opener) -> None:
+    """Each script keeps a session for its later statements."""
+    async with opener() as api:
+        hostile = await api.user("hostile")
+        scripts = [(await hostile.execute("mysql", "sleep 600; rows 1"))["history_uuid"] for _ in range(20)]
+        engine = api.fakes["mysql"]
+        await until(lambda: engine.running == 8)
+        opened = engine.sessions_opened
+        assert opened <= 9
+        for _ in range(5):  # an answer each: whatever could have opened by itself has done so
+            await hostile.get("editor/get_history")
+        assert engine.sessions_opened == opened
+        # Those that wait go on when others end.
+        for script in scripts:
+            await hostile.on(script, "cancel_statement")
+        await until(lambda: engine.running == 0)
+        assert (await hostile.run("mysql", "rows 1; rows 2"))["query_status"]["status"] == "available"
+
+
+async def test_a_flood_of_sessions_opens_no_more_connections_than_the_share_of_one_user(opener: Opener) -> None:
+    """Each session is a connection to the data source, which exists before any record of it is counted."""
+    async with opener(max_sessions_per_connector=12) as api:
+        hostile, ana = await api.user("hostile"), await api.user("ana")
+        calls = (hostile.post("editor/create_session", session=_SESSION) for _ in range(60))
+        answers = await asyncio.gather(*calls)
+        assert Counter(answer.status_code for answer in answers) == {200: 6, 429: 54}
+        assert {one.json()["code"] for one in answers if one.status_code == 429} == {"too_many_sessions"}
+        assert api.fakes["mysql"].sessions_opened == 6
+        for _ in range(4):
+            assert (await ana.post("editor/create_session", session=_SESSION)).status_code == 200
+        # Another connector has places of its own.
+        assert (await hostile.post("editor/create_session", session='{"type": "hive2"}')).status_code == 200
+
+
+async def test_one_user_may_open_all_sessions_of_a_user_on_one_connector(opener: Opener) -> None:
+    async with opener() as api:
+        busy, ana = await api.user("busy"), await api.user("ana")
+        answers = await asyncio.gather(*(busy.post("editor/create_session", session=_SESSION) for _ in range(51)))
+        assert Counter(answer.status_code for answer in answers) == {200: 50, 429: 1}
+        assert (await ana.post("editor/create_session", session=_SESSION)).status_code == 200
+
+
+async def test_calls_of_one_user_beyond_a_share_wait_for_that_user_s_own(opener: Opener) -> None:
+    async with opener(calls_per_user=2, max_streams_per_user=2) as api:
+        ana, hostile = await api.user("ana"), await crowd(api, 2, 2)
+        flood = [asyncio.create_task(hostile.user.get("banners")) for _ in range(3)]
+        flood += [asyncio.create_task(hostile.user.get("editor/get_history")) for _ in range(50)]
+        for _ in range(5):
+            assert (await ana.get("editor/get_history")).status_code == 200
+        assert sum(task.done() for task in flood) == 3  # public calls know no user
+        await hostile.end()
+        assert {(await task).status_code for task in flood} == {200}
+
+
+async def test_a_user_with_too_many_waiting_calls_is_told_to_come_back(opener: Opener) -> None:
+    async with opener(calls_per_user=2, max_streams_per_user=2) as api:
+        ana, hostile = await api.user("ana"), await crowd(api, 2, 2)
+        flood = [asyncio.create_task(hostile.user.get("editor/get_history")) for _ in range(600)]
+        done, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+        refused = done.pop().result()
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert (await ana.get("editor/get_history")).status_code == 200
+        await hostile.end()
+        await asyncio.gather(*flood)

@@ -1,0 +1,427 @@
+"""Attacks on who a caller is: names of other issuers, disabled and demoted users, guesses at passwords."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+from tests.api.conftest import make_settings
+from tests.api.driving import Api, Caller, open_api, verdict
+from tests.api.token.logins import PASSWORD, accounts, bearer, link, log_in, not_valid, refusals
+from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
+
+from queryserver.container.explaining import open_explainer
+from queryserver.db.accounts import AccountRepository
+from queryserver.db.groups import GroupRepository
+from queryserver.db.identities import IdentityRepository
+from queryserver.domain.identities import ExternalIdentity
+from queryserver.domain.usernames import Username
+from queryserver.interfaces.accounts import NewAccount
+
+Opener = Callable[..., AbstractAsyncContextManager[Api]]
+
+_NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"
+_SYNC = "tests.fakes.plug_ins.Sync"
+_GROUPED = "tests.fakes.plug_ins.Grouped"
+_DOOR = "tests.fakes.plug_ins.Door"
+_NOT_FOUND = {"detail": "User not found", "code": "user_not_found"}
+WRONG = "not the password"
+_INACTIVE = {"detail": "User is inactive", "code": "user_inactive"}
+
+
+@pytest.fixture
+def opener(tmp_path: Path, database_dsn: str) -> Opener:
+    """Opens an application of the test's own, with other settings of `desktop` and `desktop.auth`."""
+
+    def opened(desktop: Mapping[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
+        return open_api(make_settings(tmp_path, database_dsn, _NO_DATABASE, desktop={"auth": auth, **(desktop or {})}))
+
+    return opened
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture
+async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
+    """An application that takes tokens of the issuer and users of a class, with the local administrator `admin`."""
+    jwt = {"issuer": ISSUER, "audience": AUDIENCE}
+    async with (
+        issuer.serving() as url,
+        opener(jwt={"key_server_url": url, **jwt}, api_auth=("custom_jwt", _SYNC, "jwt")) as api,
+    ):
+        await accounts(api).create("admin", PASSWORD, is_admin=True)
+        yield api
+
+
+@pytest.fixture
+async def quick(opener: Opener) -> AsyncIterator[Api]:
+    """An application that reads the users of lasting calls again after a second."""
+    async with opener(recheck_s=1) as api:
+        yield api
+
+
+async def named(api: Api, name: str) -> httpx.Response:
+    """A call whose user the class `Sync` names."""
+    return await Caller(api, "", {"X-Sync": name}).get("editor/get_history")
+
+
+async def administrator(api: Api) -> Caller:
+    """One of two, who may be disabled."""
+    await api.user(admin=True)
+    return await api.user(admin=True)
+
+
+async def leave(api: Api, caller: Caller, group: str) -> None:
+    assert await GroupRepository(api.database).remove(caller.username, group)
+
+
+class TestNamesOfOtherIssuers:
+    @pytest.mark.parametrize(
+        "subject",
+        ["\uff41dmin", "ADMIN", " admin ", "Admin", "admin"],
+        ids=["wide", "upper", "blanks", "title", "same"],
+    )
+    async def test_no_spelling_of_a_subject_is_the_local_administrator(
+        self, external: Api, issuer: Issuer, subject: str
+    ) -> None:
+        token = issuer.token(sub=subject)
+        with capture_logs() as lines:
+            assert (await bearer(external, token)).json() == not_valid()
+        assert [check for check, _ in refusals(lines)] == ["user"]
+        refused = await external.stranger.post("token/verify", token=token)
+        assert refused.json() == not_valid(detail="Token is invalid or expired")
+        await external.stranger.post("token/revoke", token=token, all="true")
+        assert await log_in(external, "admin")
+        assert [one.username for one in await accounts(external).all()] == ["admin"]
+
+    @pytest.mark.parametrize("name", ["ADMIN", "Admin", "admin"])
+    async def test_no_spelling_of_an_authenticator_is_the_local_administrator(self, external: Api, name: str) -> None:
+        assert (await named(external, name)).json() == _NOT_FOUND
+        assert [one.username for one in await accounts(external).all()] == ["admin"]
+
+    async def test_a_subject_that_is_not_in_the_normal_form_makes_no_user(self, external: Api, issuer: Issuer) -> None:
+        for subject in ("Eve", " eve", "\uff45ve"):
+            assert (await bearer(external, issuer.token(sub=subject))).json() == not_valid()
+        assert (await bearer(external, issuer.token(sub="eve"))).status_code == 200
+        assert [one.username for one in await accounts(external).all()] == ["admin", "eve"]
+
+    async def test_a_subject_that_is_not_in_the_normal_form_is_no_user_without_a_password_either(
+        self, external: Api, issuer: Issuer
+    ) -> None:
+        records = AccountRepository(external.database)
+        await records.create(NewAccount(Username("ana", "ana")), default_group="default")
+        for subject in ("ANA", " ana", "\uff41na"):
+            assert (await bearer(external, issuer.token(sub=subject))).json() == not_valid()
+        assert await IdentityRepository(external.database).identities() == []
+        assert (await bearer(external, issuer.token())).status_code == 200
+
+    async def test_a_login_back_end_cannot_name_the_local_administrator(self, opener: Opener) -> None:
+        async with opener(backend=("local", _DOOR)) as api:
+            await accounts(api).create("admin", PASSWORD, is_admin=True)
+            refused = await api.stranger.post("token/auth", username="admin", password="let me in")
+            wrong = await api.stranger.post("token/auth", username="admin", password="wrong")
+            assert (refused.status_code, refused.text) == (401, wrong.text)
+            assert await log_in(api, "admin")
+            await link(api, "admin", issuer=_DOOR)
+            assert await log_in(api, "admin", "let me in")
+
+    async def test_an_administrator_without_a_password_is_nobody_at_another_issuer(
+        self, external: Api, issuer: Issuer
+    ) -> None:
+        records = AccountRepository(external.database)
+        await records.create(NewAccount(Username("root", "root"), is_admin=True), default_group="default")
+        await records.ensure_group("admins", ("admin",))
+        await records.create(NewAccount(Username("boss", "boss"), groups=("admins",)), default_group="default")
+        for name in ("root", "boss"):
+            assert (await bearer(external, issuer.token(sub=name))).json() == not_valid()
+            assert (await named(external, name)).json() == _NOT_FOUND
+
+    async def test_a_linked_subject_is_its_user_however_it_is_written(self, external: Api, issuer: Issuer) -> None:
+        await link(external, "admin", "auth0|Admin 7")
+        assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).status_code == 200
+        assert (await bearer(external, issuer.token(sub="auth0|admin 7"))).json() == not_valid()
+        assert (await bearer(external, issuer.token(sub="admin"))).json() == not_valid()
+        assert await IdentityRepository(external.database).unlink("admin") == 1
+        assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).json() == not_valid()
+
+    async def test_a_subject_of_one_issuer_is_not_the_user_of_another(self, external: Api, issuer: Issuer) -> None:
+        assert (await named(external, "ana")).status_code == 200
+        assert (await bearer(external, issuer.token())).json() == not_valid()
+        await link(external, "ana")
+        assert (await bearer(external, issuer.token())).status_code == 200
+        assert (await named(external, "ana")).status_code == 200
+
+    async def test_a_user_of_an_older_release_belongs_to_the_first_issuer_that_names_him(
+        self, external: Api, issuer: Issuer
+    ) -> None:
+        records = AccountRepository(external.database)
+        await records.create(NewAccount(Username("ana", "ana")), default_group="default")
+        both = await asyncio.gather(bearer(external, issuer.token()), named(external, "ana"))
+        assert sorted(one.status_code for one in both) == [200, 401]
+        (linked,) = await IdentityRepository(external.database).identities("ana")
+        assert not linked.by_administrator
+
+    async def test_of_two_links_at_once_one_is_made(self, external: Api) -> None:
+        records = IdentityRepository(external.database)
+        user_id = await AccountRepository(external.database).create(
+            NewAccount(Username("ana", "ana")), default_group="default"
+        )
+        identities = [ExternalIdentity(f"issuer {n}", "ana") for n in range(5)]
+        made = await asyncio.gather(*(records.link_first(user_id, identity) for identity in identities))
+        assert made.count(True) == 1
+
+    async def test_names_that_differ_in_more_than_case_are_different_people(
+        self, external: Api, issuer: Issuer
+    ) -> None:
+        records = AccountRepository(external.database)
+        await records.create(NewAccount(Username("strasse", "strasse")), default_group="default")
+        assert (await bearer(external, issuer.token(sub="stra\u00dfe"))).json() == not_valid()
+        assert await IdentityRepository(external.database).identities() == []
+        assert (await bearer(external, issuer.token(sub="strasse"))).status_code == 200
+
+    async def test_a_refused_token_that_was_revoked_is_no_good_after_the_link_either(
+        self, external: Api, issuer: Issuer
+    ) -> None:
+        token = issuer.token(sub="admin")
+        assert (await bearer(external, token)).json() == not_valid()
+        assert (await external.stranger.post("token/revoke", token=token)).json() == {}
+        await link(external, "admin")
+        assert (await bearer(external, token)).json() == not_valid()
+        assert (await bearer(external, issuer.token(sub="admin", jti="new"))).status_code == 200
+
+    async def test_the_explanation_says_what_is_missing(self, external: Api, issuer: Issuer) -> None:
+        async with open_explainer(external.services.settings) as explainer:
+            for subject, said in (("admin", "has a password"), ("ADMIN", "not in the normal form, which is admin")):
+                *_, finding = await explainer.explain(issuer.token(sub=subject))
+                assert (finding.check, finding.passed) == ("user", False)
+                assert said in finding.text
+                assert "queryserver link-user" in finding.text
+            await link(external, "admin")
+            assert all(one.passed for one in await explainer.explain(issuer.token(sub="admin")))
+
+
+class TestDisabledUsers:
+    async def test_an_event_stream_ends(self, quick: Api) -> None:
+        ana, boss = await quick.user(), await administrator(quick)
+        operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
+        await ana.running(operation)
+        async with quick.http.stream("GET", f"/api/v1/editor/events/{operation}", headers=boss.headers) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            await accounts(quick).disable(boss.username)
+            told = [line async for line in lines if line]
+        assert told[-2] == "event: denied"
+        refusal = {"status": -1, "code": "user_inactive", "message": "User is inactive"}
+        assert json.loads(told[-1].removeprefix("data: ")) == refusal
+        assert await ana.state(operation) == "running"
+
+    async def test_a_wait_ends(self, quick: Api) -> None:
+        ana, boss = await quick.user(), await administrator(quick)
+        operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
+        waiting = asyncio.create_task(boss.post("editor/check_status", operationId=operation, wait="60"))
+        await ana.running(operation)
+        await accounts(quick).disable(boss.username)
+        answer = await waiting
+        assert (answer.status_code, answer.json()) == (401, _INACTIVE)
+
+    async def test_statements_are_canceled(self, quick: Api) -> None:
+        ana, bob = await quick.user(), await quick.user()
+        operations = [(await one.execute("mysql", "sleep 600"))["history_uuid"] for one in (ana, bob)]
+        await ana.running(operations[0])
+        await accounts(quick).disable(ana.username)
+        assert await state_of(quick, operations[0]) == ("canceled", "Canceled: the user is no longer active.")
+        assert await bob.state(operations[1]) == "running"
+
+    async def test_a_wait_of_an_ended_token_ends(self, quick: Api) -> None:
+        ana = await quick.user()
+        operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
+        waiting = asyncio.create_task(ana.post("editor/check_status", operationId=operation, wait="60"))
+        await ana.running(operation)
+        token = ana.headers["Authorization"].removeprefix("Bearer ")
+        await quick.stranger.post("token/revoke", token=token)
+        assert (await waiting).json() == not_valid()
+
+    async def test_another_server_cancels_what_it_runs(self, opener: Opener) -> None:
+        async with opener(recheck_s=1) as one, opener(recheck_s=1) as other:
+            ana = await one.user()
+            operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
+            await ana.running(operation)
+            await accounts(other).disable(ana.username)
+            assert (await state_of(other, operation))[0] == "canceled"
+
+    async def test_sessions_are_closed(self, quick: Api) -> None:
+        ana = await quick.user()
+        body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
+        await accounts(quick).disable(ana.username)
+        closed = "select true as closed from sessions where id = $1 and closed_at is not null"
+        assert await found(quick, closed, body["session"]["id"])
+
+    async def test_a_session_that_does_not_close_holds_nobody_up(self, quick: Api) -> None:
+        ana, bob = await quick.user(), await quick.user()
+        body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
+        held = quick.services.runner.held.get(body["session"]["id"])
+        assert held is not None
+        close, is_closing, may_close = held.close, asyncio.Event(), asyncio.Event()
+
+        async def close_late() -> None:
+            is_closing.set()
+            await may_close.wait()
+            await close()
+
+        held.close = close_late  # type: ignore[method-assign]
+        await accounts(quick).disable(ana.username)
+        await is_closing.wait()
+        operation = (await bob.execute("mysql", "sleep 600"))["history_uuid"]
+        await bob.running(operation)
+        await accounts(quick).disable(bob.username)
+        assert (await state_of(quick, operation))[0] == "canceled"
+        may_close.set()
+
+
+async def state_of(api: Api, operation: str) -> tuple[str, str]:
+    """State and message of a statement at its end, from the record: its user may not ask any more."""
+    ended = "select state, message from statements where id = $1::uuid and state not in ('waiting', 'running')"
+    row = await found(api, ended, operation)
+    return row["state"], row["message"]
+
+
+async def found(api: Api, query: str, *values: object) -> Mapping[str, Any]:
+    """The row of a query, once there is one."""
+    for _ in range(1200):
+        if row := await api.database.row(query, *values):
+            return row
+        await asyncio.sleep(0.05)
+    raise AssertionError(query)
+
+
+class TestDemotedUsers:
+    async def test_a_stream_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
+        ana = await quick.user(groups=("analysts",))
+        operation = (await ana.execute("closed", "sleep 600"))["history_uuid"]
+        await ana.running(operation)
+        async with quick.http.stream("GET", f"/api/v1/editor/events/{operation}", headers=ana.headers) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            await leave(quick, ana, "analysts")
+            told = [line async for line in lines if line]
+        assert told[-2] == "event: denied"
+        assert json.loads(told[-1].removeprefix("data: "))["code"] == "permission_denied"
+
+    async def test_a_wait_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
+        ana = await quick.user(groups=("analysts",))
+        operation = (await ana.execute("closed", "sleep 600"))["history_uuid"]
+        waiting = asyncio.create_task(ana.refused("editor/check_status", operationId=operation, wait="60"))
+        await ana.running(operation)
+        await leave(quick, ana, "analysts")
+        assert await waiting == (403, -1, "permission_denied")
+
+    async def test_what_is_his_own_may_still_be_canceled_and_closed(self, quick: Api) -> None:
+        ana = await quick.user(groups=("analysts",))
+        running = (await ana.execute("closed", "sleep 600"))["history_uuid"]
+        await ana.running(running)
+        done = (await ana.run("closed", "rows 1"))["history_uuid"]
+        await leave(quick, ana, "analysts")
+        assert verdict(await ana.post("editor/check_status", operationId=done))[2] == "permission_denied"
+        assert (await ana.on(running, "cancel_statement"))["status"] == 0
+        assert (await state_of(quick, running))[0] == "canceled"
+        assert (await ana.on(done, "close_statement"))["status"] == 0
+        assert (await state_of(quick, done))[0] == "closed"
+
+    async def test_sessions_of_a_withdrawn_connector_are_closed_and_the_answer_says_so(self, quick: Api) -> None:
+        ana, bob = await quick.user(groups=("analysts",)), await quick.user()
+        sessions = [
+            (await ana.told("editor/create_session", session=json.dumps({"type": "closed"})))["session"]["id"]
+            for _ in range(3)
+        ]
+        await leave(quick, ana, "analysts")
+        body = {"type": "closed", "id": sessions[0]}
+        closed = (await ana.told("editor/close_session", session=json.dumps(body)))["session"]
+        assert closed["session"] == {"id": sessions[0], "application": "closed", "status": 4}
+        every = json.dumps({"type": "closed"})
+        closed = (await ana.told("editor/close_session", session=every))["session"]
+        assert closed["session"] == {"id": sessions[2], "application": "closed", "status": 4}
+        still_open = "select count(*) from sessions where closed_at is null and id = any($1::bigint[])"
+        assert await quick.database.value(still_open, sessions) == 0
+        again = (await ana.told("editor/close_session", session=every))["session"]
+        for name in ("CLOSED", "closed-closed"):
+            body = json.dumps({"type": name})
+            assert (await ana.told("editor/close_session", session=body))["status"] == 0
+            assert (await bob.refused("editor/close_session", session=body))[2] == "dialect_not_found"
+        assert (again["message"], again["session"]) == ("Session successfully closed.", None)
+        # Who never had a session there learns nothing.
+        assert (await bob.refused("editor/close_session", session=every))[2] == "dialect_not_found"
+        assert (await ana.refused("editor/create_session", session=every))[2] == "dialect_not_found"
+
+
+class TestGuesses:
+    @pytest.fixture
+    async def behind(self, opener: Opener) -> AsyncIterator[Api]:
+        """An application behind a proxy that says who the client is, with the user ana."""
+        async with opener({"trusted_proxies": ("127.0.0.1",)}) as api:
+            await accounts(api).create("ana", PASSWORD)
+            yield api
+
+    async def test_guesses_from_four_addresses_do_not_lock_a_user_out_of_a_known_one(self, behind: Api) -> None:
+        assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
+        for number in range(2, 6):
+            for _ in range(5):
+                assert await attempt(behind, f"10.0.0.{number}") == 401
+        assert await attempt(behind, "10.0.0.6", PASSWORD) == 429
+        for _ in range(3):
+            assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
+        # A known address has guesses of its own, and no more of them than any other.
+        assert [await attempt(behind, "10.0.0.1") for _ in range(6)] == [401] * 5 + [429]
+        assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
+
+    async def test_guesses_from_a_known_address_do_not_use_up_those_of_others(self, behind: Api) -> None:
+        assert await attempt(behind, "2001:db8:0:1::1", PASSWORD) == 200
+        assert [await attempt(behind, f"2001:db8:0:1::{n}") for n in range(2, 8)] == [401] * 5 + [429]
+        assert await attempt(behind, "10.0.0.9", PASSWORD) == 200
+
+    async def test_the_rate_of_guesses_at_one_name_stays_bounded(self, behind: Api) -> None:
+        await attempt(behind, "10.0.0.1", PASSWORD)
+        every = [await attempt(behind, f"10.0.{1 + n // 5}.1") for n in range(40)]
+        assert every == [401] * 20 + [429] * 20
+
+    async def test_a_known_address_is_known_for_its_own_user_and_for_thirty_days(self, behind: Api) -> None:
+        await accounts(behind).create("bob", PASSWORD)
+        assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
+        for number in range(2, 6):
+            for name in ("ana", "bob"):
+                for _ in range(5):
+                    assert await attempt(behind, f"10.0.0.{number}", name=name) == 401
+        assert await attempt(behind, "10.0.0.1", PASSWORD, name="bob") == 429
+        await behind.database.execute("update login_networks set last_login_at = now() - interval '31 days'")
+        assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
+
+    async def test_the_known_addresses_of_a_user_are_bounded(self, behind: Api) -> None:
+        throttle = behind.services.accounts.logins._parts.throttle
+        for number in range(30):
+            await throttle.succeeded("ana", f"10.1.0.{number}")
+        assert await behind.database.value("select count(*) from login_networks") == 20
+        # Another user, whose guesses count for the same name.
+        for number in range(20):
+            await throttle.succeeded("an\u00e1", f"10.2.0.{number}")
+        assert await behind.database.value("select count(*) from login_networks") == 40
+        for number in range(2, 6):
+            for _ in range(5):
+                assert await attempt(behind, f"10.3.0.{number}") == 401
+        assert await attempt(behind, "10.2.0.1", PASSWORD) == 429
+        assert await attempt(behind, "10.1.0.29", PASSWORD) == 200
+        # Where a proxy does not say who the client is, nothing is known.
+        await throttle.succeeded("eve", "unknown")
+        assert await behind.database.value("select count(*) from login_networks") == 40
+
+
+async def attempt(api: Api, address: str, password: str = WRONG, *, name: str = "ana") -> int:
+    headers = {"X-Forwarded-For": address}
+    fields = {"username": name, "password": password}
+    return (await api.stranger.send("POST", "token/auth", data=fields, headers=headers)).status_code

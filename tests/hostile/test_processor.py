@@ -1,0 +1,361 @@
+"""Users who send what takes long to compute: no other user waits for it, and it ends."""
+
+import asyncio
+import gzip
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import make_settings
+from tests.api.driving import Api, Caller, open_api, verdict
+from tests.api.serving import served
+from tests.fakes.computation import InlineComputing
+from tests.fakes.storage_reads import OddFileSystem, Oddity
+from tests.timing import processor_s
+
+from queryserver.computation import processes
+from queryserver.computation.processes import ComputationLimits, ProcessComputing
+from queryserver.domain.errors import TooComplex, TooManyRequests
+from queryserver.domain.files import StoragePath, StorageUser
+from queryserver.domain.script_choice import Steering
+from queryserver.domain.splitter_keywords import HEAD_CHARACTERS, expects_result_set
+from queryserver.domain.statement_kind import changes_data, changes_objects
+from queryserver.formats import sql
+from queryserver.formats.sql import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, formatted
+from queryserver.formats.unpacking.codecs import Codec
+from queryserver.interfaces.computation import Task
+from queryserver.services.formatting import Formatting
+from queryserver.services.statements.choosing import Choosing
+from queryserver.services.storage.stores import Place
+from queryserver.services.storage.viewing import Shown, Viewing
+from queryserver.services.threads import open_threads
+
+# Three statements as long as the formatter takes them: some three seconds of processor time.
+SLOW_STATEMENT = ("select " + "a()" * STATEMENT_CHARACTERS)[: STATEMENT_CHARACTERS - 10]
+SLOW_SCRIPT = ";\n".join([SLOW_STATEMENT] * 3)
+# Five million statements: some ten seconds of processor time, and 80 MB of offsets.
+MANY_STATEMENTS = "a;" * (5 * 1024 * 1024 - 1)
+SMALL_GZIP = gzip.compress(b"small")
+NO_SUCH_PLACE = "postgresql://nobody:nothing@127.0.0.1:1/none"
+# Far above what anything here takes: it ends a test that would hang.
+ENDS_WITHIN_S = 100
+
+ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
+    """Opens an application of the test's own, with settings of `desktop`."""
+
+    def opener(**desktop: Any) -> AbstractAsyncContextManager[Api]:
+        return open_api(make_settings(tmp_path, database_dsn, NO_SUCH_PLACE, desktop=desktop))
+
+    return opener
+
+
+@pytest.fixture
+async def computing() -> AsyncIterator[ProcessComputing]:
+    async with ProcessComputing(ComputationLimits(processes=1)) as opened:
+        yield opened
+
+
+def computing_of(api: Api) -> ProcessComputing:
+    computing = api.services.formatting._computing
+    assert isinstance(computing, ProcessComputing)
+    return computing
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Returns once it is so: what happens in another process has no event."""
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        while not is_so():  # noqa: ASYNC110 as above
+            await asyncio.sleep(0.02)
+
+
+def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What computations give from now on: nothing when they are killed."""
+    outcomes: list[object] = []
+
+    def noted(kind: bytes, answer: Any, task: Task) -> Any:
+        outcomes.append(kind)
+        return result_of(kind, answer, task)
+
+    result_of = processes._result
+    monkeypatch.setattr(processes, "_result", noted)
+    return outcomes
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.Task[Any]"]]:
+    """So many slow scripts that are being formatted; given up at the end."""
+    tasks = [asyncio.create_task(caller.post("editor/format", statements=SLOW_SCRIPT)) for _ in range(calls)]
+    try:
+        await until(lambda: computing_of(caller.api).running)
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class TestLength:
+    @pytest.mark.parametrize("unit", ["(", "a()", "select 1;"])
+    async def test_a_text_above_the_limit_is_returned_without_being_scanned(
+        self, unit: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        def never(*_: object) -> None:
+            raise AssertionError
+
+        for name in ("scan", "tokens", "token_spans"):
+            monkeypatch.setattr(sql, name, never)
+        text = (unit * 400_000)[:400_000]
+        assert formatted(text, None) == text
+        computing = InlineComputing()
+        assert await Formatting(computing, max_bytes=10**7).format_script(1, text, None) == text
+        assert computing.done == []
+
+    async def test_a_text_that_is_not_changed_is_scanned_once(self, monkeypatch: pytest.MonkeyPatch):
+        def never(*_: object) -> None:
+            raise AssertionError
+
+        monkeypatch.setattr(sql, "tokens", never)
+        text = "(" * SCANNED_CHARACTERS
+        assert formatted(text, None) == text
+
+
+class TestOtherUsers:
+    async def test_a_page_is_served_while_eight_format_texts_of_another_user_are_in_work(self, opened: ApiOpener):
+        async with opened() as api:
+            ana, bob = await api.user("ana"), await api.user("bob")
+            async with under_way(ana, 8) as tasks:
+                result = await bob.result("duckdb", "SELECT 42")
+                assert result["data"] == [[42]]
+                assert not all(task.done() for task in tasks)
+
+    async def test_the_first_call_of_another_user_is_not_behind_many_of_one(self, opened: ApiOpener):
+        async with opened(computation_processes=1) as api:
+            ana, bob = await api.user("ana"), await api.user("bob")
+            async with under_way(ana, 8) as tasks:
+                body = await bob.told("editor/format", statements="select 1")
+                assert body["formatted_statements"] == "SELECT 1"
+                assert sum(task.done() for task in tasks) < len(tasks) - 1
+
+    async def test_a_user_has_one_process_at_a_time(self, opened: ApiOpener):
+        async with opened(computation_processes=2) as api, under_way(await api.user("ana"), 4):
+            async with under_way(await api.user("bob"), 1):
+                await until(lambda: len(computing_of(api).running) == 2)
+            await until(lambda: len(computing_of(api).running) == 1)
+
+    async def test_a_user_who_has_too_many_calls_in_line_is_told_to_come_back(self, opened: ApiOpener):
+        async with opened() as api:
+            ana = await api.user("ana")
+            async with under_way(ana, 17):
+                await until(lambda: computing_of(api)._places.waiting == 16)
+                refused = await ana.post("editor/format", statements="select 1")
+                assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+                assert int(refused.headers["Retry-After"]) >= 1
+
+
+class TestPackedFiles:
+    async def test_files_of_one_user_that_never_end_leave_places_to_another(self):
+        store = OddFileSystem()
+        store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
+        store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
+        with open_threads() as threads:
+            viewing = Viewing(threads.unpacking, threads.parquet, max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
+
+            async def show(user_id: int, name: str) -> Shown:
+                storage = store.as_user(StorageUser("ana"))
+                place = Place(StoragePath(store.scheme, name), store, storage)
+                return await viewing.show(user_id, place, await storage.stat(name), 0, 16, Codec.GZIP)
+
+            bombs = [asyncio.create_task(show(1, "bomb.gz")) for _ in range(6)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                assert (await show(2, "small.gz")).excerpt.asked == b"small"
+            assert not any(bomb.done() for bomb in bombs)
+            for bomb in bombs:
+                bomb.cancel()
+            await asyncio.gather(*bombs, return_exceptions=True)
+
+
+class TestLeaving:
+    @pytest.mark.parametrize(
+        ("path", "field", "text"),
+        [
+            ("editor/format", "statements", SLOW_SCRIPT),
+            ("editor/execute/duckdb", "statement", MANY_STATEMENTS),
+            ("editor/explain/duckdb", "statement", MANY_STATEMENTS),
+        ],
+        ids=["format", "execute", "explain"],
+    )
+    async def test_the_work_ends_when_its_client_closes_the_connection(
+        self, opened: ApiOpener, path: str, field: str, text: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        async with opened() as api, served(api) as url:
+            ana = await api.user("ana")
+            host, _, port = url.removeprefix("http://").partition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            body = f'{{"{field}": {_json(text)}}}'.encode()
+            head = [f"POST /api/v1/{path} HTTP/1.1", "Host: test", "Content-Type: application/json"]
+            head += [f"Content-Length: {len(body)}", f"Authorization: {ana.headers['Authorization']}"]
+            writer.write("\r\n".join([*head, "", ""]).encode() + body)
+            await writer.drain()
+            computing = computing_of(api)
+            await until(lambda: computing.running)
+            outcomes = outcomes_of(monkeypatch)
+            (pid,) = computing.running
+            writer.transport.abort()
+            await until(lambda: not computing.running)
+            await until(lambda: not is_alive(pid))
+            assert outcomes == []
+            assert (await ana.history())["count"] == 0
+
+    async def test_a_connection_serves_further_calls_after_one_whose_client_was_watched(self, opened: ApiOpener):
+        async with opened() as api, served(api) as url:
+            ana = await api.user("ana")
+            host, _, port = url.removeprefix("http://").partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+
+            def ask(statement: str) -> None:
+                body = f'{{"statements": "{statement}"}}'.encode()
+                head = ["POST /api/v1/editor/format HTTP/1.1", "Host: test", "Content-Type: application/json"]
+                head += [f"Content-Length: {len(body)}", f"Authorization: {ana.headers['Authorization']}"]
+                writer.write("\r\n".join([*head, "", ""]).encode() + body)
+
+            for _ in range(2):
+                for number in range(3):
+                    ask(f"select {number}")
+                async with asyncio.timeout(ENDS_WITHIN_S):
+                    for number in range(3):
+                        await reader.readuntil(f"SELECT {number}".encode())
+            writer.close()
+
+    async def test_a_cancelled_computation_frees_its_place(self, computing: ProcessComputing):
+        content = SLOW_SCRIPT.encode()
+        for _ in range(3):
+            work = asyncio.create_task(computing.run(1, Task.FORMAT, {"dialect": None}, content))
+            await until(lambda: computing.running)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            assert not computing.running
+        assert await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+
+    async def test_a_worker_ends_with_its_server_even_when_that_is_killed(self):
+        program = (
+            "import asyncio\n"
+            "from queryserver.computation.processes import ProcessComputing\n"
+            "from queryserver.interfaces.computation import Task\n"
+            "async def main():\n"
+            "    async with ProcessComputing() as computing:\n"
+            "        options = {'dialect': 'mysql', 'previous': None, 'full_form': True}\n"
+            "        work = asyncio.create_task(computing.run(1, Task.CHOOSE_STATEMENT, options, b'a;' * 5_000_000))\n"
+            "        while not computing.running:\n"
+            "            await asyncio.sleep(0.01)\n"
+            "        print(computing.running[0], flush=True)\n"
+            "        await work\n"
+            "asyncio.run(main())\n"
+        )
+        server = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+        assert server.stdout is not None
+        worker = int(await server.stdout.readline())
+        assert is_alive(worker)
+        server.send_signal(signal.SIGKILL)
+        await server.wait()
+        await until(lambda: not is_alive(worker))
+
+
+class TestLimits:
+    async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self, opened: ApiOpener):
+        async with opened(computation_timeout_s=1) as api:
+            ana = await api.user("ana")
+            body = await ana.told("editor/format", statements=SLOW_SCRIPT)
+            assert body["formatted_statements"] == SLOW_SCRIPT
+            again = await ana.told("editor/format", statements="select 1")
+            assert again["formatted_statements"] == "SELECT 1"
+
+    @pytest.mark.parametrize("call", ["execute", "explain"])
+    async def test_a_script_that_takes_too_long_to_split_is_refused(self, opened: ApiOpener, call: str):
+        async with opened(computation_timeout_s=1) as api:
+            ana = await api.user("ana")
+            answer = await ana.post_json(f"editor/{call}/duckdb", statement=MANY_STATEMENTS)
+            assert verdict(answer) == (400, -1, "too_complex")
+            assert (await ana.history())["count"] == 0
+
+    async def test_a_computation_that_needs_too_much_memory_is_refused(self):
+        limits = ComputationLimits(processes=1, memory_bytes=64 * 1024 * 1024)
+        async with ProcessComputing(limits) as computing:
+            options = {"dialect": "mysql", "previous": None, "full_form": True}
+            with pytest.raises(TooComplex):
+                await computing.run(1, Task.CHOOSE_STATEMENT, options, b"a;" * 20_000_000)
+            assert await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+
+    async def test_the_line_of_a_user_does_not_count_against_another(self, computing: ProcessComputing):
+        slow = SLOW_SCRIPT.encode()
+        work = [asyncio.create_task(computing.run(1, Task.FORMAT, {"dialect": None}, slow)) for _ in range(17)]
+        await until(lambda: computing._places.waiting == 16)
+        with pytest.raises(TooManyRequests):
+            await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1")
+        assert await computing.run(2, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+        for one in work:
+            one.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+class TestEventLoop:
+    """What is looked up in the text of a statement while all other calls wait."""
+
+    @pytest.mark.parametrize(
+        "unit",
+        ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"],
+        ids=["open", "spaced", "open-comment", "comments", "lines", "nested", "blank"],
+    )
+    @pytest.mark.parametrize("dialect", ["mysql", "postgresql", "hive"])
+    def test_the_kind_of_a_long_statement_is_found_in_a_moment(self, unit: str, dialect: str):
+        text = unit * (9_000_000 // len(unit)) + "select 1"
+
+        def work() -> None:
+            changes_data(text, dialect)
+            changes_objects(text, dialect)
+            expects_result_set(text, dialect)
+
+        assert processor_s(work) < 1
+
+    @pytest.mark.parametrize("characters", [990_000, 9_000_000])
+    def test_a_long_query_is_searched_for_words_within_a_moment(self, characters: int):
+        text = "with a as (select 1) select " + "a, " * (characters // 3) + "1"
+        assert processor_s(lambda: changes_data(text, "postgresql")) < 0.1
+
+    @pytest.mark.parametrize("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
+    def test_a_script_of_any_kind_that_is_split_in_the_event_loop_takes_a_moment(self, unit: str):
+        handed_over = InlineComputing()
+        choosing = Choosing(handed_over)
+        texts = [(unit * 25_000)[:length] for length in range(1_000, 50_001, 1_000)]
+        for text in texts:
+            handed_over.done.clear()
+            asyncio.run(choosing.next(1, text, "mysql", Steering()))
+            at_most = 20_000 / (len(unit) + 10) * len(unit) if ";" in unit else 20_000
+            assert bool(handed_over.done) == (len(text) > at_most)
+
+    @pytest.mark.parametrize("hidden", ["/**/", "-", "--\n", "(", "/*!"])
+    def test_what_is_hidden_behind_a_long_head_counts_as_a_change(self, hidden: str):
+        for length in range(HEAD_CHARACTERS - 6, HEAD_CHARACTERS + 6):
+            text = " " * (length - len(hidden)) + hidden + "- x\n delete from t"
+            assert changes_data(text, "mysql") or len(text) <= HEAD_CHARACTERS
+
+
+def _json(text: str) -> str:
+    return '"' + text.replace("\n", "\\n") + '"'

@@ -1,0 +1,18 @@
+"""All attacks beside ten ordinary users, for a few seconds; `make bench ARGS="hostile"` goes on for two minutes."""
+
+from pathlib import Path
+
+import pytest
+from tests.hostile import attacks, scenario
+
+
+@pytest.mark.timeout(240)
+async def test_a_hostile_user_costs_the_others_nothing(tmp_path: Path) -> None:
+    report = await scenario.run(tmp_path, attacked_s=15, afterwards_s=30)
+    assert report.errors == []
+    assert report.calls > 100
+    assert report.peak_mib < scenario.PEAK_MIB
+    assert report.afterwards_mib < scenario.AFTERWARDS_MIB
+    # Each attack was tried, whatever it was answered.
+    tried = {outcome.partition(":")[0] for outcome in report.outcomes}
+    assert tried == set(attacks.ATTACKS)

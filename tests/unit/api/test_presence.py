@@ -1,0 +1,91 @@
+"""Work that ends when its client leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+
+from queryserver.api.presence import while_connected
+
+
+class Client:
+    """What a server tells of a client: messages, then nothing until it leaves."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = list(messages)
+        self.left = asyncio.Event()
+        self.is_watched = False
+
+    @property
+    def request(self) -> Request:
+        return Request({"type": "http", "method": "GET", "headers": []}, self._receive)
+
+    async def _receive(self) -> dict[str, Any]:
+        self.is_watched = True
+        try:
+            if self._messages:
+                return self._messages.pop(0)
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+        finally:
+            self.is_watched = False
+
+
+class Work:
+    """Something that takes until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.is_cleaned_up = False
+
+    async def run(self) -> str:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+            return "done"
+        finally:
+            await asyncio.sleep(0)
+            self.is_cleaned_up = True
+
+
+@pytest.fixture
+async def work() -> AsyncIterator[Work]:
+    made = Work()
+    yield made
+    assert made.is_cleaned_up
+
+
+async def test_the_result_comes_and_nobody_listens_to_the_client_any_more(work: Work):
+    client = Client({"type": "http.request", "body": b"unread", "more_body": True})
+    work.may_end.set()
+    assert await while_connected(client.request, work.run()) == "done"
+    assert not client.is_watched
+
+
+async def test_work_is_cancelled_and_has_ended_when_the_client_is_gone(work: Work):
+    client = Client()
+    call = asyncio.create_task(while_connected(client.request, work.run()))
+    await work.begun.wait()
+    client.left.set()
+    with pytest.raises(ClientDisconnect):
+        await call
+
+
+async def test_work_is_cancelled_with_its_call(work: Work):
+    client = Client()
+    call = asyncio.create_task(while_connected(client.request, work.run()))
+    await work.begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not client.is_watched
+
+
+async def test_errors_of_the_work_are_raised():
+    async def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 it is raised right here
+        await while_connected(Client().request, fail())

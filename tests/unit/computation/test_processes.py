@@ -1,0 +1,174 @@
+"""Computations in worker processes: what they give, and what becomes of the processes."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.fakes.computation import InlineComputing
+
+from queryserver.computation import processes
+from queryserver.computation.processes import ComputationLimits, ProcessComputing
+from queryserver.domain.errors import (
+    FileEmpty,
+    InvalidParameter,
+    RecordTooLong,
+    ServiceUnavailable,
+    UnsupportedFormat,
+)
+from queryserver.domain.script_choice import Steering
+from queryserver.domain.splitter import PreviousStatement
+from queryserver.interfaces.computation import Task
+from queryserver.services.statements import choosing
+from queryserver.services.statements.choosing import Choosing
+
+ANA = 1
+STEERINGS = [
+    Steering(),
+    Steering(PreviousStatement(0, has_more_statements=True)),
+    Steering(PreviousStatement(2), full_form=False),
+    Steering(PreviousStatement(1, statement_hash="another")),
+]
+PREVIEWED = {
+    "reading": {
+        "file_type": "csv",
+        "sheet_name": None,
+        "delimiters": {"field": ",", "quote": '"', "record": "\n"},
+        "quote_char": None,
+        "record_separator": None,
+        "encoding": None,
+    },
+    "has_header": True,
+    "is_whole": False,
+    "is_last": True,
+}
+
+
+@pytest.fixture
+async def computing() -> AsyncIterator[ProcessComputing]:
+    async with ProcessComputing(ComputationLimits(processes=1)) as opened:
+        yield opened
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Returns once it is so: what happens in another process has no event."""
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 as above
+            await asyncio.sleep(0.02)
+
+
+async def test_a_process_serves_one_computation_after_the_other(computing: ProcessComputing):
+    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+    (first,) = computing._idle
+    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"SELECT 1") is None
+    assert computing._idle == [first]
+
+
+async def test_the_memory_of_the_server_does_not_count_as_that_of_its_worker(computing: ProcessComputing):
+    held = bytearray(b"x") * (400 * 1024 * 1024)
+    await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+    assert len(computing._idle) == 1
+    del held
+
+
+async def test_a_process_without_work_ends():
+    async with ProcessComputing(ComputationLimits(processes=1, idle_s=0.05)) as computing:
+        await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+        (worker,) = computing._idle
+        await until(lambda: worker.process.returncode is not None)
+        assert not computing._idle
+        assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+
+
+async def test_a_process_that_was_killed_without_work_is_replaced(computing: ProcessComputing):
+    await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+    (worker,) = computing._idle
+    os.kill(worker.process.pid, 9)
+    await worker.process.wait()
+    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"", FileEmpty), (b"%PDF-1.7\n" + bytes(range(256)) * 100, UnsupportedFormat)],
+    ids=["empty", "no_text"],
+)
+async def test_domain_errors_come_back_as_what_they_are(
+    computing: ProcessComputing, content: bytes, kind: type[Exception]
+):
+    with pytest.raises(kind) as here:
+        await InlineComputing().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
+    with pytest.raises(kind) as there:
+        await computing.run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
+    assert str(there.value) == str(here.value)
+    assert type(there.value) is type(here.value)
+
+
+async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computing: ProcessComputing):
+    with pytest.raises(RuntimeError, match="header"):
+        await computing.run(ANA, Task.HEADER, {}, b"a")
+    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+
+
+@pytest.mark.parametrize("program", ["raise SystemExit(1)", "import no_such_module", "pass"])
+async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "_PROGRAM", program)
+    async with ProcessComputing(ComputationLimits(processes=1)) as computing:
+        for content in (b"select 1", b"select 1" * 1_000_000):
+            with pytest.raises(ServiceUnavailable):
+                await computing.run(ANA, Task.FORMAT, {"dialect": None}, content)
+        assert not computing.running
+        assert computing._places.is_unused
+
+
+async def test_what_is_computed_while_the_server_stops_is_not_too_complex():
+    async with ProcessComputing(ComputationLimits(processes=1)) as computing:
+        options = {"dialect": "mysql", "previous": None, "full_form": True}
+        work = [
+            asyncio.create_task(computing.run(user_id, Task.CHOOSE_STATEMENT, options, b"a;" * 5_000_000))
+            for user_id in (ANA, ANA, 2)
+        ]
+        await until(lambda: computing.running)
+    for one in work:
+        with pytest.raises(ServiceUnavailable):
+            await one
+
+
+async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
+    row = b",".join([b"2020-01-01"] * 1000) + b"\n"
+    options = {**PREVIEWED, "has_header": False}
+    limits = ComputationLimits(processes=1, memory_bytes=512 * 1024 * 1024)
+    async with ProcessComputing(limits) as computing:
+        found = await computing.run(ANA, Task.PREVIEW, options, row * (8 * 1024 * 1024 // len(row)))
+    assert len(found["columns"]) == 1000
+
+
+@pytest.mark.parametrize("steering", STEERINGS, ids=["first", "next", "over", "edited"])
+@pytest.mark.parametrize("dialect", ["mysql", "postgresql"])
+async def test_a_large_script_gives_the_same_statement_as_a_small_one(
+    steering: Steering, dialect: str, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
+):
+    script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
+    small = await Choosing(InlineComputing()).next(ANA, script, dialect, steering)
+    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", 0)
+    large = await Choosing(computing).next(ANA, script, dialect, steering)
+    assert small is not None
+    assert large == small
+    assert large.statement(script).text in script
+
+
+@pytest.mark.parametrize("limit", [50_000, 0], ids=["inline", "process"])
+async def test_what_is_explained_is_the_same_in_both_ways(
+    limit: int, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", limit)
+    asked = Choosing(computing)
+    assert await asked.first_to_explain(ANA, "/* é */ select 1 ; select 2", "mysql") == ("/* é */ select 1", "select 1")
+    assert await asked.first_to_explain(ANA, " -- nothing", "mysql") is None
+    with pytest.raises(InvalidParameter, match="EXPLAIN"):
+        await asked.first_to_explain(ANA, "explain select 1", "mysql")
+
+
+async def test_the_limit_of_a_record_is_told_by_the_process(computing: ProcessComputing):
+    with pytest.raises(RecordTooLong):
+        await computing.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)

@@ -1,0 +1,273 @@
+"""Each row once, whatever the network does, and never more of them at once than memory may hold."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.errors import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
+from queryserver.domain.result import Column, ResultType
+from queryserver.engines.chunks import BATCH_BYTES
+from queryserver.engines.hiveserver2.address import Limits
+from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines
+from queryserver.engines.hiveserver2.protocol.calls import TFetchOrientation, TFetchResultsReq, TFetchResultsResp
+from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn, TTypeId
+from queryserver.engines.hiveserver2.protocol.status import (
+    SUCCESS,
+    THandleIdentifier,
+    TOperationHandle,
+    TStatus,
+    TStatusCode,
+)
+from queryserver.engines.hiveserver2.transports import Overlong
+from queryserver.engines.hiveserver2.types import WireColumn
+
+HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
+COLUMNS = (WireColumn(Column("a", ResultType.STRING, "string"), TTypeId.STRING, pa.string()),)
+Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
+
+
+@dataclass
+class RowServer:
+    """Answers FetchResults as servers do, with a cursor that each call moves. Stands for the wire as well.
+
+    `happens` changes what becomes of an answer, by the number of the call.
+    """
+
+    values: list[bytes]
+    happens: dict[int, Happening] = field(default_factory=dict[int, Happening])
+    retry_s: float = 5
+    settle_s: float = 0
+    cell_max_bytes: int = 1_000
+    most_bytes: int = 100_000_000
+    most_rows: int = 10_000
+    at: int = 0
+    is_released: bool = False
+    keeps_rows: bool = True
+    asked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(retry_s=self.retry_s, settle_s=self.settle_s)
+
+    async def call(
+        self, method: object, request: TFetchResultsReq, *, limit_s: float, largest_cell: int | None = None
+    ) -> TFetchResultsResp:
+        self.asked.append((request.orientation, request.max_rows))
+        if request.orientation == TFetchOrientation.FIRST:
+            self.at = 0
+        given = self.values[self.at : self.at + min(request.max_rows, self.most_rows)]
+        self.at += len(given)
+        if (size := sum(map(len, given))) > self.most_bytes:
+            raise Overlong(size)
+        column = TColumn(string_val=TStringColumn(values=given, nulls=b""))
+        reply = TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=[column]))
+        return self.happens.get(len(self.asked), _answered)(self, reply)
+
+
+def _answered(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    return reply
+
+
+def _lost(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    raise WireLost(sent=True)
+
+
+def _not_sent(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    server.at -= len(reply.results.columns[0].string_val.values)
+    raise WireLost(sent=False)
+
+
+def _timed_out(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    raise WireLost(sent=True, timed_out=True)
+
+
+def _login_refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    raise WireLost(sent=False, is_refused=True)
+
+
+def _refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    return TFetchResultsResp(status=TStatus(status_code=TStatusCode.ERROR, error_message="The cache is exceeded."))
+
+
+def _shorter(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+    del server.values[5:]
+    raise WireLost(sent=True)
+
+
+def fetcher(server: RowServer, *, skip: int = 0, again: bool = False) -> Fetcher:
+    async def can_repeat() -> bool:
+        return server.keeps_rows
+
+    made = Fetcher(server, HANDLE, tells_more=False, can_repeat=can_repeat, skip=skip, again=again)  # type: ignore[arg-type]
+    made.columns = COLUMNS
+    return made
+
+
+async def read(one: Fetcher) -> list[bytes]:
+    return [value.encode() async for batch in one.batches() for value in batch.column(0).to_pylist()]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
+    server = RowServer(numbers(60_000))
+    assert await read(fetcher(server)) == numbers(60_000)
+    counts = [count for _, count in server.asked]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (8, 10_000)
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
+async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(lost: tuple[int, ...]) -> None:
+    server = RowServer(numbers(3_000), dict.fromkeys(lost, _lost))
+    assert await read(fetcher(server)) == numbers(3_000)
+    assert [number for number, (how, _) in enumerate(server.asked, 1) if how == TFetchOrientation.FIRST] == [
+        number + 1 for number in lost
+    ]
+
+
+async def test_a_call_that_was_not_sent_is_sent_again_as_it_was() -> None:
+    server = RowServer(numbers(3_000), {2: _not_sent, 3: _not_sent})
+    assert await read(fetcher(server)) == numbers(3_000)
+    assert {how for how, _ in server.asked} == {TFetchOrientation.NEXT}
+
+
+async def test_a_reader_that_goes_on_after_another_gets_the_rest_alone() -> None:
+    server = RowServer(numbers(3_000), {3: _lost})
+    assert await read(fetcher(server, skip=1_000, again=True)) == numbers(3_000)[1_000:]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
+async def test_a_server_that_keeps_no_rows_is_not_asked_for_them_again(known: bool) -> None:
+    server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
+    with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
+        await read(fetcher(server, skip=0 if known else 5, again=not known))
+    assert [how for how, _ in server.asked] == [TFetchOrientation.NEXT] * (2 if known else 0)
+
+
+async def test_a_server_that_is_only_slow_gets_no_second_call_beside_the_first() -> None:
+    server = RowServer(numbers(3_000), {2: _timed_out})
+    with pytest.raises(OutcomeUnknown):
+        await read(fetcher(server))
+    assert len(server.asked) == 2
+
+
+async def test_rows_are_not_requested_again_while_the_server_may_still_work_on_the_lost_call() -> None:
+    """Two fetches at once would mix their rows."""
+    loop = asyncio.get_running_loop()
+    lost_at = list[float]()
+
+    def lose(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+        lost_at.append(loop.time())
+        raise WireLost(sent=True)
+
+    def come(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
+        lost_at.append(loop.time())
+        return reply
+
+    server = RowServer(numbers(300), {2: lose, 3: come}, settle_s=0.4)
+    assert await read(fetcher(server)) == numbers(300)
+    assert lost_at[1] - lost_at[0] >= 0.4
+    taking_over = RowServer(numbers(3), settle_s=0.4)
+    begun = loop.time()
+    assert await read(fetcher(taking_over, again=True)) == numbers(3)
+    assert loop.time() - begun >= 0.4
+
+
+async def test_a_fetch_that_was_lost_late_may_go_on_for_as_long_again() -> None:
+    server = RowServer(numbers(300), {2: _lost}, retry_s=1)
+    one = fetcher(server)
+    one._longest_s = 2
+    with pytest.raises(OutcomeUnknown):
+        await read(one)
+    assert len(server.asked) == 2
+
+
+async def test_a_login_that_is_refused_is_not_tried_again() -> None:
+    server = RowServer(numbers(300), {2: _login_refused})
+    with pytest.raises(OutcomeUnknown):
+        await read(fetcher(server))
+    assert len(server.asked) == 2
+
+
+async def test_what_is_closed_keeps_no_rows() -> None:
+    one = fetcher(RowServer(numbers(300)))
+    kept = list[weakref.ref[pa.RecordBatch]]()
+    async for batch in one.batches():
+        kept.append(weakref.ref(batch))
+        del batch
+    await one.close()
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * len(kept)
+
+
+async def test_the_time_for_repetitions_has_an_end_even_where_the_line_comes_back_now_and_then() -> None:
+    server = RowServer(numbers(3_000), {number: _lost for number in range(2, 10_000) if number % 2 == 0}, retry_s=0.5)
+    with pytest.raises(OutcomeUnknown):
+        await read(fetcher(server))
+
+
+async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
+    server = RowServer(numbers(3_000), {2: _lost}, is_released=True)
+    with pytest.raises(OutcomeUnknown):
+        await read(fetcher(server))
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("happens", "error", "words"),
+    [
+        ({2: _lost, 3: _refused}, OutcomeUnknown, r"^Results have expired.* The cache is exceeded\."),
+        ({3: _shorter}, OutcomeUnknown, "^Results have expired.* fewer rows"),
+        ({1: _lost, 2: _refused}, StatementRejected, "The cache is exceeded"),
+        ({2: _refused}, StatementRejected, "The cache is exceeded"),
+    ],
+)
+async def test_rows_that_cannot_be_had_again_are_no_success(
+    happens: dict[int, Happening], error: type[EngineError], words: str
+) -> None:
+    """A failure at rows that came before is one of the second reading, not of the statement."""
+    with pytest.raises(error, match=words):
+        await read(fetcher(RowServer(numbers(3_000), happens)))
+
+
+async def test_rows_that_grow_wide_come_in_smaller_batches() -> None:
+    values = [*numbers(500), *(b"x" * 100_000 for _ in range(300)), *numbers(500)]
+    server = RowServer(values, most_bytes=2 * BATCH_BYTES)
+    assert await read(fetcher(server)) == values
+    repeated = sum(how == TFetchOrientation.FIRST for how, _ in server.asked)
+    assert 1 <= repeated <= 4, "the whole result is read again for each wide row"
+
+
+async def test_one_row_that_is_too_long_ends_the_statement() -> None:
+    values = [*numbers(20), b"x" * 5_000, *numbers(20)]
+    with pytest.raises(RowTooLarge, match=r"Row 20 is larger than the limit of 2000 bytes"):
+        await read(fetcher(RowServer(values, most_bytes=3_000)))
+
+
+async def test_memory_holds_one_huge_batch_of_a_statement() -> None:
+    server = RowServer([b"x" * (3 * BATCH_BYTES) for _ in range(4)])
+    one = fetcher(server)
+    one._rows = 1
+    rows = 0
+    async for batch in one.batches():
+        rows += batch.num_rows
+        assert server.at == rows, "the next batch was requested while this one is used"
+        del batch
+        gc.collect()
+    assert rows == 4
+
+
+async def test_log_lines_that_are_too_long_are_left_out_once() -> None:
+    server = RowServer([b"x" * 5_000, b"later"], most_bytes=3_000)
+    server.most_rows = 1
+    assert await log_lines(server, HANDLE, first=True) == ["5000 bytes of the log were left out."]  # type: ignore[arg-type]
+    assert await log_lines(server, HANDLE, first=False) == ["later"]  # type: ignore[arg-type]

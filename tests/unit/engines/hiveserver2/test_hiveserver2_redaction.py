@@ -1,0 +1,164 @@
+"""Logs without stack traces, addresses and paths of the server's disk. The texts have the form of real ones."""
+
+import pytest
+
+from queryserver.engines.hiveserver2.redaction import LONGEST_LINE, LogFilter, in_plain_words
+
+SPARK = """\
+26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING
+org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it.
+== SQL(line 1, position 8) ==
+SELECT 1/0
+       ^^^
+
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.divideByZeroError(QueryExecutionErrors.scala:204)
+\tat org.apache.spark.sql.catalyst.expressions.GeneratedClass$Stage1.hashAgg_doConsume_0$(Unknown Source)
+\tat scala.collection.immutable.List.foreach(List.scala:431)
+\tat java.base/jdk.internal.reflect.NativeConstructorAccessorImpl.newInstance0(Native Method)
+\tat org.apache.spark.sql.catalyst.expressions.JsonToStructs.<init>(jsonExpressions.scala:564)
+\t... 19 more
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2833)
+Caused by: org.apache.orc.FileFormatException: Malformed ORC file file:/opt/spark/data/x.orc. Invalid postscript.
+\tat org.apache.orc.impl.ReaderImpl.ensureOrcFooter(ReaderImpl.java:284)
+\t... 3 more
+Caused by: java.lang.reflect.InvocationTargetException
+\tat java.base/java.lang.reflect.Method.invoke(Method.java:569)"""
+SPARK_CLEAN = """\
+26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING
+[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it.
+== SQL(line 1, position 8) ==
+SELECT 1/0
+       ^^^
+
+
+Cause: Malformed ORC file (path). Invalid postscript.
+Cause: InvocationTargetException"""
+
+ATTEMPT = """\
+], TaskAttempt {n} failed, [Error: Node: worker-7/10.1.2.3 : Error: \
+attempt_1_{n}:java.lang.RuntimeException: org.apache.hadoop.hive.ql.metadata.HiveException: Hive Runtime Error
+\tat org.apache.hadoop.hive.ql.exec.tez.TezProcessor.run(TezProcessor.java:276)
+Caused by: java.lang.RuntimeException: org.apache.hadoop.hive.ql.metadata.HiveException: Hive Runtime Error
+\tat org.apache.hadoop.hive.ql.exec.tez.MapRecordSource.processRow(MapRecordSource.java:110)
+\t... 16 more
+Caused by: org.apache.hadoop.hive.ql.metadata.HiveException: ASSERT_TRUE(): assertion failed.
+\t... 20 more"""
+HIVE = "\n".join(
+    [
+        "INFO  : HS2 Host: [hs2-internal], Query ID: [root_2026]",
+        "INFO  : Moving data to directory file:/tmp/wh/n3 from file:/tmp/wh/.hive-staging_1/-ext-10002",
+        "INFO  : Loading data to table default.n3 from hdfs://nn:8020/user/hive/n3/.hive-staging_2/-ext-10000",
+        *(ATTEMPT.format(n=number) for number in range(4)),
+        "ERROR : FAILED: Execution Error, return code 2 from org.apache.hadoop.hive.ql.exec.tez.TezTask. Vertex failed",
+    ]
+)
+LINES = [
+    "INFO  : HS2 Host: [(host)], Query ID: [root_2026]",
+    "INFO  : Moving data to directory (path) from (path)",
+    "INFO  : Loading data to table default.n3 from hdfs://nn:8020/user/hive/n3/.hive-staging_2/-ext-10000",
+    *(
+        line
+        for number in range(4)
+        for line in (
+            f"], TaskAttempt {number} failed, [Error: Node: (address) : Error: attempt_1_{number}:Hive Runtime Error",
+            *(() if number else ("Cause: Hive Runtime Error", "Cause: ASSERT_TRUE(): assertion failed.")),
+        )
+    ),
+    "ERROR : FAILED: Execution Error, return code 2 from TezTask. Vertex failed",
+]
+
+
+def test_the_log_of_a_failed_statement_of_spark_has_no_stack_trace() -> None:
+    assert "\n".join(LogFilter().lines(SPARK.splitlines())) == SPARK_CLEAN
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, 1000])
+def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once(piece: int) -> None:
+    """However the trace is cut between two answers."""
+    lines, one = HIVE.splitlines(), LogFilter()
+    assert [clean for at in range(0, len(lines), piece) for clean in one.lines(lines[at : at + piece])] == LINES
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
+        ("java.io.FileNotFoundException: /var/lib/hive/aux/x.jar (No such file)", "(path) (No such file)"),
+        ("log in '/tmp/root/op_1.log', done", "log in '(path)', done"),
+        (
+            "The url of the job: http://rm.internal:8088/proxy/application_1/",
+            "The url of the job: (address)",
+        ),
+        ("jdbc:derby://db:1527/metastore;create=true refused", "(address) refused"),
+        ("jdbc:sqlserver://db;user=sa;password=s3cret failed", "(address) failed"),
+        ("jdbc:oracle:thin:scott/tiger@db:1521/x failed", "(address) failed"),
+        ("no answer of ldap://dir.internal:389, spark://10.0.0.1:7077", "no answer of (address), (address)"),
+        ("refused: nn.internal/<unresolved>:8020", "refused: (address)"),
+        (
+            "Call From hs2.internal/10.0.0.1 to nn.internal:8020 failed on x",
+            "Call From (address) to (host) failed on x",
+        ),
+        ("error:/opt/hive/x.xml, local:/opt/spark/x.jar", "error:(path), local:(path)"),
+        ("to /hadoop/yarn/nm-local-dir/usercache/bob/x.jar", "to (path)"),
+        ("[/data/1/yarn/filecache/12, /d2/blockmgr-1/0a]", "[(path), (path)]"),
+        (
+            r"[boom\n\tat a.X.y(X.java:1)\n\tat b/c.T.run(T.java:8)\nCaused by: a.XException: b\n\t... 3 more]",
+            r"[boom\nCaused by: b]",
+        ),
+        ("lost task 1.0 (TID 2) (10.0.0.9 executor 3): gone", "lost task 1.0 (TID 2) ((host) executor 3): gone"),
+        ("broadcast on 10.0.0.9:41233 (size", "broadcast on (address) (size"),
+        ("no more space at com.sun.proxy.$Proxy1.get(Unknown Source)", "no more space"),
+    ],
+)
+def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) -> None:
+    assert [one.rstrip() for one in LogFilter().lines([text])] == [clean]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INFO  : Compiling command(queryId=root_1): SELECT reflect('java.lang.Integer', 'parseInt', '1')",
+        "INFO  : Reading hdfs://nn:8020/tmp/t/part-0, s3a://bucket/var/x.parquet, abfs://c@a.dfs.core/opt/x",
+        "Path does not exist: /user/hive/warehouse/t",
+        "hdfs:/tmp/x, s3:/var/x, viewfs:/opt/y",
+        'SELECT reflect("java.lang.Math", "max", 1, 2), `java.lang.Table`',
+        "    'Node: alpha' AS name",
+        "26/11/23 11:43:58 INFO FileSourceScanExec: max size: 4194304 bytes",
+        "meet me at home (x.java:3), or at noon",
+        "Cannot load class no.such.Cls, sales.Orders is a table of mine, 3/4 of 1.2.3.4",
+        "",
+        "   indented",
+        "== SQL ==",
+    ],
+)
+def test_what_users_mean_stays(text: str) -> None:
+    assert LogFilter().lines([text]) == [text]
+
+
+UNITS = (
+    "/opt/",
+    "a.B",
+    "at x(",
+    "\tat a.",
+    "file:/",
+    "http://",
+    "1.2.3.",
+    "(a",
+    "a.a.",
+    "x/1.",
+    r"\n",
+    "jdbc:a:;",
+    "hdfs:/",
+    "/a",
+    "=/a",
+)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
+    """A quadratic pattern would need hours for it; the time limit of the test says so."""
+    in_plain_words(unit * (300_000 // len(unit)))
+    for line in LogFilter().lines([unit * (300_000 // len(unit))]):
+        assert len(line) <= LONGEST_LINE + 1
