@@ -19,6 +19,8 @@ _MAX_BATCH_ROWS = 1024
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
+_COLUMNS_AT_ONCE = 500
+_MOST_CELLS = 1024 * 1024
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
@@ -54,11 +56,35 @@ def _lines(file: IOBase) -> Iterator[bytes]:
     )
     encoder = JsonLinesEncoder(tuple(Column(name, ResultType.STRING, "") for name in parquet.schema_arrow.names))
     for number in range(metadata.num_row_groups):
-        for batch in parquet.iter_batches(_rows(metadata.row_group(number)), [number], use_threads=False):
+        for batch in _batches(parquet, number):
             for part in _small(batch):
                 made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
                 for start in range(0, len(made), OUTPUT_BYTES):
                     yield made[start : start + OUTPUT_BYTES]
+
+
+def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one row group. Few rows of many columns are read some columns at a time.
+
+    Arrow keeps a reader of some 6 KiB, and a buffer, for each column that it reads at once.
+    """
+    metadata, names = parquet.metadata, parquet.schema_arrow.names
+    group = metadata.row_group(number)
+    columns = metadata.num_columns
+    is_small = group.num_rows * columns <= _MOST_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
+    if columns <= _COLUMNS_AT_ONCE or not is_small or not _is_flat(names, columns):
+        yield from parquet.iter_batches(_rows(group), [number], use_threads=False)
+        return
+    arrays: list[pa.ChunkedArray] = []
+    for start in range(0, columns, _COLUMNS_AT_ONCE):
+        chosen = names[start : start + _COLUMNS_AT_ONCE]
+        arrays += parquet.read_row_group(number, columns=chosen, use_threads=False).columns
+    yield from pa.Table.from_arrays(arrays, names=names).to_batches(_rows(group))
+
+
+def _is_flat(names: list[str], columns: int) -> bool:
+    """Whether each column can be named by itself: none is nested, and no two have one name."""
+    return len(set(names)) == columns and not any("." in name for name in names)
 
 
 def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
@@ -95,8 +121,10 @@ def _is_part(column: pq.ColumnSchema) -> bool:
 
 
 def _rows(group: pq.RowGroupMetaData) -> int:
-    """Rows of a batch of some 1 MiB."""
-    return min(max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), 1), _MAX_BATCH_ROWS)
+    """Rows of a batch of some 1 MiB. What repeats takes hardly any bytes in the file, but a place for each value."""
+    by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    by_places = _BATCH_BYTES // max(group.num_columns, 1)
+    return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
