@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
@@ -140,11 +141,14 @@ class Samples:
             # Whoever samples names an object, not a statement.
             raise EngineForbidden(error.message) from error
         render = partial(render_page, answer.rows, columns=answer.columns, escape=escape, max_bytes=self._max_bytes)
-        if sum(map(memory_of, answer.rows)) <= _THREAD_ABOVE_BYTES and len(answer.columns) <= _THREAD_ABOVE_COLUMNS:
+        loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
+        measure = partial(_memory_of, answer.rows)
+        size_bytes = measure() if is_narrow else await loop.run_in_executor(self._threads, measure)
+        if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:
             return _sample(answer.columns, render(), self._max_bytes)
-        held = await self._budget.hold(user.id, sum(map(memory_of, answer.rows)))
+        held = await self._budget.hold(user.id, size_bytes)
         try:
-            rendered = await asyncio.get_running_loop().run_in_executor(self._threads, render)
+            rendered = await loop.run_in_executor(self._threads, render)
         finally:
             held.release()
         return _sample(answer.columns, rendered, self._max_bytes)
@@ -179,3 +183,7 @@ def _unpacked(packed: bytes) -> Sample:
 def _require_column(wanted: Sampled) -> None:
     if wanted.column is None and wanted.kind is not SampleKind.DEFAULT:
         raise InvalidParameter(f"operation: {wanted.kind.value} needs a column.")
+
+
+def _memory_of(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(map(memory_of, batches))

@@ -36,6 +36,8 @@ _USUAL_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _WIDE_BYTES = 192 * 1024 * 1024
 _WIDE_WAIT_S = 300.0
+_MANY_COLUMNS = 200
+"""Arrow takes some 6 µs for the size of each column, and as much for each further chunk of it."""
 _NOTHING = RenderedRows((), 0)
 
 _LOAD_BYTES = 12 * 1024 * 1024
@@ -235,7 +237,7 @@ class Reading:
         left = self._parts.batch_max_bytes
         async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
             async for table in slices:
-                needed = self._parts.batch_max_bytes - left + memory_of(table, left)
+                needed = self._parts.batch_max_bytes - left + await self._memory_of(table, left)
                 if held is not None and not held.grow(needed):
                     if pages:
                         break
@@ -251,6 +253,11 @@ class Reading:
         if rendered.is_cut and rendered.rows == 0:
             raise PageRowTooLarge(row=start_row, limit_bytes=self._parts.batch_max_bytes)
         return rendered
+
+    async def _memory_of(self, table: pa.Table, max_bytes: int) -> int:
+        if table.num_columns <= _MANY_COLUMNS:
+            return memory_of(table, max_bytes)
+        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, memory_of, table, max_bytes)
 
     async def _render_slice(
         self, table: pa.Table, columns: Sequence[Column], *, escape: bool, max_bytes: int
