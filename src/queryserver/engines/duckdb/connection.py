@@ -22,6 +22,8 @@ from queryserver.engines.duckdb.tokens import Token, tokens_of
 from queryserver.engines.duckdb.types import require_shallow, result_type
 from queryserver.engines.duckdb.values import sound
 from queryserver.engines.threads import NO_USER
+from queryserver.formats import wide_work
+from queryserver.formats.wide_work import MANY_COLUMNS
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
 
@@ -32,7 +34,6 @@ _SMALL_TOKENS = 2_000
 _PLANNING = threading.Lock()
 """Held while a long statement is parsed and planned: the memory for that is not part of `memory_limit`."""
 
-_MANY_COLUMNS = 500
 _WIDE_WAIT_S = 60
 _WIDE = WeakValueDictionary[int, Semaphore]()
 """By user. DuckDB takes 16 KiB for each column of a result that is being read, which are no part of `memory_limit`."""
@@ -140,7 +141,7 @@ class DuckdbConnection:
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
             counted = relation.fetchall()
             return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
-        free = _take_wide_place(self._user_id) if len(types) > _MANY_COLUMNS else _nothing
+        free = _take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
         try:
             return self._open_rows(relation, names, types, free)
         except BaseException:
@@ -221,11 +222,12 @@ def _take_wide_place(user_id: int) -> Free:
     place = _WIDE.setdefault(user_id, Semaphore())
     if not place.acquire(timeout=_WIDE_WAIT_S):
         raise StatementRejected(
-            f"Out of Memory Error: another result of more than {_MANY_COLUMNS} columns is being read; try again later."
+            f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
         )
-    held = [place]
+    held, end = [place], wide_work.begin()
 
     def free() -> None:
+        end()
         if held:
             held.pop().release()
 

@@ -1,6 +1,6 @@
 """Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import IOBase
 
 import pyarrow as pa
@@ -8,10 +8,12 @@ import pyarrow.parquet as pq
 
 from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
 from queryserver.domain.result import Column, ResultType
+from queryserver.formats import wide_work
 from queryserver.formats.download import kernels
 from queryserver.formats.download.json_lines import JsonLinesEncoder
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
 from queryserver.formats.unpacking.near_reads import NearReads
+from queryserver.formats.wide_work import MANY_COLUMNS
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
@@ -19,13 +21,12 @@ _MAX_BATCH_ROWS = 1024
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
-_COLUMNS_AT_ONCE = 500
 _MOST_CELLS = 1024 * 1024
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
 
-def parquet_lines(file: IOBase) -> Iterator[bytes]:
+def parquet_lines(file: IOBase) -> Generator[bytes]:
     """The rows as JSON Lines in pieces of some 64 KiB, keys in column order, values in their raw forms.
 
     `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
@@ -42,6 +43,17 @@ def _lines(file: IOBase) -> Iterator[bytes]:
     metadata = pq.ParquetFile(
         file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
     ).metadata
+    if metadata.num_columns <= MANY_COLUMNS:
+        yield from _encoded(file, metadata)
+        return
+    end = wide_work.begin()
+    try:
+        yield from _encoded(file, metadata)
+    finally:
+        end()
+
+
+def _encoded(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
     buffer_bytes = min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES)
     parquet = pq.ParquetFile(
         _wide(file, metadata, buffer_bytes),
@@ -72,12 +84,12 @@ def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
     group = metadata.row_group(number)
     columns = metadata.num_columns
     is_small = group.num_rows * columns <= _MOST_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
-    if columns <= _COLUMNS_AT_ONCE or not is_small or not _is_flat(names, columns):
+    if columns <= MANY_COLUMNS or not is_small or not _is_flat(names, columns):
         yield from parquet.iter_batches(_rows(group), [number], use_threads=False)
         return
     arrays: list[pa.ChunkedArray] = []
-    for start in range(0, columns, _COLUMNS_AT_ONCE):
-        chosen = names[start : start + _COLUMNS_AT_ONCE]
+    for start in range(0, columns, MANY_COLUMNS):
+        chosen = names[start : start + MANY_COLUMNS]
         arrays += parquet.read_row_group(number, columns=chosen, use_threads=False).columns
     yield from pa.Table.from_arrays(arrays, names=names).to_batches(_rows(group))
 

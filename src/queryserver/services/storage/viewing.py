@@ -155,11 +155,12 @@ def _end(packed: Unpacker, window: Window, stop: Stop) -> None:
 
 
 def _fill(file: RandomAccess, window: Window, stop: Stop) -> None:
-    for made in parquet_lines(file):
-        stop.check()
-        window.take(made)
-        if window.is_full:
-            return
+    with closing(parquet_lines(file)) as lines:
+        for made in lines:
+            stop.check()
+            window.take(made)
+            if window.is_full:
+                return
 
 
 async def _bytes(place: Place, offset: int, length: int) -> bytes:
