@@ -3,6 +3,8 @@
 import asyncio
 import shutil
 import threading
+from concurrent.futures import Executor
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,9 @@ def bring_back(directory: Path) -> None:
 async def test_is_alive_answers_while_every_thread_is_busy_and_whatever_the_token(api: Api):
     release = threading.Event()
     loop = asyncio.get_running_loop()
-    threads = [loop.run_in_executor(pool, release.wait, 30) for pool in (None, api.services.threads) for _ in range(64)]
+    pools = [getattr(api.services.threads, field.name) for field in fields(api.services.threads)]
+    shared = [None, *(pool for pool in pools if isinstance(pool, Executor))]
+    threads = [loop.run_in_executor(pool, release.wait, 30) for pool in shared for _ in range(64)]
     try:
         for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}):
             async with asyncio.timeout(5):

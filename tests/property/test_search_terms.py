@@ -15,6 +15,7 @@ from queryserver.formats.search_html import highlighted
 from queryserver.interfaces.metadata_index import RECORD, UNIT, ObjectRow
 from queryserver.services.search.index_matching import Found, View
 from queryserver.services.search.index_segment import FIELD, build, contains, fold, is_whole, positions
+from queryserver.services.threads import Stop
 
 TEXTS = st.text("abAB_ .-%\\*?äÄßİıSſK", max_size=12)
 PATTERNS = st.text("abAB_ .-%\\*?äÄßſ", min_size=1, max_size=8)
@@ -95,7 +96,7 @@ def test_the_index_finds_what_the_slow_reader_finds(
     wanted = sorted(
         path for path, said in paths if all(somewhere(term, path) or somewhere(term, said) for term in terms)
     )
-    found = Found(View(build(rows), "c", "d"), Search(Query(terms), NOW, facets=frozenset(FacetName)))
+    found = Found(View(build(rows), "c", "d"), Search(Query(terms), NOW, facets=frozenset(FacetName)), Stop())
     hits = list(found.first(1000, 0))
     assert sorted(f"a.{hit.table}.{hit.column}" if hit.column else f"a.{hit.table}" for hit in hits) == wanted
     assert found.total == len(wanted) == sum(found.facet(FacetName.TYPE).values())
