@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+ROW_CELLS = 2
+"""A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""
+
 _NAME_CHARACTERS = 1000
 _TEXT_CHARACTERS = 10_000
 

@@ -9,9 +9,6 @@ from queryserver.formats.cell_sizes import parts
 BATCH_BYTES = 4 * 1024 * 1024
 """What a batch should weigh at most; one row may be heavier."""
 
-ROW_CELLS = 2
-"""A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""
-
 _FIRST_ROWS = 256
 _GROWTH = 8
 _MOST_ROWS = 10_000

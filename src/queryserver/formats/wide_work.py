@@ -14,9 +14,9 @@ _WAIT_S = 10.0
 _PLACE = Semaphore()
 
 
-def begin() -> Callable[[], None]:
-    """Wait for earlier work, at most 10 s; call the answer once the work has ended. Further calls do nothing."""
-    held = [_PLACE] if _PLACE.acquire(timeout=_WAIT_S) else []
+def begin(*, wait_s: float = _WAIT_S) -> Callable[[], None]:
+    """Wait for earlier work, at most so long; call the answer once the work has ended. Further calls do nothing."""
+    held = [_PLACE] if _PLACE.acquire(timeout=wait_s) else []
 
     def end() -> None:
         if held:

@@ -141,7 +141,7 @@ class DuckdbConnection:
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
             counted = relation.fetchall()
             return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
-        free = _take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
+        free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
         try:
             return self._open_rows(relation, names, types, free)
         except BaseException:
@@ -214,13 +214,13 @@ class DuckdbAnswer:
         return None
 
 
-def _take_wide_place(user_id: int) -> Free:
+def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
     """The one place of a user for results of many columns; to be freed once, later calls do nothing.
 
     Raises StatementRejected when the user's other statement takes too long.
     """
     place = _WIDE.setdefault(user_id, Semaphore())
-    if not place.acquire(timeout=_WIDE_WAIT_S):
+    if not place.acquire(timeout=wait_s):
         raise StatementRejected(
             f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
         )

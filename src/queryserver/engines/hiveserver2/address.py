@@ -6,15 +6,13 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.result import ROW_CELLS
 from queryserver.domain.user import User
 from queryserver.engines.retrying import RETRY_S
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules
 
 CELL_BYTES = 16 * 1024 * 1024
-ROW_CELLS = 2
-"""A row may be as large as so many of the largest cells."""
-
 _LEAST_REPLY_BYTES = 16 * 1024 * 1024
 _REPLY_MARGIN_BYTES = 8 * 1024 * 1024
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pyarrow as pa
 
 from queryserver.domain.errors import CellTooLarge, OutcomeUnknown, RowTooLarge
+from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.chunks import BATCH_BYTES, pieces
-from queryserver.engines.hiveserver2.address import ROW_CELLS
 from queryserver.engines.hiveserver2.decoding import record_batch
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors, check
 from queryserver.engines.hiveserver2.protocol.calls import (

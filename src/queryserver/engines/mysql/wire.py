@@ -18,7 +18,8 @@ from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
 from queryserver.domain.errors import CellTooLarge, EngineError, RowTooLarge
-from queryserver.engines.chunks import BATCH_BYTES, ROW_CELLS
+from queryserver.domain.result import ROW_CELLS
+from queryserver.engines.chunks import BATCH_BYTES
 from queryserver.engines.mysql.errors import DRIVER_ERRORS, LOGIN_REFUSED
 
 _CLEAN_UP_S = 5

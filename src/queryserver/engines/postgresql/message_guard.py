@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from queryserver.engines.chunks import ROW_CELLS
+from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.postgresql.taps import Tap
 
 _HEADER = struct.Struct("!cI")

@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 
 from queryserver.domain.errors import ConfigurationError, StatementRejected
+from queryserver.domain.result import ROW_CELLS
 from queryserver.domain.user import User
-from queryserver.engines.chunks import ROW_CELLS
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection

@@ -9,7 +9,7 @@ from typing import TypeVar
 import httpx
 
 from queryserver.domain.errors import EngineUnavailable, RowTooLarge
-from queryserver.engines.chunks import ROW_CELLS
+from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.echoes import without_token
 from queryserver.engines.retrying import Retries
 from queryserver.engines.trino.address import TrinoAddress

@@ -16,7 +16,7 @@ from queryserver.domain.errors import (
     ResultStoreFailed,
     RowTooLarge,
 )
-from queryserver.domain.result import Segment, TruncationReason
+from queryserver.domain.result import ROW_CELLS, Segment, TruncationReason
 from queryserver.domain.statement import Lease, Resumption
 from queryserver.formats import arrow_stream
 from queryserver.formats.cell_sizes import first_large_row, first_large_value, has_nested, parts
@@ -31,9 +31,6 @@ SEGMENT_AGE_S = 1.0
 _SEGMENT_BYTES = 4 * 1024 * 1024
 _MANY_COLUMNS = 200
 """Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column."""
-
-ROW_CELLS = 2
-"""A row may be as large as so many of the largest cells."""
 
 
 @dataclass(frozen=True, slots=True)
