@@ -9,8 +9,10 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
 SOURCES := src tests scripts alembic
-LOCK := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --generate-hashes --no-annotate --no-header \
-	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
+RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
+DEV_LOCKS := $(addprefix requirements/,ldap.lock dev.lock)
+# The Python that a person calls python3 comes first, then the newest. PYTHON=/path/to/python chooses another.
+PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .PHONY: help
 help: ## Show this list
@@ -37,6 +39,10 @@ test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)
 .PHONY: fuzz
 fuzz: $(DEV) ## Call everything with all that its description allows, and more (ARGS="60" for a minute instead of ten)
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+.PHONY: smoke
+smoke: $(DEV) ## Install and use the server with every Python of this machine
+	$(BIN)/python scripts/smoke.py
 
 .PHONY: bench
 bench: $(DEV) ## Measure speed and memory; writes bench-results/
@@ -89,10 +95,8 @@ docs: models openapi ## Refresh everything that is generated from the specificat
 	$(BIN)/python scripts/document_storage.py
 
 .PHONY: lock
-lock: $(DEV) ## Pin the newest allowed packages, with hashes, in the lock files
-	$(LOCK) --upgrade --build-deps-for=editable --output-file=requirements.lock pyproject.toml
-	$(LOCK) --upgrade --build-deps-for=editable --extra=dev --constraint=requirements.lock \
-		--output-file=requirements-dev.lock pyproject.toml
+lock: $(DEV) ## Bring the lock files up to pyproject.toml (ARGS=--upgrade for newer packages, --wheels to check)
+	$(BIN)/python scripts/lock.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove the environment and the caches; data directories stay
@@ -103,17 +107,22 @@ clean: ## Remove the environment and the caches; data directories stay
 # fetch anything that no hash guards.
 
 $(BIN)/python:
-	@for python in python3.11 python3.12 python3.13 python3; do \
+	@for python in $(PYTHONS); do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-			exec $$python -m venv $(VENV); \
+			if $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+				echo "Making $(VENV) with $$($$python --version)."; \
+				$$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; exit 0; \
+			fi; found=$$python; \
 		fi; \
-	done; echo "make: Python 3.11 or newer is needed" >&2; exit 1
+	done; \
+	if [ -n "$$found" ]; then echo "make: $$found has no venv; on Debian and Ubuntu: apt install python3-venv" >&2; \
+	else echo "make: Python 3.11 or newer is needed" >&2; fi; exit 1
 
-$(RUNTIME): requirements.lock pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
+$(RUNTIME): $(RUNTIME_LOCKS) pyproject.toml | $(BIN)/python
+	@$(BIN)/python scripts/install_locked.py $(RUNTIME_LOCKS)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
-$(DEV): requirements-dev.lock $(RUNTIME)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+$(DEV): $(DEV_LOCKS) $(RUNTIME)
+	@$(BIN)/python scripts/install_locked.py $(DEV_LOCKS)
 	@touch $@

@@ -1,0 +1,121 @@
+"""Install what lock files pin into the environment of this Python, and show how far that is.
+
+pip does the work and checks every hash. It prints four lines for each package or, with --quiet, nothing for minutes;
+here it is one line for each package, and one in all on a terminal. Needs nothing but Python, because it runs first.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TextIO
+
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+FETCHED = re.compile(
+    r"\s*(?:Downloading|Using cached) (?P<name>\w[\w.]*?)-(?P<version>\d[^-]*)[-.]\S*(?P<size> \(.*\))?$"
+)
+INTERRUPTED = 130
+_CLOSING_LINES = 40
+
+
+def pip_command(lock_files: Iterable[str]) -> list[str]:
+    """The call of pip."""
+    options = ("--disable-pip-version-check", "--no-input", "--progress-bar=off", "--require-hashes")
+    requirements = (f"--requirement={file}" for file in lock_files)
+    return [sys.executable, "-u", "-m", "pip", "install", *options, *requirements]
+
+
+def not_installed(lock_files: Iterable[str]) -> int:
+    """How many packages are missing or have another version. Those for other platforms count, too."""
+    pinned = {name: wanted for file in lock_files for name, wanted in PIN.findall(Path(file).read_text("utf-8"))}
+    return sum(installed_version(name) != wanted for name, wanted in pinned.items())
+
+
+def installed_version(package: str) -> str | None:
+    """The version in this environment."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass(slots=True)
+class Progress:
+    """Shows what pip prints, shortened."""
+
+    target: TextIO
+    place: str
+    expected: int
+    fetched: int = 0
+    _open: bool = False
+    _began: float = field(default_factory=time.monotonic)
+
+    def show(self, line: str) -> None:
+        """One line of pip."""
+        if line.startswith("Ignoring "):
+            self.expected -= 1
+        elif line.startswith("Collecting ") and not self._open:
+            self._open = True
+            self._line(f"Installing {self.expected} packages into {self.place}: about two minutes the first time.\n")
+        elif line.startswith("Installing collected packages:"):
+            self._step(f"all {self.fetched} fetched; unpacking them takes half of the time")
+        elif (found := FETCHED.match(line)) and not line.endswith(".metadata") and ".metadata (" not in line:
+            self.fetched += 1
+            name, size = found["name"].replace("_", "-").lower(), found["size"] or ""
+            self._step(f"{self.fetched:3}/{self.expected} {name} {found['version']}{size}")
+
+    def end(self, *, success: bool) -> None:
+        """Close the last line."""
+        if self._open and self.target.isatty():
+            self._line("\r\x1b[K")
+        if self._open and success:
+            self._line(f"Installed {self.fetched} packages in {time.monotonic() - self._began:.0f} s.\n")
+
+    def _step(self, text: str) -> None:
+        if self.target.isatty():
+            width = shutil.get_terminal_size().columns
+            self._line(f"\r\x1b[K  {text}"[: width + 3])
+        else:
+            self._line(f"  {text}\n")
+
+    def _line(self, text: str) -> None:
+        self.target.write(text)
+        self.target.flush()
+
+
+def install(lock_files: list[str], target: TextIO) -> int:
+    """The exit code of pip, and what it printed last when that is not 0."""
+    progress = Progress(target, Path(sys.prefix).name, not_installed(lock_files))
+    with subprocess.Popen(pip_command(lock_files), stdout=subprocess.PIPE, text=True, errors="replace") as pip:
+        printed = list(shown(pip.stdout or (), progress))
+    progress.end(success=pip.returncode == 0)
+    if pip.returncode != 0:
+        target.writelines(printed[-_CLOSING_LINES:])
+    return pip.returncode
+
+
+def shown(lines: Iterable[str], progress: Progress) -> Iterator[str]:
+    """The lines, each when it has been shown."""
+    for line in lines:
+        progress.show(line.rstrip())
+        yield line
+
+
+def main() -> int:
+    """Arguments are lock files. Exit code of pip, 2 without arguments."""
+    if len(sys.argv) == 1:
+        print("usage: install_locked.py LOCK_FILE...", file=sys.stderr)
+        return 2
+    try:
+        return install(sys.argv[1:], sys.stdout)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""Install what the lock files pin with every Python of this machine, and use the server with each as a newcomer would.
+
+The system's own Python gets `make run` in a copy of the project, with nothing but the system's programs on PATH: pip
+installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick. Then a server starts
+on a free port, a user logs in, a statement runs on DuckDB, its rows are read, the server stops with exit code 0.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psutil
+from uv import find_uv_bin
+
+PROJECT = Path(__file__).resolve().parent.parent
+FIRST, BEYOND = (3, 11), (3, 15)
+SYSTEM_PATH = "/usr/bin:/bin"
+LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "service", "embedded", "ldap")]
+UV = find_uv_bin()
+PASSWORD = "a password for a minute"  # noqa: S105 of a server that lives that long
+LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
+LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy machine
+ENDS_WITHIN_S = 120
+TERMINATED = 143
+STATEMENT_ENDS_WITHIN_S = 120
+# Pre-releases and builds without the global lock have no wheels.
+_DESCRIBE = """
+import ensurepip, sys, sysconfig
+if sys.version_info.releaselevel != "final" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    sys.exit(1)
+print("%d.%d.%d" % sys.version_info[:3], sys.base_prefix)
+"""
+
+
+class SmokeError(Exception):
+    """What went wrong; the text has the output of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """One installation that can make environments."""
+
+    version: str
+    prefix: str
+    program: str
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is what the operating system calls python3."""
+        return self.program == "/usr/bin/python3"
+
+
+def pythons() -> list[Python]:
+    """Every installation from 3.11 to 3.14, the system's first."""
+    found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
+    for program in candidates():
+        described = subprocess.run([program, "-c", _DESCRIBE], capture_output=True, text=True, check=False)
+        if described.returncode == 0:  # else a shim of a version that is not chosen, or a Python without ensurepip
+            version, prefix = described.stdout.strip().split(" ", 1)
+            if FIRST <= tuple(int(part) for part in version.split("."))[:2] < BEYOND:
+                found.setdefault((version, prefix), Python(version, prefix, program))
+    return list(found.values())
+
+
+def candidates() -> Iterator[str]:
+    """Programs that may be a Python: the system's, those on PATH, those that pyenv keeps."""
+    names = ["python3", *(f"python3.{minor}" for minor in range(FIRST[1], BEYOND[1]))]
+    directories = [*SYSTEM_PATH.split(":"), *os.get_exec_path()]
+    if pyenv := shutil.which("pyenv"):
+        root = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=True).stdout.strip()
+        directories += [str(directory) for directory in sorted(Path(root, "versions").glob("3.*/bin"))]
+    for directory in directories:
+        for name in names:
+            program = Path(directory, name)
+            # The environment of this very script is no installation of its own.
+            if program.exists() and not program.is_relative_to(sys.prefix):
+                yield str(program)
+
+
+def copy_project(target: Path) -> None:
+    """The files that git knows or would add, as a fresh clone has them."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (PROJECT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / name, target / name)
+
+
+def environment_of(python: Python, clone: Path) -> Path:
+    """An environment with the program in it."""
+    place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
+    run_uv(clone, "venv", f"--python={python.program}", str(place))
+    install = ("pip", "install", f"--python={place}")
+    run_uv(clone, *install, "--require-hashes", "--only-binary=:all:", *LOCKS)
+    run_uv(clone, *install, "--no-deps", "--no-build-isolation", "--no-index", ".")
+    return place
+
+
+def run_uv(clone: Path, *arguments: str) -> None:
+    """Raises SmokeError."""
+    command = [UV, "--quiet", "--system-certs", *arguments]
+    ended = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        message = f"uv {' '.join(arguments)}:\n{ended.stdout}{ended.stderr}"
+        raise SmokeError(message)
+
+
+def smoke(python: Python, clone: Path) -> str:
+    """Install, serve, use, stop; one line about it. Raises SmokeError."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        port, data_dir = free_port(), Path(directory, "data")
+        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
+        environment = {**inherited, "QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
+        if python.is_system:
+            environment["PATH"] = SYSTEM_PATH
+            command = ["make", "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"]
+        else:
+            environment["QUERYSERVER__DESKTOP__DATA_DIR"] = str(data_dir)
+            program = environment_of(python, clone) / "bin" / "queryserver"
+            command = [str(program), "serve", "--embedded", f"--port={port}"]
+        use_server(command, environment, clone, Path(directory, "output"))
+    how = "make run" if python.is_system else "uv"
+    return f"Python {python.version} ({how}): installed, served, stopped in {time.monotonic() - began:.0f} s"
+
+
+def use_server(command: list[str], environment: Mapping[str, str], clone: Path, output: Path) -> None:
+    """Start it, run a statement, stop it. Raises SmokeError."""
+    with output.open("wb") as file:
+        server = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        url = address(server, output)
+        rows = rows_of(url, "SELECT 6 * 7 AS answer, count(*) AS customers FROM customers")
+        if len(rows) != 1 or rows[0][0] != 42 or rows[0][1] <= 0:
+            message = f"wrong rows: {rows}"
+            raise SmokeError(message)
+        serving = psutil.Process(server.pid).children() if command[0] == "make" else [psutil.Process(server.pid)]
+        serving[0].terminate()
+        if (code := server.wait(ENDS_WITHIN_S)) != 0:
+            message = f"exit code {code}:\n{output.read_text(errors='replace')}"
+            raise SmokeError(message)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        message = f"{error}:\n{output.read_text(errors='replace')}"
+        raise SmokeError(message) from error
+    finally:
+        if server.poll() is None:
+            for process in [*psutil.Process(server.pid).children(recursive=True), server]:
+                process.kill()
+            server.wait()
+
+
+def address(server: subprocess.Popen[bytes], output: Path) -> str:
+    """Where it listens, as its log says. Raises SmokeError."""
+    until = time.monotonic() + LISTENS_WITHIN_S
+    while time.monotonic() < until and server.poll() is None:
+        if found := LISTENS.search(output.read_text(errors="replace")):
+            return found[1]
+        time.sleep(0.1)
+    message = f"does not listen (exit code {server.poll()}):\n{output.read_text(errors='replace')}"
+    raise SmokeError(message)
+
+
+def rows_of(url: str, statement: str) -> list[list[Any]]:
+    """The result of a statement on DuckDB, by the calls of the README."""
+    login = called(f"{url}api/v1/token/auth", {"username": "admin", "password": PASSWORD})
+    token = login["access"]
+    started = called(f"{url}api/v1/editor/execute/duckdb", {"statement": statement}, token)
+    operation = {"operationId": started["history_uuid"]}
+    until = time.monotonic() + STATEMENT_ENDS_WITHIN_S
+    while time.monotonic() < until:
+        answered = called(f"{url}api/v1/editor/check_status", {**operation, "wait": 30}, token)
+        if answered.get("query_status", {}).get("status") not in {"waiting", "running"}:
+            break
+    return called(f"{url}api/v1/editor/fetch_result_data", {**operation, "rows": 10}, token)["result"]["data"]
+
+
+def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
+    """The answer of one call."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 our own server
+    with urlopen(request, timeout=60) as answer:  # noqa: S310 as above
+        return json.load(answer)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def main() -> int:
+    """Exit code 1 when one of them fails."""
+    failed = 0
+    # By default SIGTERM ends a process without removing its temporary files, here some gigabytes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as threads:
+        clone = Path(directory)
+        copy_project(clone)
+        tries = [(python, threads.submit(smoke, python, clone)) for python in pythons()]
+        try:
+            for python, one in tries:
+                try:
+                    print(one.result(), flush=True)
+                except SmokeError as error:
+                    failed += 1
+                    print(f"Python {python.version} failed: {error}", flush=True)
+        finally:
+            threads.shutdown(cancel_futures=True)
+    print(f"{len(tries) - failed} passed, {failed} failed")
+    return int(failed > 0 or not tries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
