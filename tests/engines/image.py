@@ -1,0 +1,200 @@
+"""The container image: built without a daemon by buildah, run as its own user on a read-only root file system.
+
+The base is a stand-in for an official image of Python: a minimal Debian with Debian's own Python.
+"""
+
+import ast
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engines.cache import RECIPES, cache_directory, kept, run_tool
+from tests.engines.servers import require, unavailable
+
+ENGINE = "image"
+BUILD_TIMEOUT_S = 1200.0
+PROJECT = Path(__file__).resolve().parents[2]
+
+_BASE_SCRIPT = RECIPES / "image" / "base.sh"
+_BASE = "localhost/standin-base"
+_BASE_RECIPE = "FROM scratch\nADD base.tar /\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+_PIP_SETTINGS = frozenset(
+    {"cert", "default-timeout", "extra-index-url", "index-url", "proxy", "timeout", "trusted-host"}
+)
+
+# What a container gets beside its image: a root that is read-only, devices, processes, and what is mounted.
+_ENTER = """
+set -e
+root=$1; shift
+mount --bind "$root" "$root"
+mount -o remount,bind,ro "$root"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount --rbind /dev "$root/dev"
+mount --rbind /proc "$root/proc"
+while [ "$1" != -- ]; do mount --bind "$1" "$root$2"; shift 2; done
+shift
+exec setpriv --no-new-privs chroot "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image whose files lie in `root`."""
+
+    root: Path
+    settings: Mapping[str, Any]
+    """The table `config` of the image: User, Env, Entrypoint and so on."""
+    own_bytes: int
+    """Of all files, without those of the base."""
+
+    def command(
+        self,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        mounts: Mapping[Path, str] | None = None,
+        entrypoint: bool = True,
+    ) -> list[str]:
+        """A command of the host that runs `words` after the entrypoint, as in a container with the network of the host.
+
+        The user is that of the image and gains no rights; only /tmp and the mounts can be written to. `mounts` are
+        directories of the host and their absolute places in the container.
+        """
+        variables = {**dict(one.split("=", 1) for one in self.settings["Env"]), **(environment or {})}
+        bound: list[str] = []
+        for outside, inside in (mounts or {}).items():
+            (self.root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            bound += [str(outside), inside]
+        run = [*(self.settings["Entrypoint"] if entrypoint else ()), *words]
+        enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh", str(self.root)]
+        change = [f"--userspec={self.settings['User']}", "--groups=", str(self.root)]
+        place = ["/usr/bin/env", "-i", "-C", self.settings["WorkingDir"]]
+        return [*enter, *bound, "--", *change, *place, *(f"{name}={text}" for name, text in variables.items()), *run]
+
+
+@contextmanager
+def built_image(extras: str = "") -> Generator[Image]:
+    """The image of the Dockerfile with these extras, mounted; everything is removed on leaving."""
+    for program in ("buildah", "debootstrap", "unshare", "setpriv"):
+        require(_program(program), ENGINE)
+    if os.geteuid() != 0:
+        unavailable(ENGINE, "without a daemon an image is built by root only")
+    base = kept("image-base", [_BASE_SCRIPT], _make_base) / "base.tar"
+    directory = Path(tempfile.mkdtemp(prefix="qs-image-"))
+    buildah = _Buildah(directory)
+    # By default SIGTERM ends a process without removing its temporary files, here some gigabytes.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        base_bytes = _bytes(buildah.mounted(buildah.base(base)))
+        image = buildah.build(extras)
+        root = buildah.mounted(image)
+        yield Image(root, buildah.settings(image), _bytes(root) - base_bytes)
+    finally:
+        # `buildah rm` copies before it removes; of this storage nothing is mounted.
+        subprocess.run(["rm", "-rf", "--one-file-system", directory], check=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Buildah:
+    """buildah with a storage of its own in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def run(self, *words: str | Path) -> str:
+        """What it prints; the image is unavailable when it fails."""
+        storage = ["--root", self._directory / "storage", "--runroot", self._directory / "run"]
+        command = ["buildah", *storage, "--storage-driver", "vfs", *words]
+        environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._directory)}
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                timeout=BUILD_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            unavailable(ENGINE, f"buildah {words[0]} did not end within {BUILD_TIMEOUT_S:.0f} s")
+        if done.returncode:
+            unavailable(ENGINE, f"buildah {words[0]} failed: {done.stdout[-1500:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def base(self, tar: Path) -> str:
+        """The name of the stand-in, imported."""
+        context = self._directory / "base"
+        context.mkdir()
+        shutil.copy(tar, context)
+        (context / "Dockerfile").write_text(_BASE_RECIPE)
+        self.run("bud", "--quiet", "--tag", _BASE, context)
+        return _BASE
+
+    def build(self, extras: str) -> str:
+        """The name of the image of the Dockerfile."""
+        arguments = ["--build-arg", f"BASE={_BASE}", "--build-arg", f"EXTRAS={extras}"]
+        volumes = [word for volume in self._volumes() for word in ("--volume", volume)]
+        # The format of OCI has no health check.
+        self.run("bud", "--format", "docker", *arguments, *volumes, "--tag", "localhost/queryserver", PROJECT)
+        return "localhost/queryserver"
+
+    def mounted(self, image: str) -> Path:
+        """The files of an image, in a container of its own."""
+        container = self.run("from", "--pull-never", image).strip()
+        return Path(self.run("mount", container).strip())
+
+    def settings(self, image: str) -> Mapping[str, Any]:
+        """The table `config` of an image."""
+        return json.loads(self.run("inspect", "--type", "image", image))["Docker"]["config"]
+
+    def _volumes(self) -> list[str]:
+        """For building only: how pip of this machine reaches packages, and what it has downloaded before."""
+        packages = cache_directory() / "image-pip"
+        packages.mkdir(exist_ok=True)
+        settings = _pip_settings()
+        file = self._directory / "pip.conf"
+        file.write_text("[global]\n" + "".join(f"{name} = {_indented(value)}\n" for name, value in settings.items()))
+        volumes = [f"{packages}:/root/.cache/pip", f"{file}:/etc/pip.conf:ro"]
+        if certificate := settings.get("cert"):
+            volumes.append(f"{certificate}:{certificate}:ro")
+        return volumes
+
+
+def _pip_settings() -> dict[str, str]:
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    found: dict[str, str] = {}
+    for line in listed.stdout.splitlines():
+        key, _, value = line.partition("=")
+        name = key.rpartition(".")[2]
+        if name in _PIP_SETTINGS:
+            found[name] = ast.literal_eval(value)
+    return found
+
+
+def _indented(value: str) -> str:
+    """A value of several lines goes on in lines that begin with a space."""
+    return value.replace("\n", "\n  ")
+
+
+def _make_base(folder: Path) -> None:
+    run_tool(ENGINE, ["env", "-C", folder, "sh", _BASE_SCRIPT])
+
+
+def _program(name: str) -> Path | None:
+    # Debian keeps debootstrap in /usr/sbin.
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
+    return Path(found) if found else None
+
+
+def _bytes(root: Path) -> int:
+    """Of the files; one with several names counts once."""
+    command = ["du", "--summarize", "--apparent-size", "--block-size=1", root]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout.split()[0])

@@ -1,0 +1,129 @@
+"""`queryserver health`: what it requests, how it ends, and that it reads the settings of the server."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, free_port, started
+from tests.engines.certificates import Authority
+from tests.unit.test_cli import Ended, command_in
+
+ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+BUSY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n\r\n{"database": "down"}'
+
+
+@asynccontextmanager
+async def scripted(answer: bytes, *, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A peer that sends the same answer to every request: its port, and the requests. Without answer it waits."""
+    requests: list[bytes] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        if not answer:
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(respond, host, 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], requests
+
+
+async def test_the_answer_decides_the_exit_code(tmp_path: Path) -> None:
+    async with scripted(ALIVE) as (port, requests):
+        health = command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT=str(port))
+        url = f"http://127.0.0.1:{port}/desktop/debug"
+        assert await health("health") == Ended(0, f"{url}/is_alive: alive\n", "")
+        assert await health("health", "--ready") == Ended(0, f"{url}/is_ready: ready\n", "")
+    assert [request.split()[1] for request in requests] == [b"/desktop/debug/is_alive", b"/desktop/debug/is_ready"]
+    assert await health("health") == Ended(1, "", f"{url}/is_alive: nothing listens there.\n")
+    for answer, told in (
+        (BUSY, 'status 503 {"database": "down"}'),
+        (b"SSH-2.0-x\r\n\r\n", "the answer is not HTTP."),
+        (b"HTTP/1.1 200", "the answer is not HTTP."),
+        (b"x" * 200_000, "the answer is not HTTP."),
+        (b"", "no answer within 0.5 s."),
+    ):
+        async with scripted(answer) as (port, _):
+            ended = await health("health", "--port", str(port), "--timeout", "30" if answer else "0.5")
+        assert ended == Ended(1, "", f"http://127.0.0.1:{port}/desktop/debug/is_alive: {told}\n")
+
+
+async def test_address_and_prefix_are_those_of_the_settings(tmp_path: Path) -> None:
+    async with scripted(ALIVE) as (port, requests):
+        (tmp_path / "queryserver.toml").write_text(
+            f"[desktop]\nhttp_host = '0.0.0.0'\nhttp_port = {port}\nurl_prefix = '/sql/'\n"
+        )
+        health = command_in(tmp_path)
+        assert (await health("health")).code == 0
+        assert (await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="1")("health")).code == 1
+    assert requests[0].startswith(b"GET /sql/desktop/debug/is_alive HTTP/1.1\r\n")
+    if not has_ipv6():
+        return
+    async with scripted(ALIVE, host="::1") as (port, requests):
+        ended = await health("health", "--host", "::", "--port", str(port))
+        assert ended.out == f"http://[::1]:{port}/sql/desktop/debug/is_alive: alive\n"
+
+
+async def test_no_script_of_a_secret_runs_and_other_problems_do_not_count(tmp_path: Path) -> None:
+    async with scripted(ALIVE) as (port, _):
+        settings = f"[desktop]\nsecret_key_script = 'touch {tmp_path}/ran'\nhttp_port = {port}\n[editor]\ncolour = 1\n"
+        (tmp_path / "queryserver.toml").write_text(settings)
+        assert (await command_in(tmp_path)("health")).code == 0
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_settings_that_hide_the_server_are_named(tmp_path: Path) -> None:
+    hidden = await command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT="0")("health")
+    assert (hidden.code, hidden.err) == (
+        2,
+        "desktop.http_port is 0, so the port of the server is not known here: give --port.\n",
+    )
+    wrong = await command_in(tmp_path, QUERYSERVER__DESKTOP__URL_PREFIX="sql")("health", "--port", str(free_port()))
+    assert wrong.code == 1
+    assert wrong.err.startswith("error desktop.url_prefix: must look like ")
+    missing = await command_in(tmp_path)("health", "--config", "missing.toml", "--port", str(free_port()))
+    assert missing.code == 1
+    assert missing.err.startswith("error missing.toml: cannot be read: ")
+
+
+async def test_a_server_behind_tls_and_a_prefix_is_healthy(tmp_path: Path, database_dsn: str) -> None:
+    certificate, key = Authority().certify("sql.example.org").write(tmp_path)
+    port = free_port()
+    environment = {
+        "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
+        "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
+        "QUERYSERVER__DESKTOP__HTTP_PORT": str(port),
+        "QUERYSERVER__DESKTOP__URL_PREFIX": "/sql",
+        "QUERYSERVER__DESKTOP__ALLOWED_HOSTS": "sql.example.org",
+        "QUERYSERVER__DESKTOP__SSL_CERTIFICATE": str(certificate),
+        "QUERYSERVER__DESKTOP__SSL_PRIVATE_KEY": str(key),
+    }
+    health = command_in(tmp_path, **environment)
+    async with started([str(PROGRAM), "serve"], port, tmp_path, environment) as server:
+        alive = await until_it_is_0(lambda: health("health"), server)
+        assert alive.out == f"https://127.0.0.1:{port}/sql/desktop/debug/is_alive: alive\n"
+        await until_it_is_0(lambda: health("health", "--ready"), server)
+        assert (await command_in(tmp_path)("health", "--port", str(port))).code == 1
+        assert await server.terminate() == 0
+    assert (await health("health")).code == 1
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the loopback address of IPv6; many containers have not."""
+    try:
+        with socket.socket(socket.AF_INET6) as listener:
+            listener.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+async def until_it_is_0(command: Callable[[], Awaitable[Ended]], server: ServerProcess) -> Ended:
+    """The first end with exit code 0; the command takes half a second itself."""
+    async with asyncio.timeout(ALIVE_WITHIN_S):
+        while (ended := await command()).code:
+            assert server.process.returncode is None, server.stderr
+    return ended
