@@ -1,0 +1,243 @@
+"""The files of `deploy/` fit the schemas of their readers, the settings of the server, and each other."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from tests.deploy.proxies import DEPLOY
+
+from queryserver.settings import Settings
+from queryserver.settings.loading import read_settings
+from queryserver.settings.task_server import LocalResults
+
+DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
+SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
+# docs/operations.md, "Stopping": what follows the grace, and what to add before anything kills the process.
+REST_S, MARGIN_S = 15, 5
+VERSIONS = ("1.33", kubernetes_validate.latest_version())
+
+
+def manifests() -> list[dict[str, Any]]:
+    """All objects for Kubernetes."""
+    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    return [one for file in files for one in yaml.safe_load_all(file.read_text())]
+
+
+def manifest(kind: str, name: str = "") -> dict[str, Any]:
+    [found] = [one for one in manifests() if one["kind"] == kind and name in {"", one["metadata"]["name"]}]
+    return found
+
+
+def pod() -> dict[str, Any]:
+    return manifest("Deployment")["spec"]["template"]["spec"]
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+
+
+def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
+    """What a server reads there, with secrets of ours. Fails with what it complains about."""
+    secret = directory / "secret"
+    secret.write_text(SECRET)
+    given = {name: str(secret) if name.endswith("_FILE") else value for name, value in environment.items()}
+    if any(name.endswith("URL_FILE") for name in environment):
+        secret.write_text(f"postgresql://queryserver:{SECRET}@database.example.org/queryserver")
+    reading = read_settings(file, given)
+    assert reading.problems == []
+    return reading.settings
+
+
+def stop_s(settings: Settings) -> int:
+    """The longest that a stop takes, and the margin."""
+    return settings.desktop.shutdown_delay_s + settings.desktop.shutdown_grace_s + REST_S + MARGIN_S
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_manifests_fit_the_schema_of_kubernetes(version: str):
+    for one in manifests():
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_the_schema_is_strict():
+    wrong = manifest("Deployment")
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
+    [container] = pod()["containers"]
+    environment = {
+        one["name"]: one.get("value", "10.244.0.9").replace("$(POD_IP)", "10.244.0.9")
+        for one in container["env"]
+        if one["name"].startswith("QUERYSERVER")
+    }
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    # Where the image looks for a settings file.
+    assert mounts["/etc/queryserver"] == "settings"
+    keys = {Path(value).name for name, value in environment.items() if name.endswith("_FILE")}
+    assert keys == set(manifest("Secret")["stringData"])
+    [(name, text)] = manifest("ConfigMap")["data"].items()
+    file = tmp_path / name
+    file.write_text(text)
+    read = settings(environment, tmp_path, file)
+    assert read.desktop.allowed_hosts == (manifest("Ingress")["spec"]["rules"][0]["host"], "10.244.0.9")
+    assert pod()["terminationGracePeriodSeconds"] == stop_s(read)
+    readiness = container["readinessProbe"]
+    until_unready_s = readiness["failureThreshold"] * (readiness["periodSeconds"] + readiness["timeoutSeconds"])
+    assert read.desktop.shutdown_delay_s >= until_unready_s
+    results = read.desktop.task_server.result_file_storage
+    assert isinstance(results, LocalResults)
+    for place in (Path(results.location or ""), read.importer.upload_dir, read.filebrowser.local_root):
+        assert place is not None
+        assert mounts[str(place.parent)] == "shared"
+    # The server makes the other two itself.
+    [migrate] = pod()["initContainers"]
+    assert migrate["command"][2] == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
+    assert container["ports"][0]["containerPort"] == read.desktop.http_port
+
+
+def test_the_pods_have_no_rights_that_they_do_not_need():
+    assert pod()["automountServiceAccountToken"] is False
+    security = pod()["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert f"USER {security['runAsUser']}:{security['runAsGroup']}\n" in DOCKERFILE
+    for container in (*pod()["containers"], *pod()["initContainers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        mounts = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+        assert {"/tmp", "/var/lib/queryserver"} <= mounts  # noqa: S108 what the image writes to
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_an_update_never_takes_a_server_before_the_next_one_is_ready():
+    deployment = manifest("Deployment")["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    [container] = pod()["containers"]
+    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    alive, ready = "/desktop/debug/is_alive", "/desktop/debug/is_ready"
+    assert paths == {"startup": alive, "liveness": alive, "readiness": ready}
+    labels = deployment["template"]["metadata"]["labels"]
+    selected = [
+        deployment["selector"]["matchLabels"],
+        pod()["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+        manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        *(manifest("Service", name)["spec"]["selector"] for name in ("queryserver", "queryserver-pods")),
+        manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(one == labels for one in selected)
+
+
+def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
+    port = manifest("Service", "queryserver")["spec"]["ports"][0]
+    assert port["targetPort"] == pod()["containers"][0]["ports"][0]["name"]
+    paths = manifest("Ingress")["spec"]["rules"][0]["http"]["paths"]
+    target = {"service": {"name": "queryserver", "port": {"name": port["name"]}}}
+    assert all(one["backend"] == target for one in paths)
+    assert {(one["path"], one["pathType"]) for one in paths} == {
+        ("/api", "Prefix"),
+        ("/desktop", "Prefix"),
+        ("/", "Exact"),
+    }
+
+
+def test_prometheus_reads_each_pod_of_the_service():
+    [job] = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())["scrape_configs"]
+    [source] = job["dns_sd_configs"]
+    service = manifest("Service", "queryserver-pods")
+    assert source["names"][0].split(".")[0] == service["metadata"]["name"]
+    assert source["port"] == service["spec"]["ports"][0]["port"] == pod()["containers"][0]["ports"][0]["containerPort"]
+    # Otherwise the name gives one address for all.
+    assert service["spec"]["clusterIP"] == "None"
+
+
+def servers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those of the compose file."""
+    for name, service in compose()["services"].items():
+        if name.startswith("queryserver-"):
+            yield name, service
+
+
+def test_the_servers_of_the_compose_file_have_the_settings_that_they_need(tmp_path: Path):
+    services, whole = compose()["services"], compose()
+    assert "version" not in whole
+    proxy = services["proxy"]["networks"]["internal"]["ipv4_address"]
+    addresses = {proxy}
+    for name, service in servers():
+        read = settings(service["environment"], tmp_path)
+        assert [str(network) for network in read.desktop.trusted_proxies] == [f"{proxy}/32"]
+        assert service["stop_grace_period"] == f"{stop_s(read)}s"
+        assert f"USER {service['user']}\n" in DOCKERFILE
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert service["healthcheck"]["test"] == ["CMD", "queryserver", "health", "--ready"]
+        addresses.add(service["networks"]["internal"]["ipv4_address"])
+        assert f"server {name}:{read.desktop.http_port} " in (DEPLOY / "nginx" / "nginx.conf").read_text()
+        assert f"server_name {read.desktop.allowed_hosts[0]};" in (DEPLOY / "nginx" / "nginx.conf").read_text()
+        files = {Path(value).name for key, value in service["environment"].items() if key.endswith("_FILE")}
+        assert files == set(service["secrets"]) == set(whole["secrets"])
+        made = services["migrate"]["entrypoint"][2]
+        assert made == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
+        # Both have one volume, and nothing of theirs lies beside it.
+        state = [volume for volume in service["volumes"] if volume.startswith("state:")]
+        assert state == [f"state:{next(_quoted('DATA_DIR'))}"]
+    assert len(addresses) == 3
+    [certificate] = [volume for volume in services["proxy"]["volumes"] if volume.startswith("./tls:")]
+    assert f"ssl_certificate {certificate.split(':')[1]}/tls.crt;" in (DEPLOY / "nginx" / "nginx.conf").read_text()
+
+
+def _quoted(name: str) -> Iterator[str]:
+    for line in DOCKERFILE.splitlines():
+        if f"QUERYSERVER__DESKTOP__{name}=" in line:
+            yield line.partition("=")[2].rstrip(" \\")
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads((DEPLOY / "grafana" / "queryserver.json").read_text())
+
+
+def test_the_dashboard_holds_nothing_that_the_models_of_grafana_lack():
+    register_default_plugins()
+    written = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard())))
+    assert list(_lost(dashboard(), written)) == []
+
+
+def _lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
+    """What the models did not take over: fields they do not know are left out."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if value is not None:
+                yield from _lost(value, written.get(key) if isinstance(written, dict) else None, f"{place}.{key}")
+    elif isinstance(given, list):
+        if not isinstance(written, list) or len(given) != len(written):
+            yield place
+        else:
+            for number, (one, other) in enumerate(zip(given, written, strict=True)):
+                yield from _lost(one, other, f"{place}[{number}]")
+    elif given != written:
+        yield place
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap_and_use_its_variables():
+    panels, taken = dashboard()["panels"], set[tuple[int, int]]()
+    assert len({one["id"] for one in panels}) == len(panels)
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+        for target in panel.get("targets", ()):
+            assert target["datasource"]["uid"] == "${datasource}"
+    assert [one["name"] for one in dashboard()["templating"]["list"]] == ["datasource", "instance"]

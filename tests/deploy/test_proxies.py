@@ -1,0 +1,264 @@
+"""nginx and HAProxy as `deploy/` configures them, in front of two servers."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+from tests.deploy.proxies import PROXIES, SERVICE, Proxy
+from tests.e2e.installation import Installation, Node, eventually, installed
+
+from queryserver.embedded.postgres import EmbeddedPostgres
+
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 26)]
+SENT_BY_CLIENTS = {"X-Forwarded-For": "198.51.100.7", "Forwarded": "for=198.51.100.7"}
+SEES_METRICS = (b"/metrics", b"/metrics/", b"/%6detrics")
+"""Ways to write the path. The servers answer each to the address of the client of these tests."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server, and what it writes down."""
+
+    node: Node
+    directory: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.node.process.base_url.rpartition(":")[2])
+
+    def lines(self, file: str) -> list[dict[str, Any]]:
+        """Of `access` or `audit`."""
+        path = self.directory / file
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+async def place(
+    postgres: EmbeddedPostgres,
+    tcp_open: EmbeddedPostgres,
+    migrated_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Installation]:
+    directory = tmp_path_factory.mktemp("proxied")
+    (directory / "files" / "shared").mkdir(parents=True)
+    async with installed(postgres, migrated_template, directory) as place:
+        yield place
+
+
+async def server(stack: AsyncExitStack, place: Installation, name: str, **more: str) -> Server:
+    """A server with the settings that the files in `deploy/` ask for."""
+    directory = place.directory / name
+    directory.mkdir()
+    settings = {
+        "desktop__trusted_proxies": '["127.0.0.1/32"]',
+        "desktop__max_connections_per_address": "500",
+        "desktop__allowed_hosts": json.dumps([SERVICE]),
+        "desktop__logging__format": "json",
+        "desktop__logging__access_log": "true",
+        "desktop__logging__access_file": str(directory / "access"),
+        "desktop__logging__audit_file": str(directory / "audit"),
+        "filebrowser__local_root": str(place.directory / "files"),
+        **more,
+    }
+    return Server(await stack.enter_async_context(place.server(**settings)), directory)
+
+
+@pytest.fixture(scope="module")
+async def pair(place: Installation) -> AsyncIterator[list[Server]]:
+    async with AsyncExitStack() as stack:
+        yield [await server(stack, place, "first"), await server(stack, place, "second")]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in PROXIES])
+def name(request: pytest.FixtureRequest) -> str:
+    """Of the proxy."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def proxy(name: str, pair: list[Server]) -> Iterator[Proxy]:
+    with PROXIES[name]([one.port for one in pair]) as proxy:
+        yield proxy
+
+
+def headers(place: Installation) -> dict[str, str]:
+    """Of a call by ana, with a name of its own."""
+    return {"Authorization": f"Bearer {place.tokens['ana']}", "X-Request-Id": uuid4().hex}
+
+
+async def execute(http: httpx.AsyncClient, place: Installation, statement: str, **fields: Any) -> httpx.Response:
+    body = {"statement": statement, **fields}
+    return await http.post("/api/v1/editor/execute/postgresql", json=body, headers=headers(place))
+
+
+async def servers_of(answers: list[httpx.Response], servers: list[Server]) -> list[int]:
+    """Which server gave each answer, and from which client as it saw it, by the access logs."""
+    found: dict[str, int] = {}
+
+    async def all_found() -> bool:
+        for number, one in enumerate(servers):
+            found.update({line["request_id"]: number for line in one.lines("access")})
+        return all(answer.headers["X-Request-Id"] in found for answer in answers)
+
+    await eventually(all_found)
+    return [found[answer.headers["X-Request-Id"]] for answer in answers]
+
+
+async def test_a_statement_its_pages_and_its_file_pass(proxy: Proxy, place: Installation) -> None:
+    async with proxy.client() as http:
+        sql = "SELECT n, md5(n::text) FROM generate_series(1, 200000) AS n"
+        submitted = await execute(http, place, sql, limit=200_000, wait=60)
+        assert submitted.status_code == 200, submitted.text
+        operation = submitted.json()["history_uuid"]
+        page = await http.post(
+            "/api/v1/editor/fetch_result_data",
+            data={"operationId": operation, "start_row": 150_000, "rows": 2},
+            headers=headers(place),
+        )
+        assert [row[0] for row in page.json()["result"]["data"]] == [150_001, 150_002]
+        file = await http.get(f"/api/v1/editor/download/{operation}", params={"format": "csv"}, headers=headers(place))
+        assert file.content.count(b"\n") == 200_001
+        # What the proxy has no part in: who is let in, which hosts are served, and what a server refuses.
+        assert (await http.get("/api/v1/editor/get_history")).status_code == 401
+        refused = await http.get("/api/v1/editor/get_history", headers={**headers(place), "Host": "other.example.org"})
+        assert refused.json()["code"] == "invalid_host"
+
+
+async def test_events_arrive_while_the_statement_runs(proxy: Proxy, place: Installation) -> None:
+    holder = await asyncpg.connect(place.users_dsn, timeout=10)
+    try:
+        await holder.execute("SELECT pg_advisory_lock(4711)")
+        async with proxy.client() as http:
+            submitted = await execute(http, place, "SELECT pg_advisory_lock(4711)", wait=0)
+            operation = submitted.json()["history_uuid"]
+            path = f"/api/v1/editor/events/{operation}"
+            async with http.stream("GET", path, headers=headers(place)) as answer:
+                lines = answer.aiter_lines()
+                # The lock is held until a first event is here: a proxy that gathers lines would give none.
+                while await anext(lines) != "event: status":
+                    pass
+                await holder.execute("SELECT pg_advisory_unlock(4711)")
+                assert [line async for line in lines if line == "event: end"] == ["event: end"]
+    finally:
+        await holder.close(timeout=10)
+
+
+async def test_uploads_may_be_larger_than_other_bodies(proxy: Proxy, place: Installation) -> None:
+    content = os.urandom(17 * 1024 * 1024)
+    async with proxy.client() as http:
+        uploaded = await http.post(
+            "/api/v1/storage/upload/file",
+            params={"dest": "file:///shared"},
+            files={"file": (f"{proxy.name}.bin", content)},
+            headers=headers(place),
+        )
+        assert uploaded.status_code in {200, 201}, uploaded.text
+        path = {"path": f"file:///shared/{proxy.name}.bin"}
+        file = await http.get("/api/v1/storage/download", params=path, headers=headers(place))
+        assert file.content == content
+    async with proxy.client() as http:
+        refused = await execute(http, place, "SELECT 1 -- " + "x" * len(content))
+        assert (refused.status_code, refused.json()["code"]) == (413, "payload_too_large")
+
+
+async def test_one_client_stays_at_one_server_and_clients_are_spread(
+    proxy: Proxy, pair: list[Server], place: Installation
+) -> None:
+    answers = []
+    for address in ADDRESSES * 2:
+        async with proxy.client(address) as http:
+            answers.append(await http.get("/api/v1/editor/get_history", headers=headers(place)))
+    numbers = await servers_of(answers, pair)
+    assert numbers[: len(ADDRESSES)] == numbers[len(ADDRESSES) :]
+    assert set(numbers) == {0, 1}
+
+
+async def test_the_address_of_the_client_is_right_whatever_it_claims(proxy: Proxy, pair: list[Server]) -> None:
+    username = f"nobody-{proxy.name}"
+    async with proxy.client(ADDRESSES[0], **SENT_BY_CLIENTS) as http:
+        login = await http.post("/api/v1/token/auth", json={"username": username, "password": "no password"})
+        assert login.status_code == 401
+    found: list[dict[str, Any]] = []
+
+    async def is_written() -> bool:
+        found[:] = [line for one in pair for line in one.lines("audit") if username in json.dumps(line)]
+        return bool(found)
+
+    await eventually(is_written)
+    assert [line["client"] for line in found] == [ADDRESSES[0]]
+
+
+async def test_the_metrics_are_not_passed_on(proxy: Proxy, pair: list[Server]) -> None:
+    async with proxy.client() as http, httpx.AsyncClient(base_url=pair[0].node.process.base_url) as direct:
+        for path in SEES_METRICS:
+            there = await direct.get("/", headers={"Host": SERVICE}, extensions={"target": path})
+            assert there.status_code == 200, path
+            assert (await http.get("/", extensions={"target": path})).status_code == 404, path
+        for path in (b"//metrics", b"/./metrics", b"/api/../metrics", b"/METRICS"):
+            assert (await http.get("/", extensions={"target": path})).status_code in {400, 404}, path
+
+
+async def test_paths_arrive_as_they_were_sent_and_http_becomes_https(
+    proxy: Proxy, pair: list[Server], place: Installation
+) -> None:
+    path = "/api/v1/storage/stat=file:///shared//a%2Fb%20c"
+    async with proxy.client() as http:
+        sent = headers(place)
+        answer = await http.get("/", headers=sent, extensions={"target": path.encode()})
+        assert answer.status_code == 404
+        await servers_of([answer], pair)
+    lines = [line for one in pair for line in one.lines("access") if line["request_id"] == sent["X-Request-Id"]]
+    assert [line["path"] for line in lines] == [path]
+    async with httpx.AsyncClient(headers={"Host": SERVICE}) as http:
+        moved = await http.get(f"http://127.0.0.1:{proxy.plain_port}/api/docs?x=1")
+    assert (moved.status_code, moved.headers["Location"]) == (301, f"https://{SERVICE}/api/docs?x=1")
+
+
+async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Server], place: Installation) -> None:
+    """With HAProxy the delay does it; nginx is given the word `down` first."""
+    delay_s = "5" if name == "haproxy" else "0"
+    async with AsyncExitStack() as stack:
+        leaving = await server(
+            stack, place, f"leaving-{name}", desktop__shutdown_delay_s=delay_s, desktop__shutdown_grace_s="10"
+        )
+        proxy = stack.enter_context(PROXIES[name]([pair[0].port, leaving.port]))
+        servers = [pair[0], leaving]
+
+        async def call_from_all() -> set[int]:
+            """The servers that answered, each call well."""
+            answers = await asyncio.gather(*(call(address) for address in ADDRESSES[:16]))
+            assert [answer.status_code for answer in answers] == [200] * len(answers), [one.text for one in answers]
+            assert {answer.json()["query_status"]["state"] for answer in answers} == {"available"}
+            return set(await servers_of(answers, servers))
+
+        async def call(address: str) -> httpx.Response:
+            async with proxy.client(address) as http:
+                return await execute(http, place, "SELECT 1", wait=30)
+
+        while await call_from_all() != {0, 1}:
+            pass
+        line = f"127.0.0.1:{leaving.port} max_fails=1 fail_timeout=5s"
+        if name == "nginx":
+            proxy.change(line, f"{line} down")
+            while await call_from_all() != {0}:
+                pass
+        leaving.node.process.process.send_signal(signal.SIGTERM)
+        last = set[int]()
+        while leaving.node.process.process.returncode is None:
+            last = await call_from_all()
+        assert (last, leaving.node.process.process.returncode) == ({0}, 0)
+        if name == "nginx":
+            # Without `down` too: a call that finds no server at its first choice goes to the other one.
+            proxy.change(f"{line} down", line)
+        for _ in range(5):
+            assert await call_from_all() == {0}
