@@ -18,8 +18,8 @@ HEAD = """\
 Made by `make docs` from `src/queryserver/settings`; change it there.
 
 One TOML file: `--config FILE`, else `$QUERYSERVER_CONFIG`, `./queryserver.toml`, `/etc/queryserver/queryserver.toml`.
-`queryserver config init` writes one with every key in it; `queryserver config check` prints every effective value with
-its origin and lists all problems at once.
+`queryserver config init` writes one with every key in it; `queryserver config check` lists all problems at once, and
+with `--values` prints every effective value with its origin.
 
 - The environment goes before the file: `QUERYSERVER__DESKTOP__HTTP_PORT=9000` is `http_port` of `[desktop]`; two
   underscores between levels, in any case. A variable of a whole table holds JSON and is laid over the table.

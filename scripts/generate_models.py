@@ -1,7 +1,8 @@
 """Make src/queryserver/schemas/generated.py from openapi/resources.yaml; with --check only compare.
 
-The models are what datamodel-code-generator gives, with one addition: a key outside `required` is left out of the
-answer while its value is None, so that no caller has to remember it.
+The models are what datamodel-code-generator gives, with three changes: a key outside `required` is left out of the
+answer while its value is None, so that no caller has to remember it; times stay text; and the words of an enumeration
+are part of the schema, while the field takes any text or number of that type.
 """
 
 import argparse
@@ -25,6 +26,7 @@ OPTIONS = (
     f"--base-class={WIRE}.WireModel",
     "--disable-future-imports",
     "--disable-timestamp",
+    "--enum-field-as-literal=all",
     "--ignore-pyproject",
     "--no-formatters",
     "--use-annotated",
@@ -38,7 +40,7 @@ def generate() -> str:
     """The text of the generated module; the same source gives the same text."""
     beside_python = Path(sys.executable).parent
     models = _run([str(beside_python / "datamodel-codegen"), f"--input={SOURCE}", *OPTIONS])
-    tree = _OmitAbsentKeys().visit(ast.parse(models))
+    tree = _OmitAbsentKeys().visit(_PlainValues().visit(ast.parse(models)))
     text = HEADER + DOCSTRING + ast.unparse(ast.fix_missing_locations(tree))
     return _run([str(beside_python / "ruff"), "format", "-"], text)
 
@@ -48,7 +50,7 @@ class _OmitAbsentKeys(ast.NodeTransformer):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         if node.module == WIRE:
-            node.names.insert(0, ast.alias("Omittable"))
+            node.names = [ast.alias(name) for name in ("Omittable", "Time", "WireModel", "one_of")]
         if node.module == "typing":
             node.names = [alias for alias in node.names if alias.name != "Optional"]
         return node
@@ -62,6 +64,27 @@ class _OmitAbsentKeys(ast.NodeTransformer):
             case _:
                 node.annotation = _omittable(node.annotation)
         return node
+
+
+class _PlainValues(ast.NodeTransformer):
+    """A time becomes `Time`; one of several words becomes text or a number that names the words in its schema."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        node.names = [alias for alias in node.names if alias.name != "AwareDatetime"]
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name("Time") if node.id == "AwareDatetime" else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        match node:
+            case ast.Subscript(value=ast.Name("Literal"), slice=ast.Tuple(elts=words)):
+                plain = type(ast.literal_eval(words[0])).__name__
+                named = ast.Call(ast.Name("one_of"), words, [])
+                return ast.Subscript(ast.Name("Annotated"), ast.Tuple([ast.Name(plain), named]))
+            case _:
+                self.generic_visit(node)
+                return node
 
 
 def _omittable(nullable: ast.expr) -> ast.expr:

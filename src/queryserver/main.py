@@ -3,15 +3,22 @@
 import asyncio
 import ctypes
 import gc
+import logging
+import math
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from socket import SocketType, socket
+from types import FrameType
 
+import structlog
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from queryserver.api.access_log import AccessLog
 from queryserver.api.address_shares import AddressShares
 from queryserver.api.application import create_application, framed
 from queryserver.api.connections.limits import limits_of, raise_file_limit
@@ -21,18 +28,25 @@ from queryserver.api.metrics import ConnectionCounts, RequestMetrics
 from queryserver.container.services import open_services
 from queryserver.db.migrations import migrate, require_newest
 from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.stopping import CALLS_ANSWERED_WITHIN_S, REST_S
 from queryserver.embedded.administrator import ensure_administrator
 from queryserver.embedded.defaults import prepare
 from queryserver.embedded.settings import with_defaults
 from queryserver.logs import configure_logging
 from queryserver.metrics.workers import shared_counts
 from queryserver.services.everything import Services
+from queryserver.services.stopping import stop_step
 from queryserver.settings import Settings, load_settings
 from queryserver.settings.desktop import DesktopSettings
+from queryserver.stopping import StopClock
 from queryserver.supervision import Supervisor
 
-# A call that only waits (events, long polls) must not hold up the end of the process.
-_CALLS_GRACE_S = 5
+log = structlog.get_logger(__name__)
+
+# A service manager may signal each process of the service, and the parent then signals its workers once more.
+_ONE_SIGNAL_S = 2.0
+# For the threads of the process, once all else is closed.
+_THREADS_END_WITHIN_S = 2.0
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 # Calls make little that only the search for cycles can free: by default it would run at every tenth call.
@@ -44,12 +58,17 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 class _Server(uvicorn.Server):
     """Returns when it is told to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
 
-    def __init__(self, config: uvicorn.Config, services: Services, began: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, began: Callable[[], None], clock: StopClock) -> None:
         super().__init__(config)
         self._services = services
         self._began = began
+        self._clock = clock
+        self._told_at: float | None = None
+        desktop = services.settings.desktop
+        self._delay_s = float(desktop.shutdown_delay_s)
+        self._grace_s = float(desktop.shutdown_grace_s)
         counts = ConnectionCounts(services.registry)
-        self._tls = guard_connections(config, limits_of(services.settings.desktop), counts)
+        guard_connections(config, limits_of(services.settings.desktop), counts)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """See uvicorn."""
@@ -58,14 +77,35 @@ class _Server(uvicorn.Server):
             self._began()
 
     def _log_started_message(self, listeners: Sequence[SocketType]) -> None:
-        self.config.ssl = self._tls  # the address in the log begins with https where TLS is served
-        super()._log_started_message(listeners)
+        _log_address(self._services.settings.desktop, listeners[0])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See uvicorn. Calls and statements go on for `desktop.shutdown_delay_s`, unless a second signal comes."""
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+            self._services.readiness.stopping = True
+            self._clock.set(self._delay_s + self._grace_s + REST_S)
+        in_delay = not self.should_exit and now - self._told_at < self._delay_s
+        if not in_delay or (now - self._told_at >= _ONE_SIGNAL_S):
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """See uvicorn."""
+        if self._told_at is not None and time.monotonic() - self._told_at >= self._delay_s:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.1)."""
-        self._services.readiness.draining = True
+        """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.5)."""
+        self._services.readiness.stopping = True
+        self._clock.set(self._grace_s + REST_S)
+        grace_ends_at = time.monotonic() + self._grace_s
         await self._services.runner.drain()
-        await super().shutdown(sockets)
+        within_s = math.ceil(max(grace_ends_at - time.monotonic(), CALLS_ANSWERED_WITHIN_S))
+        self.config.timeout_graceful_shutdown = within_s
+        with stop_step("calls may finish", within_s=within_s, connections=len(self.server_state.connections)):
+            await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -85,6 +125,7 @@ def create_app(settings: Settings, *, services: Services) -> ASGIApp:
         prefix=settings.desktop.url_prefix,
         allowed_hosts=settings.desktop.allowed_hosts,
         cors=_cors(settings.desktop) if settings.desktop.cors_enabled else None,
+        access_log=AccessLog(settings.desktop.trusted_proxies) if settings.desktop.logging.access_log else None,
         shares=AddressShares(settings.desktop.trusted_proxies, settings.desktop.max_connections_per_address),
         # Long calls have a limit of their own: however many are open, that many short ones go on.
         calls_per_user=settings.limits.calls_per_user + settings.editor.max_streams_per_user,
@@ -113,7 +154,7 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_CALLS_GRACE_S,
+        timeout_graceful_shutdown=math.ceil(CALLS_ANSWERED_WITHIN_S),
         ssl_certfile=desktop.ssl_certificate or None,
         ssl_keyfile=desktop.ssl_private_key or None,
     )
@@ -129,26 +170,34 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
         else:
-            uvloop.run(_serve_prepared(settings))
+            uvloop.run(_timely(partial(_serve_prepared, settings)))
         return
     if settings.desktop.workers > 1:
         problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
         raise ConfigurationError([problem])
     if settings.desktop.database.dsn is None:
-        uvloop.run(_serve_embedded(settings, announce))
+        uvloop.run(_timely(partial(_serve_embedded, settings, announce)))
     else:
-        uvloop.run(_serve_prepared(settings, auto_migrate=True, announce=announce))
+        uvloop.run(_timely(partial(_serve_prepared, settings, auto_migrate=True, announce=announce)))
 
 
-async def _serve_embedded(settings: Settings, announce: Callable[[str], None]) -> None:
+async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
+    """Serve; a stop takes no longer than its bound, and threads that do not end do not hold the process."""
+    clock = StopClock()
+    await serve_until_stopped(clock)
+    clock.set(_THREADS_END_WITHIN_S)
+
+
+async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """Everything from nothing but a directory; the private PostgreSQL stops with the server."""
     async with prepare(settings.desktop.data_dir) as defaults:
         settings = with_defaults(settings, defaults)
-        await _serve_prepared(settings, auto_migrate=True, alone=True, announce=announce)
+        await _serve_prepared(settings, clock, auto_migrate=True, alone=True, announce=announce)
 
 
 async def _serve_prepared(
     settings: Settings,
+    clock: StopClock,
     *,
     auto_migrate: bool = False,
     alone: bool = False,
@@ -165,16 +214,21 @@ async def _serve_prepared(
             await ensure_administrator(
                 services.accounts.accounts, given.get_secret_value() if given else None, announce
             )
-        await _serve_with(services)
+        await _serve_with(services, clock)
 
 
-async def _serve_in_worker(settings: Settings, sockets: list[socket], began: Callable[[], None]) -> None:
+async def _serve_in_worker(
+    settings: Settings, sockets: list[socket], began: Callable[[], None], clock: StopClock
+) -> None:
     async with open_services(settings) as services:
-        await _serve_with(services, sockets, began)
+        await _serve_with(services, clock, sockets, began)
 
 
 async def _serve_with(
-    services: Services, sockets: list[socket] | None = None, began: Callable[[], None] = lambda: None
+    services: Services,
+    clock: StopClock,
+    sockets: list[socket] | None = None,
+    began: Callable[[], None] = lambda: None,
 ) -> None:
     """Until told to stop. Without `sockets` the server makes its own."""
     settings = services.settings
@@ -183,7 +237,7 @@ async def _serve_with(
     config = server(settings, create_app(settings, services=services))
     try:
         async with _memory_returned():
-            await _Server(config, services, began).serve(sockets)
+            await _Server(config, services, began, clock).serve(sockets)
     finally:
         # What stays frozen looks leaked to native modules that count their objects at the end.
         gc.unfreeze()
@@ -245,9 +299,32 @@ def _serve_in_workers(settings: Settings) -> None:
     asyncio.run(_prepare_database(settings))
     # Nothing is served here: each worker makes an application of its own.
     config = server(settings, "")
-    listener = config.bind_socket()
+    with _without_messages("uvicorn.error"):
+        listener = config.bind_socket()
     with shared_counts():
-        Supervisor(config, listener, serve_as_worker).run()
+        Supervisor(config, listener, serve_as_worker, partial(_log_address, settings.desktop, listener)).run()
+
+
+def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
+    """The log line that says where the server, its page and its documentation are."""
+    host, port = listener.getsockname()[:2]
+    place = f"[{host}]" if ":" in host else host
+    scheme = "https" if desktop.ssl_certificate else "http"
+    url = f"{scheme}://{place}:{port}{desktop.url_prefix.rstrip('/')}/"
+    page = {"api_page": f"{url}api/docs"} if desktop.docs_enabled else {}
+    log.info("queryserver listens", url=url, **page, docs="README.md and docs/ beside the source")
+
+
+@contextmanager
+def _without_messages(logger: str) -> Generator[None]:
+    """While inside, only its warnings and errors are logged."""
+    chosen = logging.getLogger(logger)
+    level = chosen.level
+    chosen.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        chosen.setLevel(level)
 
 
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
@@ -258,4 +335,4 @@ def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
     use_one_heap()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
-    uvloop.run(_serve_in_worker(settings, sockets, began))
+    uvloop.run(_timely(partial(_serve_in_worker, settings, sockets, began)))

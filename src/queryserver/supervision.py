@@ -32,6 +32,8 @@ new process runs. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable
 _LONGEST_PAUSE_S = 30.0
 _SUCCESSOR_S = 60.0
 _GIVEN_UP_S = 10.0
+_LOOK_EVERY_S = 0.1
+_STOPS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 def pause_s(failures: int) -> float:
@@ -102,11 +104,15 @@ class Worker(Process):
 
 
 class Supervisor(Multiprocess):
-    """Keeps `config.workers` processes serving on one socket. To be run in the main thread."""
+    """Keeps `config.workers` processes serving on one socket. To be run in the main thread.
 
-    def __init__(self, config: Config, listener: socket, serve: Serve) -> None:
+    `began` is called once, when the first of them serves.
+    """
+
+    def __init__(self, config: Config, listener: socket, serve: Serve, began: Callable[[], None]) -> None:
         super().__init__(config, [listener])
         self._serve = serve
+        self._began = began
         self._has_served = False
         self._failed: Worker | None = None
         self._workers: list[Worker] = []
@@ -131,6 +137,19 @@ class Supervisor(Multiprocess):
         """See uvicorn."""
         for _ in range(self.processes_num):
             self._workers.append(self._start())
+
+    def join_all(self) -> None:
+        """See uvicorn. A further signal to stop is passed on: it ends the delay before the stop."""
+        self.signal_queue.clear()
+        # With ours open, connections would wait for an answer after the last worker has closed its own.
+        for listener in self.sockets:
+            listener.close()
+        while any(worker.process.is_alive() for worker in self._workers):
+            signals, self.signal_queue = self.signal_queue, []
+            if not _STOPS.isdisjoint(signals):
+                self.terminate_all()
+            time.sleep(_LOOK_EVERY_S)
+        super().join_all()
 
     def keep_subprocess_alive(self) -> None:
         """See uvicorn. Returns soon: it never waits for a pause."""
@@ -178,7 +197,10 @@ class Supervisor(Multiprocess):
 
     def _greet(self, worker: Worker) -> None:
         if not worker.is_greeted and worker.serves():
-            worker.is_greeted = self._has_served = True
+            worker.is_greeted = True
+            if not self._has_served:
+                self._has_served = True
+                self._began()
             log.info("worker_serves", pid=worker.pid, failed_starts=worker.failures)
 
     def _look_at(self, worker: Worker) -> None:

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 import httpx
+from jsonschema import Draft202012Validator, FormatChecker
 from pydantic import BaseModel, ValidationError
 from scripts.check_operations import SERVED, Operation, read_operations
 
@@ -18,7 +20,19 @@ INSIDE = re.compile(
 )
 
 
+TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
+"""What query_status, history and get_logs say about the times of a statement."""
+
 _IMPORTER = "/api/v1/importer/"
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_FORMATS = FormatChecker(formats=())
+
+
+@_FORMATS.checks("date-time")
+def _is_time(value: object) -> bool:
+    return not isinstance(value, str) or bool(_RFC_3339.fullmatch(value))
+
 
 # One parameter takes segments at any depth.
 _PARAMETERS = {"{nested}": r".+"}
@@ -128,9 +142,15 @@ def _require_shape(response: httpx.Response, names: list[str]) -> None:
 
 
 def _fits(model: type[BaseModel], body: Any) -> bool:
-    """Whether the body has exactly the keys of the model with exactly their types."""
+    """Whether the body has exactly the keys of the model with exactly their types, words and forms of times."""
     try:
         read = model.model_validate(body, strict=True)
     except ValidationError:
         return False
-    return json.loads(read.model_dump_json()) == body
+    return json.loads(read.model_dump_json()) == body and _validator(model).is_valid(body)
+
+
+@cache
+def _validator(model: type[BaseModel]) -> Draft202012Validator:
+    """The models take any word; their schemas, which clients are made of, do not."""
+    return Draft202012Validator(model.model_json_schema(mode="serialization"), format_checker=_FORMATS)

@@ -130,9 +130,9 @@ class Caller:
         """A POST with a JSON body."""
         return await self.send("POST", path, json=fields)
 
-    async def get(self, path: str, /, **query: Any) -> httpx.Response:
+    async def get(self, path: str, /, *, headers: Mapping[str, str] | None = None, **query: Any) -> httpx.Response:
         """A GET."""
-        return await self.send("GET", path, params=query)
+        return await self.send("GET", path, params=query, headers=headers or {})
 
     async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
         """The body of a call that was carried out, whatever it says about the statement."""

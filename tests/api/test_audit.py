@@ -107,3 +107,16 @@ async def test_downloads_of_results_are_written_down_with_their_refusals(api: Ap
     await bob.get(f"editor/download/{operation}")
     told = [(one["user"], one["outcome"], one["operation_id"]) for one in about(audited, "result.download")]
     assert told == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]
+
+
+async def test_a_part_of_a_result_is_written_down_also_where_only_its_size_is_not_found(api: Api, audited: list[Event]):
+    ana = await api.user("ana")
+    operation = (await ana.run("mysql", "rows 30000 wide 500", limit=30_000))["history_uuid"]
+    path, headers = f"editor/download/{operation}", {"Range": "bytes=5-9"}
+    assert (await ana.get(path, headers=headers)).status_code == 206
+    assert [one["outcome"] for one in about(audited, "result.download")] == ["ok"]
+    broken = (await ana.run("mysql", "rows 30000 wide 500", limit=30_000))["history_uuid"]
+    for file in api.services.settings.results_dir.rglob(f"*{broken}*/*"):
+        file.unlink()
+    assert (await ana.get(f"editor/download/{broken}", headers=headers)).status_code == 503
+    assert [one["outcome"] for one in about(audited, "result.download")] == ["ok", "service_unavailable"]

@@ -17,13 +17,17 @@ from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 
-FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "ndjson")
+from queryserver.services.statements.downloading import FileSizes
+
+FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson")
+PLAIN = {"Accept-Encoding": "identity"}
 CONTENT_TYPES = {
     "csv": "text/csv; charset=utf-8; header=present",
     "tsv": "text/tab-separated-values; charset=utf-8",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     "parquet": "application/vnd.apache.parquet",
     "arrow": "application/vnd.apache.arrow.stream",
+    "feather": "application/vnd.apache.arrow.file",
     "ndjson": "application/x-ndjson",
 }
 
@@ -54,6 +58,8 @@ def rows_of(kind: str, content: bytes) -> list[list[Any]]:
             return [list(row.values()) for row in pq.read_table(io.BytesIO(content)).to_pylist()]
         case "arrow":
             return [list(row.values()) for row in pa.ipc.open_stream(content).read_all().to_pylist()]
+        case "feather":
+            return [list(row.values()) for row in pa.ipc.open_file(content).read_all().to_pylist()]
         case _:
             return [list(json.loads(line).values()) for line in content.decode().splitlines()]
 
@@ -110,7 +116,7 @@ class TestContent:
         )
         operation = await finished(ana, DUCKDB, statement)
         expected = [[Decimal("12.50"), datetime(2024, 1, 31, 10, 20, 30, 500000), [1, 2], {"a": 1}]]  # noqa: DTZ001 a value without zone
-        for kind in ("parquet", "arrow"):
+        for kind in ("parquet", "arrow", "feather"):
             assert rows_of(kind, await file_of(ana, operation, kind)) == expected
         lines = await file_of(ana, operation, "ndjson")
         assert json.loads(lines) == {"d": "12.50", "t": "2024-01-31 10:20:30.500000", "l": [1, 2], "s": {"a": 1}}
@@ -145,6 +151,77 @@ class TestHeaders:
         assert "x-result-truncated-reason" not in answer.headers
 
 
+class TestParts:
+    async def test_an_interrupted_download_goes_on_where_it_ended(self, ana: Caller):
+        operation = await finished(ana, DUCKDB, f"SELECT n, md5(n::VARCHAR) AS t FROM ({DUCKDB.rows(3000)}) AS r")
+        for kind in FORMATS:
+            path = f"editor/download/{operation}"
+            whole = await ana.get(path, headers=PLAIN, format=kind)
+            assert whole.headers["accept-ranges"] == "bytes"
+            tag, size, cut = whole.headers["etag"], len(whole.content), len(whole.content) * 2 // 3
+            for known in (True, False):
+                if not known:
+                    ana.api.services.downloads.sizes = FileSizes()
+                rest = await ana.get(path, headers={"Range": f"bytes={cut}-", "If-Range": tag}, format=kind)
+                assert rest.status_code == 206
+                assert rest.headers["content-range"] == f"bytes {cut}-{size - 1}/{size}"
+                assert rest.headers["content-length"] == str(size - cut)
+                assert (rest.headers["etag"], rest.content) == (tag, whole.content[cut:]), kind
+
+    async def test_ranges(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 2")
+        path, content = f"editor/download/{operation}", b"n\r\n0\r\n1\r\n"
+        tag = (await ana.get(path, headers=PLAIN)).headers["etag"]
+        for headers, status, expected in (
+            ({"Range": "bytes=0-0"}, 206, b"n"),
+            ({"Range": "bytes=3-5"}, 206, b"0\r\n"),
+            ({"Range": "bytes=-3"}, 206, b"1\r\n"),
+            ({"Range": "bytes=-100"}, 206, content),
+            ({"Range": "bytes=0-"}, 206, content),
+            ({"Range": "bytes=8-100"}, 206, b"\n"),
+            ({"Range": "bytes=0-1,3-4"}, 200, content),
+            ({"Range": "lines=0-1"}, 200, content),
+            ({"Range": "bytes=0-0", "If-Range": '"other"'}, 200, content),
+            ({"Range": "bytes=0-0", "If-Range": f"W/{tag}"}, 200, content),
+            ({"If-None-Match": tag}, 304, b""),
+            ({"If-None-Match": '"other"'}, 200, content),
+        ):
+            answer = await ana.get(path, headers=PLAIN | headers)
+            assert (answer.status_code, answer.content) == (status, expected), headers
+            assert answer.headers["etag"] == tag
+        beyond = await ana.get(path, headers={"Range": "bytes=9-"})
+        assert verdict(beyond) == (416, -1, "range_not_satisfiable")
+        assert beyond.headers["content-range"] == "bytes */9"
+
+    async def test_a_coding_is_another_version_of_the_file(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 1000")
+        tags = set()
+        for kind in FORMATS:
+            path = f"editor/download/{operation}"
+            plain = await ana.get(path, headers=PLAIN, format=kind)
+            packed = await ana.get(path, headers={"Accept-Encoding": "gzip"}, format=kind)
+            assert plain.content == packed.content
+            assert (plain.headers["vary"], packed.headers["vary"]) == ("Accept-Encoding",) * 2
+            expected = None if kind in {"xlsx", "parquet"} else "gzip"
+            assert packed.headers.get("content-encoding") == expected
+            tags |= {plain.headers["etag"], packed.headers["etag"]}
+            part = await ana.get(path, headers={"Accept-Encoding": "gzip", "Range": "bytes=0-2"}, format=kind)
+            assert (part.headers.get("content-encoding"), part.content) == (None, plain.content[:3])
+            assert part.headers["etag"] == plain.headers["etag"]
+        assert len(tags) == 2 * len(FORMATS) - 2
+
+    async def test_a_range_is_a_download_of_its_own_for_the_places(self, small_api: ApiOpener):
+        async with small_api(max_streams_per_user=1) as api:
+            ana = await api.user()
+            operation = await finished(ana, "mysql", "rows 30000 wide 500", limit=30_000)
+            path = f"/api/v1/editor/download/{operation}"
+            for _ in range(2):
+                assert (await ana.get(path.removeprefix("/api/v1/"), headers={"Range": "bytes=5-6"})).status_code == 206
+            async with api.http.stream("GET", path, headers={**ana.headers, **PLAIN}):
+                answer = await ana.get(f"editor/download/{operation}", headers={"Range": "bytes=5-6"})
+                assert verdict(answer) == (429, -1, "too_many_streams")
+
+
 class TestRefusals:
     @pytest.mark.item(55)
     async def test_what_has_no_result_yet_or_any_more(self, ana: Caller):
@@ -161,6 +238,25 @@ class TestRefusals:
         )
         await ana.api.services.retention.expire()
         assert await self._refused(ana, expired) == (410, -3, "expired")
+
+    async def test_what_was_cut_by_the_server_unless_that_is_wanted(self, ana: Caller):
+        cut = await finished(ana, DUCKDB, DUCKDB.rows(5001))
+        assert await self._refused(ana, cut) == (409, 1, "truncated")
+        message = (await ana.get(f"editor/download/{cut}")).json()["message"]
+        assert message.startswith("Only the first 5000 rows were kept: the default limit of this server.")
+        assert "limit=… (up to 1000000)" in message
+        assert message.endswith("add allow_truncated=true.")
+        answer = await ana.get(f"editor/download/{cut}", allow_truncated="true")
+        assert len(rows_of("csv", answer.content)) == 5000
+        assert answer.headers["x-result-truncated-reason"] == "row_limit"
+        # Of statements that an earlier version recorded it is not known what cut them.
+        await ana.api.database.execute("update statements set limit_source = null where id = $1", cut)
+        assert (await ana.get(f"editor/download/{cut}")).status_code == 200
+        # What the caller asked for is no surprise.
+        asked_for = await finished(ana, DUCKDB, DUCKDB.rows(5001), limit=5000)
+        answer = await ana.get(f"editor/download/{asked_for}")
+        assert (answer.status_code, answer.headers["x-result-truncated"]) == (200, "true")
+        assert len(rows_of("csv", answer.content)) == 5000
 
     @pytest.mark.item(55)
     @pytest.mark.parametrize(
@@ -212,7 +308,7 @@ class TestBrokenTransfers:
         assert await ana.refused("editor/fetch_result_data", operationId=operation, start_row=29_999) == unavailable
         async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
             path = f"/api/v1/editor/download/{operation}?format={kind}"
-            async with http.stream("GET", path, headers=ana.headers) as answer:
+            async with http.stream("GET", path, headers={**ana.headers, **PLAIN}) as answer:
                 assert answer.status_code == 200
                 received, is_whole = await self._received(answer)
         assert not is_whole
@@ -229,16 +325,35 @@ class TestBrokenTransfers:
         assert await ana.refused("editor/fetch_result_data", operationId=operation) == unavailable
         assert await ana.state(operation) == "available"
 
+    async def test_a_part_of_a_result_whose_end_cannot_be_read(self, ana: Caller):
+        operation = await self._large(ana)
+        path = f"editor/download/{operation}"
+        last = self._files(ana.api, operation)[-1]
+        last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+        unavailable = (503, -1, "service_unavailable")
+        assert verdict(await ana.get(path, headers={"Range": "bytes=0-9"})) == unavailable, "the size is not known"
+        tag = (await ana.send("HEAD", path, headers=PLAIN)).headers["etag"]
+        ana.api.services.downloads.sizes.put(tag, 20_000_000)
+        first = await ana.get(path, headers={"Range": "bytes=0-9"})
+        assert (first.status_code, len(first.content)) == (206, 10)
+        assert verdict(await ana.get(path, headers={"Range": "bytes=-5"})) == unavailable
+        async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
+            headers = {**ana.headers, "Range": "bytes=5-"}
+            async with http.stream("GET", f"/api/v1/{path}", headers=headers) as answer:
+                assert (answer.status_code, answer.headers["content-length"]) == (206, "19999995")
+                _, is_whole = await self._received(answer)
+        assert not is_whole
+
     async def test_a_client_that_leaves_gives_its_place_back(self, small_api: ApiOpener):
         async with small_api(max_streams_per_user=1) as api:
             ana = await api.user()
             operation = await self._large(ana)
             path = f"/api/v1/editor/download/{operation}"
             for _ in range(3):
-                async with api.http.stream("GET", path, headers=ana.headers) as answer:
+                async with api.http.stream("GET", path, headers={**ana.headers, **PLAIN}) as answer:
                     assert answer.status_code == 200
                     assert await anext(answer.aiter_raw())
-            async with api.http.stream("GET", path, headers=ana.headers):
+            async with api.http.stream("GET", path, headers={**ana.headers, **PLAIN}):
                 assert verdict(await ana.get(f"editor/download/{operation}")) == (429, -1, "too_many_streams")
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.api.answers import require_shape
+from tests.api.answers import TIMES, require_shape
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect
 from tests.api.driving import Caller, verdict
@@ -131,6 +131,14 @@ class TestLogs:
             await ana.on(operation, "cancel_statement")
             assert (await ana.on(operation, "get_logs"))["progress"] < 100
 
+    async def test_the_first_line_is_there_at_once(self, ana: Caller):
+        body = await ana.execute("mysql", "sleep 30")
+        log = await ana.on(body["history_uuid"], "get_logs", size=1)
+        line = f"{body['query_status']['submitted']} Submitted to mysql; waiting for a free place."
+        assert (log["logs"], log["next_from"]) == (line, 1)
+        await ana.on(body["history_uuid"], "cancel_statement")
+        assert (await ana.on(body["history_uuid"], "get_logs"))["logs"].startswith(f"{line}\n")
+
     @pytest.mark.parametrize(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
     async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
@@ -216,6 +224,60 @@ class TestEvents:
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         seen = await all_events(ana, operation, headers={"Last-Event-ID": last})
         assert (seen[0].name, seen[-1].name) == ("status", "end")
+
+
+class TestTimes:
+    async def test_the_queue_says_who_is_next(self, ana: Caller, bob: Caller):
+        started: list[list[str]] = []
+        for user in (ana, bob):
+            session = (await user.told("editor/create_session", session='{"type": "shelf"}'))["session"]["id"]
+            started.append(
+                [(await user.execute("shelf", "sleep 30", session_id=session))["history_uuid"] for _ in range(3)]
+            )
+            await user.running(started[-1][0])
+        # Users take turns: the second waiting statement of one comes after the first one of each.
+        for user, operations, places in zip((ana, bob), started, ([None, 1, 3], [None, 2, 4]), strict=True):
+            for operation, place in zip(operations, places, strict=True):
+                status = (await user.on(operation, "check_status"))["query_status"]
+                assert (status["queue_position"], status["started"] is None) == (place, place is not None)
+                assert (await user.on(operation, "get_logs"))["queue_position"] == place
+                assert (await user.told(f"editor/watch/{operation}"))["query_status"]["queue_position"] == place
+                async with aclosing(events(user, operation)) as seen:
+                    assert (await anext(seen)).body["query_status"]["queue_position"] == place
+            entries = (await user.history())["history"]
+            assert [entry["data"]["queue_position"] for entry in reversed(entries)] == places
+        for user, operations in zip((ana, bob), started, strict=True):
+            for operation in reversed(operations):
+                await user.on(operation, "cancel_statement")
+
+    async def test_they_are_the_same_wherever_they_are_shown(self, ana: Caller):
+        body = await ana.execute("mysql", "sleep 0.2 then rows 1")
+        assert body["query_status"].keys() >= set(TIMES)
+        operation = body["history_uuid"]
+        ended = (await ana.ended(operation))["query_status"]
+        times = {name: ended[name] for name in TIMES}
+        assert times["submitted"] == body["query_status"]["submitted"]
+        assert times["submitted"] <= times["started"] <= times["ended"]
+        assert times["elapsed_ms"] >= 200
+        assert (times["queued_ms"] >= 0, times["queue_position"]) == (True, None)
+        (entry,) = (await ana.history())["history"]
+        shown = [
+            await ana.on(operation, "get_logs"),
+            (await ana.told(f"editor/watch/{operation}"))["query_status"],
+            (await ana.on(operation, "check_status"))["query_status"],
+            entry["data"],
+            (await all_events(ana, operation))[-1].body["query_status"],
+        ]
+        assert [{name: one[name] for name in TIMES} for one in shown] == [times] * len(shown)
+
+    async def test_a_statement_that_was_never_sent_has_no_start(self, ana: Caller):
+        session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
+        first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
+        await ana.on(second, "cancel_statement")
+        status = (await ana.ended(second))["query_status"]
+        assert (status["started"], status["elapsed_ms"], status["queue_position"]) == (None, 0, None)
+        assert status["ended"] >= status["submitted"]
+        await ana.on(first, "cancel_statement")
 
 
 class TestWatch:

@@ -76,6 +76,14 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
         ready = await api.http.get("/desktop/debug/is_ready")
         assert ready.status_code == 200
         assert set(ready.json()["checks"]) == {"database", "schema", "result_store", "broker"}
+        api.services.readiness.stopping = True
+        stopping = await api.http.get("/desktop/debug/is_ready")
+        assert (stopping.status_code, stopping.json()["code"], stopping.headers["retry-after"]) == (
+            503,
+            "stopping",
+            "5",
+        )
+        assert stopping.json()["checks"]["database"]["ok"]
 
 
 @pytest.mark.platform(99)

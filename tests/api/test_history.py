@@ -5,6 +5,7 @@ import re
 import time
 
 import pytest
+from tests.api.answers import TIMES
 from tests.api.dialects import Dialect
 from tests.api.driving import Api, Caller, verdict
 
@@ -32,16 +33,18 @@ class TestHistory:
         assert (entry["id"], entry["uuid"]) == (body["history_id"], body["history_uuid"])
         assert (entry["name"], entry["type"]) == ("", f"query-{dialect}")
         assert entry["absoluteUrl"] == f"/editor?editor={body['history_id']}"
-        assert entry["data"] | {"lastExecuted": 0} == {
+        data = entry["data"]
+        assert data == data | {
             "statement": dialect.rows(3),
-            "lastExecuted": 0,
             "status": "available",
             "parentSavedQueryUuid": "",
             "state": "available",
             "message": "",
             "database": "",
             "rows": 3,
+            **{name: body["query_status"][name] for name in TIMES},
         }
+        assert data["queue_position"] is None
 
     @pytest.mark.item(67)
     async def test_status_moves_without_polling(self, ana: Caller):

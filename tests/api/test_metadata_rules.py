@@ -257,6 +257,8 @@ class TestFailures:
                 "status": 1,
                 "code": "engine_error",
                 "message": "there is no such table",
+                "line": None,
+                "column": None,
                 "statement": "no plan: there is no such table",
             },
         )

@@ -1,14 +1,20 @@
 """GET /metrics (Contract platform 9.3)."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 
+from queryserver.api.metrics import ConnectionCounts
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TOKEN = "metrics-token-of-the-tests"
 # The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
 # schedules_fired_total, emails_total.
@@ -94,6 +100,20 @@ async def test_all_names_are_there_after_one_statement_and_nothing_private(count
     assert "verysecret" not in page.text
     assert ana.username not in page.text
     assert "127.0.0.1" not in page.text
+
+
+async def test_the_alerts_and_the_dashboard_name_what_is_there(counted: Api):
+    panels = json.loads((DEPLOY / "grafana" / "queryserver.json").read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    used = set(
+        re.findall(r"queryserver_(\w+)", "\n".join([(DEPLOY / "prometheus" / "alerts.yml").read_text(), *shown]))
+    )
+    assert len(used) >= len(NAMES) // 2
+    # The server's own, which the application of these tests is without.
+    of_connections = CollectorRegistry()
+    ConnectionCounts(of_connections)
+    there = (await scraped(counted)).names | Page(generate_latest(of_connections).decode()).names
+    assert used - there - {f"{name}_bucket" for name in there} == set()
 
 
 @pytest.mark.platform(100)

@@ -333,6 +333,51 @@ class TestCaps:
         page = await ana.page(operation, start_row=4990)
         assert [row[0] for row in page["data"]] == list(range(4990, 5000))
 
+    async def test_what_was_cut_says_by_what_and_how_to_get_more(self, ana: Caller):
+        default = "the default limit of this server. To get more, execute the statement with limit=… (up to 1000000)."
+        own = "the limit of the call. To get more, execute the statement with a larger limit (up to 1000000)."
+        for fields, cut_by, advice in (({}, "default_limit", default), ({"limit": 5000}, "limit", own)):
+            operation = await finished(ana, DUCKDB, DUCKDB.rows(5001), **fields)
+            status = (await ana.ended(operation))["query_status"]
+            message = f"Only the first 5000 rows were kept: {advice}"
+            assert (status["truncated"], status["truncated_reason"]) == (True, "row_limit")
+            assert (status["truncated_by"], status["message"]) == (cut_by, message)
+            page = await ana.page(operation)
+            assert (page["truncated"], page["truncated_by"], page["message"]) == (True, cut_by, message)
+            assert (await ana.on(operation, "fetch_result_size"))["result"]["message"] == message
+            assert (await ana.on(operation, "get_logs"))["logs"].split("\n").count(message) == 1
+        whole = (await ana.ended(await finished(ana, DUCKDB, DUCKDB.rows(5000))))["query_status"]
+        assert (whole["truncated"], whole["truncated_by"], whole["message"]) == (False, None, "")
+
+    async def test_a_limit_of_the_statement_above_the_default_is_honoured(self, small_api: ApiOpener):
+        async with small_api(default_limit=10, result_max_rows=20) as api:
+            ana = await api.user()
+            for dialect in (DUCKDB, SQLITE, POSTGRESQL):
+                numbers = f"SELECT n FROM ({dialect.rows(40)}) AS s"
+                for statement, fields, rows, cut_by in (
+                    (numbers, {}, 10, "default_limit"),
+                    (f"{numbers} LIMIT 5", {}, 5, None),
+                    (f"{numbers} LIMIT 15 -- all", {}, 15, None),
+                    (f"{numbers} LIMIT 30", {}, 20, "result_max_rows"),
+                    (f"{numbers} LIMIT 15", {"limit": 12}, 12, "limit"),
+                    (f"SELECT n FROM ({numbers} LIMIT 15) AS o", {}, 10, "default_limit"),
+                ):
+                    status = (await ana.run(dialect, statement, **fields))["query_status"]
+                    assert (status["rows"], status["truncated_by"]) == (rows, cut_by), (dialect, statement, status)
+            cut = await ana.run(DUCKDB, DUCKDB.rows(40) + " LIMIT 30")
+            assert cut["query_status"]["message"].startswith(
+                "Only the first 20 rows were kept: a result has at most 20 rows on this server."
+            )
+
+    async def test_the_next_statement_of_a_script_inherits_a_limit_but_no_default(self, small_api: ApiOpener):
+        async with small_api(default_limit=10, result_max_rows=20) as api:
+            ana = await api.user()
+            script = f"{DUCKDB.rows(30)}; {DUCKDB.rows(30)} LIMIT 15"
+            for fields, expected in (({}, [10, 15]), ({"limit": 12}, [12, 12])):
+                first = await ana.run(DUCKDB, script, **fields)
+                second = await ana.told("editor/execute", operationId=first["history_uuid"], wait=60)
+                assert [body["query_status"]["rows"] for body in (first, second)] == expected
+
     @pytest.mark.item(33)
     async def test_the_engine_sees_the_statement_without_a_limit(self, ana: Caller):
         await finished(ana, "mysql", "rows 6001")
@@ -345,6 +390,8 @@ class TestCaps:
             operation = await finished(ana, "mysql", "rows 1000 wide 1000")
             page = await ana.page(operation)
             assert (page["truncated"], page["truncated_reason"]) == (True, "byte_limit")
+            assert page["truncated_by"] == "result_max_bytes"
+            assert "a result has at most 100000 bytes on this server." in page["message"]
             assert 50 <= page["rows_total"] <= 100
             assert page["data"] == [[str(n).rjust(1000)] for n in range(page["rows_total"])]
 
@@ -354,4 +401,6 @@ class TestCaps:
         change = f"INSERT INTO {table} SELECT generate_series(1, 2000) RETURNING a"
         page = await ana.page(await finished(ana, POSTGRESQL, change, limit=10))
         assert (len(page["data"]), page["truncated"]) == (10, True)
+        # To run it again would change the data again.
+        assert "The statement was carried out in full. If it only reads data, execute" in page["message"]
         assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]

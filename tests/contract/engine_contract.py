@@ -28,6 +28,7 @@ from tests.contract.engine_stopping import StoppingContract
 from tests.timing import at_best, soon
 
 from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.positions import position_of
 from queryserver.interfaces.engine import (
     Engine,
     EngineSession,
@@ -215,6 +216,14 @@ class EngineContract(StoppingContract):
         assert isinstance(error, StatementRejected)
         assert self.facts.bad_table_message in error.message
         self.assert_tidy(error)
+
+    @pytest.mark.capability("Failures in the engine's words")
+    async def test_a_syntax_error_has_its_place(self, session: EngineSession) -> None:
+        sql = self.facts.misspelt_sql
+        error = await failure(session, sql)
+        assert isinstance(error, StatementRejected)
+        found = position_of(error.place, sql)
+        assert (found and (found.line, found.column)) == self.facts.misspelt_at, error.message
 
     @pytest.mark.capability("Failures in the engine's words")
     async def test_a_failed_statement_leaves_the_session_usable(self, session: EngineSession) -> None:

@@ -52,6 +52,8 @@ class EngineFacts:
     bad_table_sql: str
     bad_table_message: str
     """Part of what the engine itself says about it."""
+    misspelt_at: tuple[int, int | None] | None
+    """Line and column that the engine says for `misspelt_sql`; None: it says none."""
     types: tuple[TypeFact, ...]
     changes: tuple[Change, ...]
     """Run in order in one session, the last of them leaves nothing behind."""
@@ -59,6 +61,7 @@ class EngineFacts:
     unknown_database: str
     known_database: str | None = None
     duplicate_columns_sql: str = "SELECT 1 AS a, 2 AS a"
+    misspelt_sql: str = "SELECT '😀é' AS a,\n 1 AS b )"
     no_rows_sql: str = "SELECT 1 AS a, 'x' AS b WHERE 1 = 0"
     fails_midway_sql: str | None = None
     """Answers at least 100,000 rows, then fails."""

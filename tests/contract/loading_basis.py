@@ -120,11 +120,16 @@ class LoadingBasis:
         return LoadColumn(name, kind, declared_type(kind, self.loading_facts.dialect), nullable)
 
     def load_of(
-        self, target: TableName, *columns: LoadColumn, append: bool = False, staging: TableName | None = None
+        self,
+        target: TableName,
+        *columns: LoadColumn,
+        append: bool = False,
+        replace: bool = False,
+        staging: TableName | None = None,
     ) -> TableLoad:
         """Columns are `n` and `s` unless some are given."""
         given = columns or (self.column("n", INT64), self.column("s", STRING))
-        return TableLoad(target, staging or staging_of(target), given, append)
+        return TableLoad(target, staging or staging_of(target), given, append, replace)
 
 
 def staging_of(target: TableName) -> TableName:

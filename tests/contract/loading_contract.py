@@ -209,6 +209,53 @@ class LoadingContract(LoadingBasis):
         await self.load(loader, fewer, batch_of(fewer, [(3,)]))
         assert await self.rows(engine, load) == [(1, "x"), (2, "y"), (3, None)]
 
+    @pytest.mark.capability("Tables from files")
+    async def test_replacing(self, engine: Engine, loader: TableLoader, target: TableName):
+        """A table of other columns makes way, once all rows are there; of it, and of its staging, nothing is left."""
+        if not self.loading_facts.replaces:
+            old, new = self.load_of(target), self.load_of(target, replace=True)
+            await self.load(loader, old, numbered(old, 7, 1))
+            with pytest.raises(StatementRejected):
+                await self.load(loader, new, numbered(new, 1, 2))
+            assert await self.rows(engine, old) == [(7, "x")]
+            return
+        old = self.load_of(target, self.column("a", INT64))
+        await self.load(loader, old, batch_of(old, [(7,)]))
+        broken, ledger = self.load_of(target, replace=True), MemoryLedger()
+        with pytest.raises(RowsBroke):
+            await loader.load(broken, failing(numbered(broken, 1, 100), error=RowsBroke()), ledger)
+        assert not ledger.open
+        assert await self.rows(engine, old) == [(7,)]
+        new, ledger = self.load_of(target, replace=True), MemoryLedger()
+        assert await loader.load(new, stream(numbered(new, 1, 2)), ledger) == 2
+        assert not ledger.open
+        assert await self.rows(engine, new) == [(1, "x"), (2, "x")]
+        left = [TableName(None, f"{new.staging.name.lstrip(mark)}{end}") for mark in ("", "_") for end in ("", "_old")]
+        assert await self.missing(engine, *left)
+
+    @pytest.mark.capability("Tables from files")
+    async def test_replacing_what_is_not_there_makes_it(self, engine: Engine, loader: TableLoader, target: TableName):
+        load = self.load_of(target, replace=True)
+        if self.loading_facts.replaces:
+            await self.load(loader, load, numbered(load, 1, 2))
+            assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
+
+    @pytest.mark.capability("A failed import leaves nothing")
+    async def test_a_view_is_never_replaced(self, engine: Engine, loader: TableLoader, target: TableName):
+        if self.loading_facts.view_sql is None:
+            pytest.skip("the engine has no views")
+        make, drop = self.loading_facts.view_sql
+        await self.run(engine, make, target)
+        try:
+            before = await self.run(engine, self.loading_facts.select_sql, target)
+            load = self.load_of(target, replace=True)
+            with pytest.raises(StatementRejected):
+                await self.load(loader, load, numbered(load, 1, 2))
+            assert await self.run(engine, self.loading_facts.select_sql, target) == before
+            assert await self.missing(engine, load.staging)
+        finally:
+            await self.run(engine, drop, target)
+
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_append_to_what_is_not_there_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, append=True)

@@ -50,6 +50,7 @@ VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
             -dt.timedelta(hours=30, minutes=5),
         ),
         BaseType.STRING: TEXTS,
+        BaseType.BINARY: (b"", b"\x00\xff'\\\n\"", b"\xf0\x9f\x90\x98" * 100),
         BaseType.NULL: (),
     }
 )  # fmt: skip
@@ -106,6 +107,8 @@ class LoadingFacts:
     """Loaded while memory stays bounded."""
     batch_rows: int = 5000
     """In one batch, where a test wants the engine busy for a while."""
+    replaces: bool = True
+    """Whether a table can make way for a new one."""
     has_not_null: bool = True
     """Whether the engine refuses a NULL in a column that may hold none."""
 

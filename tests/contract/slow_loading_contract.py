@@ -28,6 +28,8 @@ class SlowLoadingContract(LoadingBasis):
         LoadingContract.test_a_table_that_exists_is_refused_and_left_alone
     )
     test_a_view_counts_as_existing = LoadingContract.test_a_view_counts_as_existing
+    test_replacing = LoadingContract.test_replacing
+    test_a_view_is_never_replaced = LoadingContract.test_a_view_is_never_replaced
     test_append_goes_by_names = LoadingContract.test_append_goes_by_names
     test_append_to_what_is_not_there_is_refused = LoadingContract.test_append_to_what_is_not_there_is_refused
     test_a_failing_append_leaves_the_old_rows = LoadingContract.test_a_failing_append_leaves_the_old_rows

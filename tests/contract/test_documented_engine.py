@@ -27,6 +27,7 @@ LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 
 FACTS = replace(
     SQLITE_FACTS,
+    misspelt_at=None,
     types=tuple(
         TypeFact(text, f"SELECT {text} UNION ALL SELECT NULL", kind, native, value)
         for text, kind, native, value in (

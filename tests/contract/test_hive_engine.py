@@ -105,6 +105,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: f"SELECT {escaped_literal(text)}",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="Table not found 'no_such_table'",
+    misspelt_at=(2, 9),
     types=TYPES,
     changes=(
         # Hive tells 0 for what changes no rows.

@@ -56,6 +56,7 @@ FACTS = EngineFacts(
     text_sql=lambda text: f"SELECT {_literal(text)} AS t",
     bad_table_sql="SELECT * FROM no_such_table",
     bad_table_message="Could not resolve table reference: 'no_such_table'",
+    misspelt_at=(2, 9),
     types=TYPES,
     changes=(
         Change("CREATE TABLE {t} (a int)", has_result_set=True),

@@ -22,6 +22,7 @@ from queryserver.interfaces.loading import LoadColumn, TableLoad, TableLoader, T
 
 FACTS = LoadingFacts(
     dialect="phoenix",
+    replaces=False,
     quoted=identifier,
     create_sql='CREATE TABLE {t} ("a" INTEGER NOT NULL PRIMARY KEY)',
     create_n_sql='CREATE TABLE {t} ("n" BIGINT NOT NULL PRIMARY KEY)',
@@ -45,6 +46,7 @@ FACTS = LoadingFacts(
                 )
             ),
             BaseType.TIME: (dt.time(0), dt.time(10, 20, 30), dt.time(10, 20, 30, 40000), dt.time(23, 59, 59, 999000)),
+            BaseType.BINARY: (b"\x00\xff'\\\n\"",),  # as of an empty text
             BaseType.STRING: tuple(text for text in TEXTS if text),  # it takes an empty text for NULL
         }
     ),

@@ -99,6 +99,39 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
             await self.load(loader, load, numbered(load, 1, 2))
         assert await loader.exists(kept)
 
+    async def test_what_others_need_and_what_has_parts_is_not_replaced(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        """A partitioned table and a partition, whose rows would go with them; tables that views and keys refer to."""
+        load = self.load_of(target, replace=True)
+        parent = "CREATE TABLE {} (n bigint PRIMARY KEY) PARTITION BY RANGE (n)"
+        drop = "DROP TABLE {t}"
+        cases = [
+            ([parent.format("{t}")], [drop]),
+            (
+                [parent.format("parts"), "CREATE TABLE {t} PARTITION OF parts FOR VALUES FROM (0) TO (9)"],
+                ["DROP TABLE parts"],
+            ),
+            (["CREATE TABLE up (n bigint)", "CREATE TABLE {t} () INHERITS (up)"], [drop, "DROP TABLE up"]),
+            (["CREATE TABLE {t} (n bigint)", "CREATE VIEW low AS SELECT n FROM {t}"], ["DROP VIEW low", drop]),
+            (
+                ["CREATE TABLE {t} (n bigint PRIMARY KEY)", "CREATE TABLE low (n bigint REFERENCES {t})"],
+                ["DROP TABLE low", drop],
+            ),
+            (["CREATE MATERIALIZED VIEW {t} AS SELECT 1 AS n"], ["DROP MATERIALIZED VIEW {t}"]),
+        ]
+        kind = "SELECT oid, relkind, relispartition FROM pg_class WHERE oid = '{t}'::regclass"
+        for making, clearing in cases:
+            for sql in making:
+                await self.run(engine, sql, target)
+            before = await self.run(engine, kind, target)
+            with pytest.raises(StatementRejected):
+                await self.load(loader, load, numbered(load, 1, 2))
+            assert await self.run(engine, kind, target) == before
+            assert await self.missing(engine, load.staging)
+            for sql in clearing:
+                await self.run(engine, sql, target)
+
     async def test_types_are_the_engine_s_own(self, engine: Engine, loader: TableLoader, target: TableName) -> None:
         """Whatever types of the same names lie in the way of the session."""
         await self.run(engine, "CREATE DOMAIN public.text AS varchar(1)", target)

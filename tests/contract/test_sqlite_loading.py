@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.contract.loading_basis import numbered
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import INF, NAN, LoadingFacts
 
+from queryserver.domain.errors import StatementRejected
 from queryserver.domain.importing import BaseType
 from queryserver.engines.quoting import identifier
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.interfaces.engine import Engine
+from queryserver.interfaces.loading import TableLoader, TableName
 
 FACTS = LoadingFacts(
     dialect="sqlite",
@@ -47,3 +50,14 @@ class TestSqliteLoading(LoadingContract):
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, SqliteEngine)
         return engine.busy
+
+    async def test_a_virtual_table_is_not_replaced(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        """It has tables of its own, and an index that no import makes again."""
+        await self.run(engine, "CREATE VIRTUAL TABLE {t} USING fts5(s)", target)
+        load = self.load_of(target, replace=True)
+        with pytest.raises(StatementRejected, match="only a plain table"):
+            await self.load(loader, load, numbered(load, 1, 2))
+        assert await self.run(engine, "SELECT count(*) FROM {t} WHERE s MATCH 'x'", target) == [(0,)]
+        assert await self.missing(engine, load.staging)

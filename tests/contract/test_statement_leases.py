@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from tests.contract.leases_contract import COLUMNS, FAILED, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
+from tests.contract.leases_contract import COLUMNS, FAILED, LEASE, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 
@@ -75,7 +75,9 @@ class DatabaseDesk(LeaseDesk):
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
+        first_line: bool = False,
     ) -> Lease:
+        """A statement; its log has the line that is written with the record only if `first_line`."""
         number = next(_numbers)
         guids = f"g{number}", f"s{number}"
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
@@ -103,6 +105,8 @@ class DatabaseDesk(LeaseDesk):
             max_spool_bytes=1 << 40,
         )
         await self.records.record(new)
+        if not first_line:
+            await self.database.execute("DELETE FROM statement_logs WHERE statement_id = $1", new.id)
         return Lease(new.id, owner or "", 1 if owner else 0)
 
     async def look(self, statement_id: UUID) -> Seen:
@@ -142,6 +146,20 @@ class TestDatabaseLeases(LeasesContract):
     ) -> None:
         assert await desk.finish(await desk.add(), outcome)
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
+
+    async def test_the_lines_of_a_runner_come_after_the_one_of_the_record(self, desk: DatabaseDesk) -> None:
+        for lines in ([], ["one"]):
+            lease = await desk.add(lease_s=-1, first_line=True)
+            assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
+            found = await desk.leases.claim_orphans(owner=ME, lease=LEASE, within=desk.within, everything=False)
+            (claimed,) = [one for one in found if one.lease.statement_id == lease.statement_id]
+            assert claimed.log_lines == 1 + len(lines)
+            assert await desk.leases.finish(
+                claimed.lease, SUCCESS, retention=LEASE, lines=["end"], start_line=claimed.log_lines
+            )
+            first, *others = (await desk.look(lease.statement_id)).lines
+            assert first.endswith("Z Submitted to here; waiting for a free place.")
+            assert others == [*lines, "end"]
 
     async def test_a_successors_segment_replaces_the_same_one(self, desk: DatabaseDesk) -> None:
         old = await desk.add(owner="other", lease_s=-1)

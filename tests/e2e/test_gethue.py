@@ -70,6 +70,7 @@ async def test_the_package_logs_in_looks_around_runs_a_query_and_reads_its_rows(
     # The package adds a limit of ten rows to the statement, and a number before each row.
     assert [row[:2] for row in found["rows"]] == [[number, number] for number in range(1, 11)]
     assert found["size"]["rows"] == 10
+    assert found["unknownFields"] == []
     shown = await page.value("[...document.querySelectorAll('table.hue-table tbody tr')].map(row => row.innerText)")
     assert len(shown) == 10
     assert shown[0].split("\t")[1].strip() == found["rows"][0][2]

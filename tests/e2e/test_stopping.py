@@ -1,5 +1,6 @@
 """A server that is told to stop: what its users' statements come to."""
 
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -10,29 +11,65 @@ from tests.e2e.harness import ServerProcess, running_server
 
 PASSWORD = "a password for stopping"
 ADMINISTRATOR = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
+SETTING = "QUERYSERVER__DESKTOP__SHUTDOWN_"
 
 
-async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
+async def call(server: ServerProcess, name: str, *, status: int = 200, **fields: object) -> dict[str, Any]:
     """One call of the editor as the administrator, with a login of its own."""
     async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=60) as client:
         login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
-        return (await client.post(f"editor/{name}", data=fields)).raise_for_status().json()
+        answer = await client.post(f"editor/{name}", data=fields)
+        assert answer.status_code == status, answer.text
+        assert ("Retry-After" in answer.headers) == (status == 503)
+        return answer.json()
+
+
+async def not_ready(server: ServerProcess) -> dict[str, Any]:
+    """What is_ready says once the signal has arrived."""
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=10) as client:
+        while (answer := await client.get("/desktop/debug/is_ready")).status_code != 503:
+            pass
+    return answer.json()
 
 
 @pytest.mark.parametrize(
-    ("grace_s", "seconds", "state"), [(30, 3, "available"), (0, 30, "canceled")], ids=["finishes", "is-canceled"]
+    ("grace_s", "seconds", "state"), [(30, 5, "available"), (0, 30, "canceled")], ids=["finishes", "is-canceled"]
 )
 async def test_a_running_statement_may_finish_within_the_grace_and_is_canceled_after_it(
     tmp_path: Path, grace_s: int, seconds: int, state: str
 ) -> None:
-    settings = ADMINISTRATOR | {"QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": str(grace_s)}
+    settings = ADMINISTRATOR | {f"{SETTING}GRACE_S": str(grace_s)}
     async with running_server(tmp_path / "data", settings=settings) as server:
         submitted = await call(server, "execute/postgresql", statement=f"SELECT pg_sleep({seconds})", wait=0.5)
+        operation = submitted["history_uuid"]
         assert submitted["query_status"]["state"] == "running"
         told = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        if grace_s:
+            assert (await not_ready(server))["code"] == "stopping"
+            for name, fields in (
+                ("execute/postgresql", {"statement": "SELECT 1"}),
+                ("create_session", {"session": '{"type": "postgresql"}'}),
+            ):
+                assert (await call(server, name, status=503, **fields))["code"] == "stopping"
+            assert (await call(server, "check_status", operationId=operation, wait=30))["status"] == 0
         assert await server.terminate() == 0
         assert time.monotonic() - told < 20
     async with running_server(tmp_path / "data", settings=settings) as server:
-        status = await call(server, "check_status", operationId=submitted["history_uuid"])
+        status = await call(server, "check_status", operationId=operation)
     assert status["query_status"]["state"] == state
+
+
+async def test_in_the_delay_a_server_serves_and_is_not_ready(tmp_path: Path) -> None:
+    settings = ADMINISTRATOR | {f"{SETTING}DELAY_S": "600", f"{SETTING}GRACE_S": "5"}
+    async with running_server(tmp_path / "data", settings=settings) as server:
+        server.process.send_signal(signal.SIGTERM)
+        first = time.monotonic()
+        assert (await not_ready(server))["code"] == "stopping"
+        body = await call(server, "execute/postgresql", statement="SELECT 1", wait=30)
+        assert body["query_status"]["state"] == "available"
+        while time.monotonic() - first < 2.5:  # earlier ones belong to the first signal
+            await call(server, "check_status", operationId=body["history_uuid"])
+        assert await server.terminate() == 0
+        assert server.stderr.count('step="calls may finish"') == 1

@@ -158,6 +158,9 @@ async def test_workers_end_with_their_parent(database_dsn, tmp_path):
 async def test_a_hangup_replaces_each_worker_once_its_successor_serves(database_dsn, tmp_path):
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         await until(lambda: serving(server) >= 2, server)
+        output = server.stdout + server.stderr
+        assert output.count(f"queryserver listens url={server.base_url}/ ") == 1
+        assert "Uvicorn running" not in output
         before = workers_of(server)
         server.process.send_signal(signal.SIGHUP)
         await until(lambda: serving(server) >= 4, server)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from queryserver.domain.errors import StorageError
 from queryserver.domain.result import Column, ResultType
-from queryserver.formats.download import DownloadFormat, download
+from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download
 
 
 class StoredTables:
@@ -47,8 +47,14 @@ def one_column(array: pa.Array, kind: ResultType, name: str = "c") -> StoredTabl
     return StoredTables([column(name, kind)], [pa.table([array], names=[name])])
 
 
-async def downloaded(source: StoredTables, wanted: DownloadFormat, *, guard: bool = False) -> bytes:
+async def downloaded(
+    source: StoredTables,
+    wanted: DownloadFormat,
+    *,
+    guard: bool = False,
+    coding: ContentCoding = ContentCoding.IDENTITY,
+) -> bytes:
     """The whole file."""
     with ThreadPoolExecutor(2) as threads:
-        async with aclosing(download(source, wanted, threads=threads, guard=guard)) as pieces:
+        async with aclosing(download(source, FileForm(wanted, guard, coding), threads=threads)) as pieces:
             return b"".join([piece async for piece in pieces])

@@ -155,7 +155,9 @@ class FakeLoader:
 
     def _refuse_target(self, load: TableLoad) -> StoredTable | None:
         found = self._engine.find(load.target)
-        if found is not None and not load.append:
+        if found is not None and load.replace and found.is_view:
+            raise StatementRejected(f"{load.target.name} is a view")
+        if found is not None and not load.append and not load.replace:
             raise StatementRejected(f"table {load.target.name} already exists")
         if load.append and (found is None or found.is_view):
             raise StatementRejected(f"there is no table {load.target.name}")
@@ -164,7 +166,7 @@ class FakeLoader:
     def _publish(self, load: TableLoad, target: TableName, staged: StoredTable) -> None:
         """No other task runs between the look and the change."""
         found = self._refuse_target(load)
-        if found is None:
+        if found is None or load.replace:
             self._engine.tables[target] = StoredTable(staged.schema, list(staged.batches))
             return
         if unknown := set(staged.schema.names) - set(found.schema.names):

@@ -89,7 +89,7 @@ async def test_a_download_of_a_file_breaks_off(api: Api, tmp_path: Path, change:
 @CHANGES
 async def test_a_download_of_a_result_breaks_off(api: Api, change: Change) -> None:
     ana = await api.user("ana")
-    operation = (await ana.run("mysql", "rows 200000 wide 50"))["history_uuid"]
+    operation = (await ana.run("mysql", "rows 200000 wide 50", limit=200_000))["history_uuid"]
 
     async def meanwhile() -> None:
         await change(api, ana)

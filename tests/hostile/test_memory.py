@@ -31,7 +31,7 @@ from queryserver.domain.errors import (
 )
 from queryserver.domain.result import ResultType
 from queryserver.engines.postgresql import PostgresqlEngine, message_guard
-from queryserver.formats.download import DownloadFormat, download
+from queryserver.formats.download import DownloadFormat, FileForm, download
 from queryserver.formats.unpacking.parquet import parquet_lines
 from queryserver.interfaces.engine import EngineSession
 from queryserver.services.auditing import AuditTrail
@@ -273,7 +273,7 @@ class TestDownloads:
         with ThreadPoolExecutor(1) as threads:
             for wanted in (DownloadFormat.CSV, DownloadFormat.NDJSON, DownloadFormat.PARQUET, DownloadFormat.ARROW):
                 source = StoredTables([column("c", ResultType.STRING)], [cells])
-                sizes = [len(piece) async for piece in download(source, wanted, threads=threads)]
+                sizes = [len(piece) async for piece in download(source, FileForm(wanted), threads=threads)]
                 assert max(sizes) <= MIB
 
     async def test_the_audit_line_of_a_download_that_fails_says_so(self) -> None:

@@ -175,10 +175,10 @@ class TestComparison:
         assert found == ["POST /api/v1/x/{}: the table takes LogsRequest, the app FetchRequest"]
 
     def test_other_query_parameters_are_told(self):
-        asked = row(method="GET", request="DownloadParameters")
-        assert differences([asked], {asked.key: Declared(asked.response, query=frozenset({"format", "guard"}))}) == []
-        found = differences([asked], {asked.key: Declared(asked.response, query=frozenset({"format"}))})
-        assert found == ["GET /api/v1/x/{}: the table takes format, guard, the app format"]
+        asked = row(method="GET", request="EventsParameters")
+        assert differences([asked], {asked.key: Declared(asked.response, query=frozenset({"log_from"}))}) == []
+        found = differences([asked], {asked.key: Declared(asked.response, query=frozenset({"from"}))})
+        assert found == ["GET /api/v1/x/{}: the table takes log_from, the app from"]
 
     def test_media_types_are_compared_without_their_parameters(self):
         app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)

@@ -130,9 +130,9 @@ async def test_a_file_becomes_a_table_as_printed(server: ServerProcess, tmp_path
 
     assert (kind, has_header) == ("csv", "True")
     assert ast.literal_eval(columns) == [
-        {"name": "country", "type": "STRING"},
-        {"name": "orders", "type": "INT"},
-        {"name": "sales", "type": "DOUBLE"},
+        {"name": "country", "type": "STRING", "source": 1},
+        {"name": "orders", "type": "INT", "source": 2},
+        {"name": "sales", "type": "DOUBLE", "source": 3},
     ]
     for imported, selected, rows in (tables[:3], tables[3:]):
         assert (imported, selected) == ("available", "available")

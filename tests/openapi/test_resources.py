@@ -66,7 +66,7 @@ SPECIFIED = {
     "ConnectorGroup": "category category_name description values",
     "ConnectorList": "connectors status",
     "ConnectorTypeList": "connectors categories status",
-    "ConnectorCategory": "name type description",
+    "ConnectorCategoryEntry": "name type description",
     "User": "id username first_name last_name email last_login editURL",
     "UsersResponse": "users status",
     "ImportedFile": "file_path",

@@ -24,7 +24,7 @@ async def test_the_life_of_a_group(command: Command) -> None:
     await done(command, "create-group analysts")
     await done(command, "grant analysts connector:7")
     await done(command, "add-to-group ANA analysts")
-    await done(command, "list-grants analysts", "analysts\tconnector:7\t1\n")
+    await done(command, "list-grants analysts", "GROUP\tRIGHTS\tMEMBERS\nanalysts\tconnector:7\t1\n")
     await done(command, "ungrant analysts connector:7")
     await done(command, "remove-from-group ana analysts")
     listed = json.loads((await command("list-grants", "--json")).out)

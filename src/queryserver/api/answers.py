@@ -71,12 +71,16 @@ def importer_failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-_TYPES = {"application/json": "object", "application/yaml": "object"}
+_SCHEMAS = {
+    "application/json": {"type": "object"},
+    "application/yaml": {"type": "object"},
+    "application/zip": {"type": "string", "format": "binary"},
+}
 
 
 def gives(*media_types: str) -> dict[int | str, dict[str, Any]]:
     """What the API description says about a 200 answer that is no JSON model."""
-    content = {kind: {"schema": {"type": _TYPES.get(kind, "string")}} for kind in media_types}
+    content = {kind: {"schema": _SCHEMAS.get(kind, {"type": "string"})} for kind in media_types}
     return {200: {"content": content, "description": "OK"}}
 
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from queryserver import __version__
 from queryserver.api import debug, description
+from queryserver.api.access_log import AccessLog
 from queryserver.api.address_shares import AddressShares, SharedByAddress
 from queryserver.api.cors import Cors, CorsPolicy
 from queryserver.api.dependencies import authenticated
@@ -33,6 +34,7 @@ from queryserver.api.v1 import (
     taskserver,
     token,
 )
+from queryserver.api.v1.iam import own as own_router
 from queryserver.api.v1.iam import router as iam_router
 from queryserver.domain.errors import QueryServerError
 
@@ -69,7 +71,7 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
     app.router.routes.extend(metadata.router.routes)
     if docs_enabled:
         app.router.routes.extend(description.router.routes)
-    app.router.routes.extend([*iam_router.routes, *connector.routes])
+    app.router.routes.extend([*iam_router.routes, *own_router.routes, *connector.routes])
     # After all fixed groups, so that none of them is read as a dialect.
     app.router.routes.extend(dialect.router.routes)
     count_public_calls(app.router.routes, _PUBLIC)
@@ -90,12 +92,13 @@ def framed(
     cors: CorsPolicy | None = None,
     shares: AddressShares | None = None,
     calls_per_user: int = 64,
+    access_log: AccessLog | None = None,
 ) -> ASGIApp:
     """The application as served. Without `cors` no answer has a header of it; `shares` bounds calls of one address."""
     inner: ASGIApp = SharedByUser(app, calls_per_user)
     inner = SharedByAddress(inner, shares) if shares and shares.trusted else inner
     inner = Cors(inner, cors) if cors else inner
-    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts)
+    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts, access_log=access_log)
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:
@@ -106,7 +109,8 @@ async def _domain_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods: the credentials are looked at before the method (Contract platform 1.1)."""
     assert isinstance(error, HTTPException)  # noqa: S101 registered for it
-    if error.status_code != 405:
+    # The root is a page for browsers only: for programs it is unknown by every method.
+    if error.status_code != 405 or request.scope["path"] == "/":
         return failure(404, "not_found", "Not found.")
     allow = _allow(request)
     if request.method == "OPTIONS":

@@ -11,11 +11,17 @@ _PATHS = ("/api/", "/desktop/")
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
     "Access-Control-Allow-Headers": (
-        "accept, authorization, content-type, x-requested-with, x-csrftoken, idempotency-key, x-request-id"
+        "accept, authorization, content-type, x-requested-with, x-csrftoken, idempotency-key, x-request-id, "
+        "if-none-match, if-range, last-event-id, range"
     ),
     "Access-Control-Max-Age": "86400",
 }
-_EXPOSED = {"Access-Control-Expose-Headers": "X-Request-Id, Retry-After, Content-Disposition"}
+_EXPOSED = {
+    "Access-Control-Expose-Headers": (
+        "X-Request-Id, Retry-After, Content-Disposition, X-Unknown-Fields, Accept-Ranges, Content-Range, ETag, "
+        "X-Result-Rows, X-Result-Truncated, X-Result-Truncated-Reason"
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,11 @@ async def is_ready(services: ServicesOf) -> Response:
         result_store=_shown(checks["result_store"]),
         broker=wire.BrokerCheck(ok=True, ms=0, enabled=False),
     )
-    if all(check.ok for check in checks.values()) and not services.readiness.draining:
+    stopping = services.readiness.stopping
+    if all(check.ok for check in checks.values()) and not stopping:
         return answer(wire.ReadyResponse(status=0, ready=True, checks=shown))
-    refused = wire.NotReadyResponse(
-        status=-1, code="not_ready", message="This server is not ready.", ready=False, checks=shown
-    )
+    code, message = ("stopping", "This server is stopping.") if stopping else ("not_ready", "This server is not ready.")
+    refused = wire.NotReadyResponse(status=-1, code=code, message=message, ready=False, checks=shown)
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 

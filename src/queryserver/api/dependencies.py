@@ -11,14 +11,17 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from queryserver.api.access_log import note_caller
 from queryserver.api.auth_request import CallToJudge
 from queryserver.api.body_shares import BODY_SHARES, BodyShares, Hold
 from queryserver.api.client_address import client_address
 from queryserver.api.connections.guard import counted_address
+from queryserver.api.unknown_fields import came, came_unread, reads
 from queryserver.api.user_shares import enter_share
 from queryserver.domain.errors import LateBody, PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
+from queryserver.schemas import requests
 from queryserver.schemas.requests import parse
 from queryserver.schemas.snippets import Fields as FieldsModel
 from queryserver.services.everything import Services
@@ -47,6 +50,7 @@ async def authenticated(request: Request) -> User:
     services = services_of(request)
     judged = CallToJudge(request, services.settings.desktop.trusted_proxies)
     user = await services.accounts.authenticator.authenticate(judged)
+    note_caller(request, user)
     services.request_limits.count_user(user.id)
     await enter_share(request, user.id)
     await services.connectors.at_least(user.connectors_version)
@@ -119,13 +123,23 @@ async def read_body(
 
     Raises as `raw_body`, and InvalidRequest.
     """
+    came_unread(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
         if body is None:
             return Body({})
         services = services_of(request)
         parsed = partial(_parse, body, services.settings.limits.max_json_depth)
-        return Body(*await parsed_aside(services, user_id, parsed, len(body.content)))
+        fields, is_large = await parsed_aside(services, user_id, parsed, len(body.content))
+        came(request.scope, fields)
+        return Body(fields, is_large)
+
+
+def query_fields(request: Request) -> Body:
+    """The query parameters of a GET call. Raises InvalidParameter."""
+    fields = parse_form(request.scope["query_string"])
+    came(request.scope, fields)
+    return Body(fields)
 
 
 async def parsed_aside(services: Services, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
@@ -147,6 +161,7 @@ class Call:
     async def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
         services = self.services
+        reads(self.request.scope, model)
         parsed = partial(parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not self.body.is_large:
             return parsed()
@@ -158,7 +173,7 @@ async def _call(request: Request) -> Call:
     services = services_of(request)
     user = await authenticated(request)
     if request.method == "GET":
-        return Call(request, services, user, Body(parse_form(request.scope["query_string"])))
+        return Call(request, services, user, query_fields(request))
     max_bytes = services.settings.editor.request_body_max_bytes
     body = await read_body(request, max_bytes=max_bytes, user_id=user.id)
     return Call(request, services, user, body)
@@ -187,6 +202,7 @@ class CallRoute(APIRoute):
 
 
 async def _public_fields(request: Request) -> Mapping[str, Any]:
+    reads(request.scope, getattr(requests, request.scope["route"].openapi_extra["x-request-model"]))
     return (await read_body(request, max_bytes=services_of(request).settings.limits.max_body_bytes)).fields
 
 

@@ -1,9 +1,7 @@
-"""The API description, and a page that shows it with assets of our own (Contract platform 9.4)."""
+"""The API description as files and as a page, and the page that browsers get at the root (Contract platform 9.4)."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -11,16 +9,13 @@ import yaml
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from queryserver.api.answers import gives
-from queryserver.api.dependencies import services_of
 from queryserver.api.document.whole import whole_document
 from queryserver.api.errors import failure
+from queryserver.api.pages import Kept, Pages, wants_page
 
 router = APIRouter(include_in_schema=True, tags=["description"])
 
-_PAGE = files("queryserver.api").joinpath("page")
-_ASSETS = {"page.js": "text/javascript", "page.css": "text/css"}
-Write = Callable[[dict[str, Any]], bytes]
-
+_UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "The caller has this version."}}
 _FORMAT: dict[str, Any] = {
     "name": "format",
     "in": "query",
@@ -30,32 +25,17 @@ _FORMAT: dict[str, Any] = {
 }
 
 
-class _Written:
-    """The document as bytes, written once per process and form: nobody needs a login to ask for it."""
-
-    def __init__(self) -> None:
-        self._bytes: dict[Write, bytes] = {}
-        self._writing = asyncio.Lock()
-
-    async def get(self, request: Request, write: Write) -> bytes:
-        """The form that `write` gives."""
-        async with self._writing:
-            if write not in self._bytes:
-                services = services_of(request)
-                told = partial(_told, request.app, services.settings.desktop.url_prefix, write)
-                self._bytes[write] = await asyncio.get_running_loop().run_in_executor(services.threads.upkeep, told)
-            return self._bytes[write]
-
-
 def describe(app: FastAPI) -> None:
     """Make `app.openapi()` give the whole document. The first time it takes about half a second."""
     app.openapi = partial(_kept, app)  # type: ignore[method-assign]
-    app.state.description = _Written()
+    app.state.pages = Pages()
+    app.state.json_document = partial(_document, app, "application/json", orjson.dumps)
+    app.state.yaml_document = partial(_document, app, "application/yaml", _as_yaml)
 
 
 @router.get(
     "/api/schema",
-    responses=gives("application/json", "application/yaml"),
+    responses={**gives("application/json", "application/yaml"), **_UNCHANGED},
     openapi_extra={"parameters": [_FORMAT]},
     summary="This document as JSON or YAML",
     response_class=Response,
@@ -63,39 +43,52 @@ def describe(app: FastAPI) -> None:
 async def schema(request: Request) -> Response:
     """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
     wants_yaml = request.query_params.get("format") == "yaml" or "yaml" in request.headers.get("accept", "")
-    if wants_yaml:
-        return Response(await _written(request, _as_yaml), media_type="application/yaml")
-    return Response(await _written(request, orjson.dumps), media_type="application/json")
+    state = request.app.state
+    response = await _described(request, state.yaml_document if wants_yaml else state.json_document)
+    response.headers["Vary"] = "Accept, Accept-Encoding"
+    return response
 
 
 @router.get(
     "/api/v1/openapi.json",
-    responses=gives("application/json"),
+    responses={**gives("application/json"), **_UNCHANGED},
     summary="This document as JSON",
     response_class=Response,
 )
 async def openapi_json(request: Request) -> Response:
     """OpenAPI 3.1."""
-    return Response(await _written(request, orjson.dumps), media_type="application/json")
+    # As all answers below /api/v1 (Contract platform 1.3).
+    return await _described(request, request.app.state.json_document, cached="no-store")
 
 
-@router.get("/api/docs", responses=gives("text/html"), summary="The document as a page", response_class=Response)
-@router.get("/api/swagger", responses=gives("text/html"), summary="The document as a page", response_class=Response)
-async def page() -> Response:
-    """A page whose scripts and styles come from this server only."""
-    return _own(_PAGE.joinpath("page.html").read_bytes(), "text/html")
+@router.get("/api/docs", responses={**gives("text/html"), **_UNCHANGED}, summary="The document as a page",
+            response_class=Response)  # fmt: skip
+@router.get("/api/swagger", responses={**gives("text/html"), **_UNCHANGED}, summary="The document as a page",
+            response_class=Response)  # fmt: skip
+async def page(request: Request) -> Response:
+    """The API reference; its scripts and styles come from this server only."""
+    return await _shown(request, "docs.html")
 
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
-async def asset(asset: str) -> Response:
-    """Script and style of the page."""
-    if asset not in _ASSETS:
-        return failure(404, "not_found", "Not found.")
-    return _own(_PAGE.joinpath(asset).read_bytes(), _ASSETS[asset])
+async def asset(request: Request, asset: str) -> Response:
+    """Script, style or picture of a page."""
+    return await _shown(request, "" if asset.endswith(".html") else asset)
 
 
-def _own(content: bytes, media_type: str) -> Response:
-    return Response(content, media_type=media_type, headers={"Content-Security-Policy": "default-src 'self'"})
+@router.get("/", include_in_schema=False)
+async def root(request: Request) -> Response:
+    """For browsers, a page that says what this is; for programs the path is unknown."""
+    if not wants_page(request.headers.get("accept", "")):
+        return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
+    response = await _shown(request, "root.html")
+    response.headers["Vary"] = "Accept, Accept-Encoding"
+    return response
+
+
+async def _shown(request: Request, name: str) -> Response:
+    pages: Pages = request.app.state.pages
+    return await pages.file(request, name) or failure(404, "not_found", "Not found.")
 
 
 def _kept(app: FastAPI) -> dict[str, Any]:
@@ -104,16 +97,17 @@ def _kept(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _written(request: Request, write: Write) -> bytes:
-    written: _Written = request.app.state.description
-    return await written.get(request, write)
+async def _described(request: Request, make: Callable[[], Kept], *, cached: str = "no-cache") -> Response:
+    pages: Pages = request.app.state.pages
+    return (await pages.kept(request, make)).answer(request, {"Cache-Control": cached})
 
 
-def _told(app: FastAPI, prefix: str, write: Write) -> bytes:
+def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> Kept:
     """The document with the prefix of this server before its paths."""
     document: dict[str, Any] = app.openapi()
+    prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]
-    return write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]})
+    return Kept.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
 
 
 def _as_yaml(document: dict[str, Any]) -> bytes:

@@ -40,7 +40,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
 }
 """HTTP status of an error: that of the nearest class on its way up the tree."""
 
-_COMPATIBLE: Mapping[type[QueryServerError], int] = {
+BODY_STATUS: Mapping[type[QueryServerError], int] = {
     errors.OperationNotFound: 2,
     errors.MetadataNotFound: 1,
     errors.NotSupported: 5,
@@ -72,6 +72,7 @@ _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.EngineError: (400, None),
     errors.InsufficientStorage: (500, None),
     errors.StorageError: (500, "storage_unavailable"),
+    errors.Stopping: (503, None),
     errors.ServiceUnavailable: (500, None),
     errors.DetectionFailed: (500, None),
 }
@@ -114,7 +115,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
     """The body of a failed call (Contract editor 1.5, platform 1.4)."""
     if isinstance(error, errors.DownloadRefused):
         return {"status": error.status, "code": error.outcome_code, "message": error.message}
-    body: dict[str, Any] = {"status": _nearest(_COMPATIBLE, error, -1), "code": error.code, "message": error.message}
+    body: dict[str, Any] = {"status": _nearest(BODY_STATUS, error, -1), "code": error.code, "message": error.message}
     if isinstance(error, errors.TooManyRequests):
         body["retry_after"] = _whole_seconds(error.retry_after.total_seconds())
     if error.details is not None:

@@ -5,10 +5,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.dependencies import Body, Call, CallRoute, authenticated, read_body, services_of
+from queryserver.api.dependencies import Call, CallRoute, authenticated, query_fields, read_body, services_of
 from queryserver.api.errors import respond
 from queryserver.domain.errors import AdminRequired, QueryServerError
-from queryserver.formats.bodies import parse_form
 
 
 async def platform_call(request: Request) -> Call:
@@ -27,7 +26,7 @@ async def _call(request: Request, *, admins_only: bool) -> Call:
     if admins_only and not user.is_admin:
         raise AdminRequired
     if request.method in {"GET", "HEAD"}:
-        return Call(request, services, user, Body(parse_form(request.scope["query_string"])))
+        return Call(request, services, user, query_fields(request))
     max_bytes = services.settings.limits.max_body_bytes
     return Call(request, services, user, await read_body(request, max_bytes=max_bytes, user_id=user.id))
 

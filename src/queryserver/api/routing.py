@@ -117,7 +117,7 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
             return None
     if "%00" in text or not text.startswith(prefix):
         return None
-    text = text[len(prefix) :]
+    text = text[len(prefix) :] or "/"
     return text[:-1] if len(text) > 1 and text.endswith("/") else text
 
 

@@ -16,12 +16,12 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
     from queryserver.services.auditing import AuditTrail  # noqa: PLC0415 as above
 
     names = " ".join(name for name in subject if name)
-    with AuditTrail(AUDIT).event(_operator(), operation, names, facts={"by": "command"}):
+    with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
         yield
 
 
-def _operator() -> str:
-    """The name of the account of this process at the system."""
+def operator() -> str:
+    """The account of the operating system that runs this command."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

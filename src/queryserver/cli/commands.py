@@ -1,10 +1,22 @@
 """All commands, and how they end."""
 
 import sys
+from typing import Annotated
 
 import typer
 
-from queryserver.cli import authentication, configuration, connectors, groups, identities, serving, upkeep, users
+from queryserver.cli import (
+    authentication,
+    configuration,
+    connectors,
+    groups,
+    health,
+    identities,
+    serving,
+    statements,
+    upkeep,
+    users,
+)
 from queryserver.domain.errors import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -24,7 +36,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for commands in (serving.COMMANDS, users.COMMANDS, identities.COMMANDS, groups.COMMANDS, upkeep.COMMANDS):
+for commands in (
+    serving.COMMANDS,
+    health.COMMANDS,
+    users.COMMANDS,
+    identities.COMMANDS,
+    groups.COMMANDS,
+    upkeep.COMMANDS,
+):
     for name, command in commands.items():
         app.command(name)(command)
 app.command("desktop_document_cleanup", hidden=True)(upkeep.cleanup)
@@ -32,6 +51,18 @@ app.command("rotate-keys")(connectors.rotate_keys)
 app.add_typer(configuration.app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(authentication.app, name="auth")
+app.add_typer(statements.app, name="statements")
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version),
+    ] = False,
+) -> None:
+    """SQL on any engine over HTTP."""
+    del version
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ app = typer.Typer(help="Check the settings, or begin a settings file.", no_args_
 def check(
     config: ConfigFile = None,
     offline: Annotated[bool, typer.Option("--offline", help="Try nothing that the settings name.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
 ) -> None:
-    """Print all effective values with their origin, then all problems and warnings."""
+    """Print all problems and warnings; exit 3 when there is a problem."""
     from queryserver.container.checking import check_settings  # noqa: PLC0415 slow to import
 
     reading = read_settings(config, os.environ)
-    typer.echo(as_toml(reading.settings))
     found = [
         *map(Finding.of_problem, reading.problems),
         *_missing_database(reading.settings),
@@ -33,6 +33,10 @@ def check(
     ]
     for finding in sorted(dict.fromkeys(found), key=lambda one: one.level):
         typer.echo(str(finding))
+    if not found:
+        typer.echo("No problems.")
+    if values:
+        typer.echo(f"\n{as_toml(reading.settings).strip()}")
     raise typer.Exit(3 if any(finding.level is Level.ERROR for finding in found) else 0)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, run, settings_of
 from queryserver.domain.errors import ConnectorRefused, InvalidParameter, QueryServerError
 from queryserver.domain.json_text import parse_json
 from queryserver.domain.user import User
@@ -21,7 +21,7 @@ _OPERATOR = User(id=0, username="(command line)", is_admin=True)
 
 
 @app.command("list")
-def list_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False) -> None:
     """List all connectors."""
 
     async def work(services: "StoredConnectorServices") -> None:
@@ -29,11 +29,8 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
         if as_json:
             print_json(every)
             return
-        for one in every:
-            state = "runs" if one["is_runnable"] else "does not run here"
-            typer.echo(
-                "\t".join([one["id"], one["nice_name"], one["dialect"], one["interface"], state, *one["groups"]])
-            )
+        header = ("ID", "NAME", "DIALECT", "INTERFACE", "STATE", "GROUPS")
+        print_table(header, map(_line, every), with_header=not no_header)
 
     _administrate(config, work)
 
@@ -123,6 +120,11 @@ async def _import(services: "StoredConnectorServices", connector: Mapping[str, A
         problems = error.errors if isinstance(error, ConnectorRefused) else {}
         return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}
     return {"id": str(shown.instance.id), "nice_name": shown.instance.nice_name, "created": is_new}
+
+
+def _line(one: Mapping[str, Any]) -> list[str]:
+    state = "runs" if one["is_runnable"] else "does not run here"
+    return [one["id"], one["nice_name"], one["dialect"], one["interface"], state, ",".join(one["groups"])]
 
 
 def _told(done: Mapping[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -18,6 +20,7 @@ ConfigFile: TypeAlias = Annotated[
     Path | None, typer.Option("--config", help="The settings file.", metavar="FILE", show_default=False)
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoHeader: TypeAlias = Annotated[bool, typer.Option("--no-header", help="Leave the header line out.")]
 PasswordFromStdin: TypeAlias = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
 ]
@@ -43,6 +46,28 @@ def print_json(value: object) -> None:
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
 
 
+def printable(text: str) -> str:
+    """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
+    from queryserver.logs.cleaning import escaped  # noqa: PLC0415 only commands that print such texts need it
+
+    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
+    """A listing: aligned columns on a terminal, else columns separated by tabs."""
+    from queryserver.logs.cleaning import escaped  # noqa: PLC0415 as above
+
+    lines = [list(header)] if with_header else []
+    lines += [[escaped(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for line in lines:
+            typer.echo("\t".join(line))
+        return
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
+    for line in lines:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip())
+
+
 def read_password(*, from_stdin: bool) -> str:
     """A new password; at the prompt it is asked for twice."""
     if from_stdin:
@@ -55,7 +80,8 @@ def _log_warnings_only(settings: Settings) -> None:
 
     # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
     told = settings.desktop.logging
-    update = {"level": "WARNING", "file": None, "audit_file": told.audit_file or told.file}
+    audit_file = told.audit_file or told.file
+    update = {"level": "WARNING", "file": None, "audit_file": audit_file, "access_log": False}
     configure_logging(told.model_copy(update=update))
 
 

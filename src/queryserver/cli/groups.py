@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from queryserver.cli.auditing import audited
-from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, run, settings_of
 from queryserver.services.groups import Groups
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.", show_default=False)]
@@ -54,6 +54,7 @@ def list_grants(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group.", show_default=False)] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
+    no_header: NoHeader = False,
 ) -> None:
     """List groups with their rights and how many members they have."""
 
@@ -62,8 +63,8 @@ def list_grants(
         if as_json:
             print_json([asdict(one) for one in listed])
             return
-        for one in listed:
-            typer.echo("\t".join([one.name, ",".join(one.rights), str(one.members)]))
+        lines = ([one.name, ",".join(one.rights), str(one.members)] for one in listed)
+        print_table(("GROUP", "RIGHTS", "MEMBERS"), lines, with_header=not no_header)
 
     _administrate(config, work)
 

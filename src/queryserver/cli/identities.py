@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from queryserver.cli.auditing import audited
-from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, run, settings_of
 from queryserver.services.identities import Identities
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
@@ -52,7 +52,9 @@ def unlink_user(
     _administrate(config, work, "user.unlink", name or "*", issuer, subject)
 
 
-def list_links(name: SomeName = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+def list_links(
+    name: SomeName = None, config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False
+) -> None:
     """List which subjects of other issuers are which users."""
 
     async def work(identities: Identities) -> None:
@@ -60,9 +62,9 @@ def list_links(name: SomeName = None, config: ConfigFile = None, as_json: AsJson
         if as_json:
             print_json([asdict(one) for one in listed])
             return
-        for one in listed:
-            made = "administrator" if one.by_administrator else "first call"
-            typer.echo(f"{one.username}\t{one.issuer}\t{one.subject}\t{made}")
+        made = {True: "administrator", False: "first call"}
+        lines = ([one.username, one.issuer, one.subject, made[one.by_administrator]] for one in listed)
+        print_table(("USER", "ISSUER", "SUBJECT", "MADE BY"), lines, with_header=not no_header)
 
     _administrate(config, work)
 

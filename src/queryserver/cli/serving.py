@@ -22,7 +22,10 @@ def serve(
     """Run the server."""
     let_arrow_use_the_common_heap()
     from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
-    from queryserver.embedded.errors import EmbeddedPostgresError  # noqa: PLC0415 as above
+    from queryserver.embedded.errors import (  # noqa: PLC0415 as above
+        EmbeddedPostgresError,
+        EmbeddedPostgresNotInstalled,
+    )
     from queryserver.logs import configure_logging  # noqa: PLC0415 as above
 
     # By the environment, for workers are processes that read their settings themselves.
@@ -35,6 +38,8 @@ def serve(
     configure_logging(settings.desktop.logging)
     try:
         main.serve(settings, embedded=embedded, announce=_announce)
+    except EmbeddedPostgresNotInstalled as error:
+        raise ConfigurationError([f"desktop.database.embedded: {error}"]) from error
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
 
@@ -102,6 +107,13 @@ def version() -> None:
     from queryserver import __version__  # noqa: PLC0415 one fact
 
     typer.echo(__version__)
+
+
+def print_version(wanted: bool) -> None:
+    """For the option `--version`."""
+    if wanted:
+        version()
+        raise typer.Exit
 
 
 COMMANDS: dict[str, Any] = {

@@ -10,8 +10,19 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from queryserver.cli.auditing import audited
-from queryserver.cli.context import AsJson, ConfigFile, PasswordFromStdin, print_json, read_password, run, settings_of
+from queryserver.cli.context import (
+    AsJson,
+    ConfigFile,
+    NoHeader,
+    PasswordFromStdin,
+    print_json,
+    print_table,
+    read_password,
+    run,
+    settings_of,
+)
 from queryserver.domain.identities import ExternalIdentity
+from queryserver.interfaces.accounts import Account
 from queryserver.services.accounts import Accounts, Person
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
@@ -83,7 +94,7 @@ def unlock(name: Name, config: ConfigFile = None) -> None:
     _administrate(config, lambda accounts: accounts.unlock(name), "user.unlock", name)
 
 
-def list_users(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False) -> None:
     """List all users."""
 
     async def work(accounts: Accounts) -> None:
@@ -91,10 +102,7 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False) -> None:
         if as_json:
             print_json([asdict(account) for account in every])
             return
-        for account in every:
-            kind = "admin" if account.is_admin else "user"
-            state = "active" if account.is_active else "disabled"
-            typer.echo("\t".join([account.username, kind, state, ",".join(account.groups), account.email]))
+        print_table(_HEADER, map(_line, every), with_header=not no_header)
 
     _administrate(config, work)
 
@@ -127,6 +135,15 @@ COMMANDS: dict[str, Any] = {
     "list-users": list_users,
     "revoke-tokens": revoke_tokens,
 }
+
+
+_HEADER = ("USER", "KIND", "STATE", "GROUPS", "EMAIL")
+
+
+def _line(account: Account) -> tuple[str, ...]:
+    kind = "admin" if account.is_admin else "user"
+    state = "active" if account.is_active else "disabled"
+    return account.username, kind, state, ",".join(account.groups), account.email
 
 
 def _identity(config: Path | None, name: str, issuer: str, subject: str | None) -> ExternalIdentity:

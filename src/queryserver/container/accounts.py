@@ -18,6 +18,7 @@ from queryserver.db.callers import CallerRepository
 from queryserver.db.database import Database
 from queryserver.db.facts import FactRepository
 from queryserver.db.identities import IdentityRepository
+from queryserver.db.preferences import PreferenceRepository
 from queryserver.db.tokens import TokenRepository
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.account_notes import AccountNotes
@@ -86,6 +87,7 @@ async def open_accounts(
             accounts=accounts,
             logins=Logins(parts),
             tokens=tokens,
+            preferences=PreferenceRepository(database),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from queryserver.container.auditing import AUDIT
 from queryserver.container.disk import disk_floor
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.database import Database, open_database
@@ -14,10 +15,13 @@ from queryserver.db.sessions import Sessions
 from queryserver.db.statements.records import Records
 from queryserver.db.statements.retention import Retention, alone_in_cleaning
 from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.statement_end import OnEnd
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.results.segments import SegmentStore
+from queryserver.services.auditing import AuditTrail
 from queryserver.services.retention import RetentionSettings, RetentionSweep
+from queryserver.services.statements.ends import StatementEnds
 from queryserver.settings import Settings
 from queryserver.settings.task_server import LocalResults
 from queryserver.storages.local.private import PrivateStorage
@@ -42,7 +46,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
-        records = Records(database)
+        records = Records(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
         storage = await stack.enter_async_context(files)
@@ -70,6 +74,12 @@ def results_location(settings: Settings) -> Path:
         return Path(chosen.location)
     key = "desktop.task_server.result_file_storage"
     raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
+
+
+def statement_ends(settings: Settings) -> OnEnd:
+    """Writes the ends of statements down."""
+    has_file = settings.desktop.logging.audit_file is not None
+    return StatementEnds(AuditTrail(AUDIT), with_log_line=has_file).record
 
 
 def _retention(settings: Settings) -> RetentionSettings:

@@ -1,10 +1,11 @@
 """Settings to services."""
 
+import asyncio
 import os
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,8 +30,9 @@ from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.hiveserver2 import with_closing
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.metrics import metrics_of, metrics_page
-from queryserver.container.records import Kept, open_records
+from queryserver.container.records import Kept, open_records, statement_ends
 from queryserver.container.search import SearchGround, index_feed, search_services
+from queryserver.container.statements import statement_administration
 from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
 from queryserver.container.stored_connectors import read_stored
 from queryserver.db.connectors import ConnectorRepository
@@ -43,6 +45,7 @@ from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
 from queryserver.domain.statement import TextLimits
+from queryserver.domain.stopping import ENGINES_CLOSED_WITHIN_S
 from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.connectors import CHANGED as CONNECTORS_CHANGED
 from queryserver.interfaces.engine import Engine
@@ -78,6 +81,7 @@ from queryserver.services.statements.following import Following
 from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading, ReadingParts
 from queryserver.services.statements.submission import SubmissionLimits, SubmissionParts, Submissions
+from queryserver.services.stopping import stop_step
 from queryserver.services.streams import Streams
 from queryserver.services.threads import Threads, open_threads
 from queryserver.services.users import Users
@@ -165,7 +169,7 @@ async def _foundation(
         read_stored=partial(_stored, ConnectorRepository(kept.database, accounts.sealer), settings, context),
         metrics=metrics,
     )
-    stack.push_async_callback(connectors.aclose)
+    stack.push_async_callback(_close_engines, connectors)
     await connectors.refresh()
     threads = stack.enter_context(open_threads())
     streams = _streams(settings, accounts)
@@ -178,7 +182,7 @@ async def _foundation(
         settings=settings,
         metrics=metrics,
         kept=kept,
-        leases=Leases(kept.database, accounts.sealer),
+        leases=Leases(kept.database, accounts.sealer, statement_ends(settings)),
         accounts=accounts,
         context=context,
         engines=engines,
@@ -195,6 +199,13 @@ async def _foundation(
         rendering=ByteBudget(settings.editor.rendering_max_bytes),
         computing=await stack.enter_async_context(computing_of(settings.desktop)),
     )
+
+
+async def _close_engines(connectors: Connectors) -> None:
+    """A driver may hold its thread for ever; what else is open is closed all the same."""
+    with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S), suppress(TimeoutError):
+        async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
+            await connectors.aclose()
 
 
 def _streams(settings: Settings, accounts: AccountServices) -> Streams:
@@ -219,6 +230,7 @@ def _runner_parts(base: _Foundation) -> RunnerParts:
         credentials=base.credentials,
         signals=base.signals,
         execution=ExecutionSettings(
+            result_max_rows=editor.result_max_rows,
             result_max_bytes=editor.result_max_bytes,
             cell_max_bytes=editor.cell_max_bytes,
             log_max_bytes=editor.log_max_bytes,
@@ -274,6 +286,9 @@ def _services(
         downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
         ending=_ending(base, access, following, queue),
         history=History(base.kept.records, base.connectors),
+        statement_administration=statement_administration(
+            base.kept.database, base.kept.records, lambda statement_id, owner: queue.cancel(statement_id, owner=owner)
+        ),
         sessions=_sessions(base, runner, notices),
         metadata=metadata,
         searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),

@@ -54,6 +54,13 @@ users = Table(
     Column("token_epoch", Integer, nullable=False, server_default="0", comment="raised to end all tokens"),
     moment("last_login"),
     moment("created_at", nullable=False, now=True),
+    Column(
+        "preferences",
+        JSONB,
+        nullable=False,
+        server_default="{}",
+        comment="what the user wants where a call does not say it; a name that is missing has its default",
+    ),
 )
 
 groups = Table(
@@ -229,11 +236,19 @@ statements = Table(
         server_default=text("false"),
         comment="only the beginning of the statement is left",
     ),
+    Column(
+        "limit_source",
+        Text,
+        comment="`default`, `caller` or `maximum`: where `row_limit` comes from; null: an old row",
+    ),
+    Column("error_line", Integer, comment="line of the statement, from 1; null: not known"),
+    Column("error_column", Integer, comment="column of that line, from 1; null: not known"),
     Column("search_name", Text, Computed(SEARCH_NAME), nullable=False, comment="first words, folded: `db.documents`"),
     Column("search_words", Text, Computed(SEARCH_WORDS), nullable=False, comment="the same without punctuation"),
     Index("ix_statements_history", "user_id", text("recorded_at desc"), text("history_id desc")),
     Index("ix_statements_active", "user_id", postgresql_where=text("state in ('waiting', 'running')")),
     Index("ix_statements_claimable", "lease_until", postgresql_where=text("state in ('waiting', 'running')")),
+    Index("ix_statements_waiting", "connector", "history_id", postgresql_where=text("state = 'waiting'")),
     Index("ix_statements_session", "session_id", postgresql_where=text("state in ('waiting', 'running')")),
     Index("ix_statements_expiry", "expires_at", postgresql_where=text("state = 'available'")),
     Index("ix_statements_spool", "user_id", postgresql_where=text("state = 'available' and size_bytes > 32768")),

@@ -7,11 +7,12 @@ import asyncpg
 
 from queryserver.db.coalescing import CoalescingReader
 from queryserver.db.database import Database
+from queryserver.db.preferences import preferences_of
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenKey, TokenOwner
 
 USER_NOW = """
-    u.id, u.username, u.is_admin, u.is_active, u.token_epoch,
+    u.id, u.username, u.is_admin, u.is_active, u.token_epoch, u.preferences,
         array(
             select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = u.id
         ) as groups,
@@ -113,6 +114,7 @@ def user_of(row: asyncpg.Record) -> User:
         rights=rights,
         groups=frozenset(row["groups"]),
         connectors_version=row["connectors_version"],
+        preferences=preferences_of(row["preferences"]),
     )
 
 

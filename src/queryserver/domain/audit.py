@@ -24,5 +24,5 @@ class AuditEvent:
     """Address of the caller, where it matters."""
     subject: str = ""
     """What was changed or used, where that is no file: a user, a group, a connector."""
-    facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
     """Further ones by name, such as `operation_id`."""

@@ -44,6 +44,11 @@ class Connector:
         """Whether it is an instance of the service database."""
         return self.right is not None
 
+    @property
+    def reference(self) -> str:
+        """The name by which calls choose it (Contract editor 1.7); that of an instance says its dialect, too."""
+        return f"{self.dialect}-{self.key}" if self.is_stored else self.key
+
     def open_to(self, user: User) -> bool:
         """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
         if self.right is not None:

@@ -1,5 +1,6 @@
 """What the dialects call the types of imported columns (Spec sql_type_mapping, Contract importer 6, 12.4, 13)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -51,8 +52,15 @@ _HIVE = (
     "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",
 )  # fmt: skip
 
+
+def _named(dialect: str, *more: str) -> Sequence[str]:
+    """All names of a dialect that the table above has, sorted."""
+    return tuple(sorted({*more, *(names[_DIALECTS.index(dialect)] for names in _NAMES.values())}))
+
+
 SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
+        **{dialect: _named(dialect, "VARCHAR") for dialect in ("postgresql", "mysql", "sqlite", "duckdb")},
         "hive": _HIVE,
         "sparksql": _HIVE,
         "impala": tuple(name for name in _HIVE if name != "INTERVAL DAY TO SECOND"),
@@ -67,13 +75,16 @@ SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""The answers of sql_type_mapping, as the specification lists them."""
+"""The answers of sql_type_mapping. Of the dialects that the specification lists they are its own lists."""
 
-PREVIEW_DIALECTS = ("hive", "impala", "trino", "phoenix", "sparksql")
+PREVIEW_DIALECTS = ("duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino")
 """Dialects that previews are typed for."""
 
 TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql", "trino", "phoenix")
 """Dialects that tables can be created in."""
+
+REPLACING_DIALECTS = frozenset(TABLE_DIALECTS) - {"phoenix"}
+"""Dialects that tables can be replaced in. Phoenix renames no tables."""
 
 # No file says what such a column would hold; or no column is meant to hold nothing.
 _NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
@@ -107,10 +118,55 @@ def chosen_base(name: str, dialect: str) -> BaseType | None:
     return min(named, key=lambda base: base in _UNSIGNED, default=None)
 
 
+def chosen_type(text: str, dialect: str) -> ColumnType | None:
+    """The type that a caller means: a name as in `chosen_base`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
+
+    None: such columns cannot be created. A decimal without its digits has neither precision nor scale.
+    """
+    wanted = " ".join(text.upper().split())
+    if (base := chosen_base(wanted, dialect)) is not None:
+        return ColumnType(base)
+    found = _WITH_PARAMETERS.fullmatch(wanted)
+    if found is None:
+        return None
+    name = found["name"]
+    first, second = (None if digits is None else int(digits) for digits in found.group("first", "second"))
+    if name in _DECIMALS:
+        return ColumnType(BaseType.DECIMAL, first, None if first is None else second or 0)
+    if second is not None:
+        return None
+    if name in _TEXTS:
+        return ColumnType(BaseType.STRING, length=first)
+    is_exact = name in _MICROSECONDS and first == _MICROSECOND_DIGITS and dialect in _MICROSECONDS[name]
+    return ColumnType(BaseType.TIME if name == "TIME" else BaseType.DATETIME) if is_exact else None
+
+
+def choosable_types(dialect: str) -> Sequence[str]:
+    """What a column of a new table may be, as messages show it."""
+    names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_CHOSEN}
+    decimals = {"DECIMAL", "NUMERIC"}
+    return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
+
+
+_WITH_PARAMETERS = re.compile(
+    r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
+)
+_DECIMALS = frozenset({"DECIMAL", "NUMERIC", "DEC"})
+_TEXTS = frozenset({"VARCHAR", "CHARACTER VARYING"})
+_MICROSECOND_DIGITS = 6
+_WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
+_MICROSECONDS: Mapping[str, Sequence[str]] = {
+    "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
+}  # fmt: skip
+"""Types that may be written with the six digits of a second that every value keeps."""
+
+
 def declared_type(column: ColumnType, dialect: str) -> str:
     """The type of a column as CREATE TABLE writes it (Contract importer 12.4, 13)."""
     if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
         return "STRING"
+    if column.length is not None:
+        return f"VARCHAR({column.length})"
     name = type_name(column, dialect)
     if column.base is BaseType.DECIMAL and dialect != "sqlite":
         return f"{name}({column.precision},{column.scale})"
@@ -137,6 +193,7 @@ _ARROW: Mapping[BaseType, pa.DataType] = {
     BaseType.DURATION: pa.duration("us"),
     BaseType.STRING: pa.string(),
     BaseType.NULL: pa.string(),
+    BaseType.BINARY: pa.binary(),
 }
 
 

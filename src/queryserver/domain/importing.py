@@ -31,6 +31,14 @@ class FileType(StrEnum):
     TSV = "tsv"
     EXCEL = "excel"
     DELIMITED = "delimiter_format"
+    PARQUET = "parquet"
+    NDJSON = "ndjson"
+    AVRO = "avro"
+    ARROW = "arrow"
+
+
+RECORD_TYPES = frozenset({FileType.PARQUET, FileType.NDJSON, FileType.AVRO, FileType.ARROW})
+"""Files of records, which name their columns themselves (Contract importer 8a)."""
 
 
 class Origin(StrEnum):
@@ -126,11 +134,15 @@ class BaseType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column. `precision` and `scale` are set exactly for `DECIMAL`."""
+    """The type of a column. `precision` and `scale` are set exactly for `DECIMAL`.
+
+    `length`: how many characters a `STRING` may have; None: any number.
+    """
 
     base: BaseType
     precision: int | None = None
     scale: int | None = None
+    length: int | None = None
 
 
 STRING = ColumnType(BaseType.STRING)

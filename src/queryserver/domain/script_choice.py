@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from queryserver.domain.errors import NoMoreStatements
+from queryserver.domain.own_limits import own_limit
 from queryserver.domain.splitter import (
     Position,
     PreviousStatement,
@@ -29,6 +30,8 @@ class Choice:
     has_result_set: bool
     is_over: bool
     """The statement before was the last one: no statement is left to run."""
+    own_limit: int | None = None
+    """The literal row limit that the statement itself ends with."""
 
     def statement(self, script: str) -> ScriptStatement:
         """The statement with its text."""
@@ -65,4 +68,5 @@ def choose(script: str, dialect: str, steering: Steering) -> Choice | None:
         hash=statement_hash(chosen.text),
         has_result_set=expects_result_set(chosen.text, dialect),
         is_over=is_over,
+        own_limit=own_limit(chosen.text, dialect),
     )

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from queryserver.domain.result import Column, Segment, TruncationReason
+from queryserver.domain.positions import Position
+from queryserver.domain.result import Column, LimitSource, Segment, Truncation, TruncationReason
 from queryserver.domain.user import SealedToken
 
 
@@ -60,6 +61,30 @@ TRANSITIONS: Mapping[StatementState, frozenset[StatementState]] = MappingProxyTy
 
 
 @dataclass(frozen=True, slots=True)
+class StatementTimes:
+    """When a statement was recorded, sent and ended; all by the clock of the service database."""
+
+    submitted: datetime
+    started: datetime | None
+    """The moment before the engine got it; None: the engine has not seen it."""
+    ended: datetime | None
+    read: datetime
+    """When the record was read."""
+
+    @property
+    def queued(self) -> timedelta:
+        """How long it waited, or has waited, before it was sent."""
+        return max((self.started or self.ended or self.read) - self.submitted, timedelta(0))
+
+    @property
+    def elapsed(self) -> timedelta:
+        """From the moment it was sent to its end, or to now; zero for what was never sent."""
+        if self.started is None:
+            return timedelta(0)
+        return max((self.ended or self.read) - self.started, timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
 class StatementStatus:
     """What check_status tells; the part of the record that is read most."""
 
@@ -78,6 +103,25 @@ class StatementStatus:
     progress: int
     expires_at: datetime | None
     owner: str | None
+    times: StatementTimes
+    limit_source: LimitSource | None = None
+    queue_position: int | None = None
+    """1: it is the next one. Only where it was asked for, and only while `is_queued`."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a place of its connector."""
+        return self.state is StatementState.WAITING and self.times.started is None
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether it succeeded and what it gave is still there; for `success` that is an empty table."""
+        return self.state in {StatementState.AVAILABLE, StatementState.SUCCESS}
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """What cut the stored result, if anything did."""
+        return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
     def outcome(self) -> tuple[int, str] | None:
@@ -132,7 +176,6 @@ class StatementRecord:
     in_named_session: bool
     in_history: bool
     parent_uuid: str
-    recorded_at: datetime
     deadline_at: datetime
     columns: tuple[Column, ...] | None
     size_bytes: int
@@ -140,6 +183,8 @@ class StatementRecord:
     canceled_by: str | None
     text_is_cut: bool = False
     """Only the beginning of the statement is still stored."""
+    error_position: Position | None = None
+    """Where in the statement the engine found its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +236,7 @@ class NewStatement:
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
     texts: TextLimits = TextLimits()
+    limit_source: LimitSource = LimitSource.MAXIMUM
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +294,9 @@ class Assignment:
     """Set: a table is made from a file, and the engine never sees `statement`."""
     token: SealedToken | None = None
     """See NewStatement."""
+    limit_source: LimitSource | None = None
+    log_lines: int = 0
+    """How many lines the log has: the first one is written with the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +313,7 @@ class Outcome:
     truncated_reason: TruncationReason | None = None
     modified_row_count: int | None = None
     inline_result: bytes | None = None
+    error_position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +347,15 @@ class HistoryEntry:
     dialect: str
     statement: str
     state: StatementState
-    recorded_at: datetime
+    times: StatementTimes
     parent_uuid: str
     message: str
     database: str | None
     rows: int
+    queue_position: int | None = None
+    error_position: Position | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """As of StatementStatus."""
+        return self.state is StatementState.WAITING and self.times.started is None

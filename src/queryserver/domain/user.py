@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 ADMIN = "admin"
 DOWNLOAD = "download"
@@ -29,6 +30,17 @@ class SealedToken:
     """Seconds since 1970; from then on nobody uses it."""
 
 
+BigNumbers: TypeAlias = Literal["number", "text"]
+"""How numbers are written that may have more digits than a double keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """What a user wants where a call does not say it."""
+
+    big_numbers: BigNumbers = "number"
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """An authenticated user with the union of the rights of the groups (Contract platform 4.3)."""
@@ -46,6 +58,7 @@ class User:
     """By what the token of the call can be ended: its family and its own id; empty texts where there is none."""
     token_epoch: int | None = field(default=None, compare=False, repr=False)
     """The epoch of an own token; None for a caller without one."""
+    preferences: Preferences = field(default=Preferences(), compare=False)
 
     def may(self, right: str) -> bool:
         """Administrators may everything."""

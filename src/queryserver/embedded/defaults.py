@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from queryserver.embedded.binaries import package_directory
 from queryserver.embedded.databases import ensure_databases
 from queryserver.embedded.places import STORAGE_DIRECTORY, EmbeddedDefaults
 from queryserver.embedded.postgres import EmbeddedPostgres
@@ -18,8 +19,9 @@ async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[Em
     """Start the private PostgreSQL and make the sample data that are missing; on leaving PostgreSQL is stopped.
 
     Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError, among
-    them StateDirectoryInUse.
+    them StateDirectoryInUse and, before anything is written, EmbeddedPostgresNotInstalled.
     """
+    await asyncio.to_thread(package_directory)
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
         databases_dir = server.state_directory / "databases"
         tables = await asyncio.to_thread(sample_tables)

@@ -5,5 +5,9 @@ class EmbeddedPostgresError(Exception):
     """The private PostgreSQL does not start; the text says why and what a person can do."""
 
 
+class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
+    """The programs of PostgreSQL are an extra of the package, and it was installed without."""
+
+
 class StateDirectoryInUse(EmbeddedPostgresError):
     """Another server runs on the same state directory."""

@@ -33,10 +33,15 @@ def already_there(table: TableName) -> StatementRejected:
 
 def refuse_target(load: TableLoad, *, exists: bool) -> None:
     """Raises StatementRejected where a new table would meet an old one, or nothing is there to append to."""
-    if exists and not load.append:
+    if exists and not load.append and not load.replace:
         raise already_there(load.target)
     if load.append and not exists:
         raise StatementRejected(f'Table "{load.target.name}" does not exist.')
+
+
+def no_table(table: TableName) -> StatementRejected:
+    """Why something is not replaced."""
+    return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
 
 
 def refuse_changes(*, read_only: bool) -> None:

@@ -1,5 +1,6 @@
 """Values as texts, for engines that have no type of their own for them (Contract importer 12.2)."""
 
+from base64 import b64encode
 from typing import Any
 
 import pyarrow as pa
@@ -30,12 +31,17 @@ def without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
-    """Values of any imported type as texts that a cast reads back: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`."""
+    """Values of any imported type as texts that a cast reads back: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
+
+    Those of bytes are base64, which an engine has a function for.
+    """
     kind = values.type
     if pa.types.is_string(kind):
         return values
     if pa.types.is_duration(kind):
         return duration_text(values)
+    if pa.types.is_binary(kind):
+        return base64_texts(values)
     if pa.types.is_floating(kind):
         return _float_texts(values)
     if pa.types.is_decimal(kind):
@@ -44,6 +50,17 @@ def cell_texts(values: pa.Array) -> pa.Array:
     texts = values.cast(pa.string())
     is_clock = pa.types.is_time(kind) or pa.types.is_timestamp(kind)
     return without_zero_fraction(texts) if is_clock else texts
+
+
+def base64_texts(values: pa.Array) -> pa.Array:
+    """Bytes in base64."""
+    return pa.array([None if value is None else b64encode(value).decode() for value in values.to_pylist()], pa.string())
+
+
+def hex_texts(values: pa.Array, before: str = "", behind: str = "") -> pa.Array:
+    """Bytes in hexadecimal digits, between two texts."""
+    found = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
+    return pa.array(found, pa.string())
 
 
 def _float_texts(values: pa.Array) -> pa.Array:

@@ -9,14 +9,23 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown
-from queryserver.engines.loading import Staging, read_ahead, refuse_changes, refuse_target, rows_failures, staged
+from queryserver.domain.errors import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
+from queryserver.engines.loading import (
+    Staging,
+    no_table,
+    read_ahead,
+    refuse_changes,
+    refuse_target,
+    rows_failures,
+    staged,
+)
 from queryserver.engines.waiting import ended
 from queryserver.interfaces.engine import EngineSession
 from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
 _STOP_S = 10.0
 _TAKE_BACK_S = 30.0
+_SWAP_S = 120.0
 
 Written = Sequence[bytes]
 """Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
@@ -101,13 +110,18 @@ class StatementLoader(ABC):
         """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         self.check_names(load)
-        refuse_target(load, exists=await self.exists(load.target))
+        exists = await self.exists(load.target)
+        refuse_target(load, exists=exists)
+        if load.replace and exists and await self.is_view(load.target):
+            raise no_table(load.target)
         with rows_failures():
             async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
                 types = await self.create(load.staging, load.columns)
                 rows = await self._fill(load, types, batches)
                 if load.append:
                     await execute(self._session, self._copy(load))
+                elif load.replace and await self.exists(load.target):
+                    await staging.publish(self._swap(load, ledger))
                 else:
                     await self._publish(load, staging, ledger)
         return rows
@@ -116,6 +130,11 @@ class StatementLoader(ABC):
         """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         await execute(self._session, f"DROP TABLE IF EXISTS {self.place(table)}")
+
+    @abstractmethod
+    async def is_view(self, table: TableName) -> bool:
+        """Whether what is there by that name is no table. Raises EngineError."""
+        ...
 
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
@@ -163,6 +182,42 @@ class StatementLoader(ABC):
     def _copy(self, load: TableLoad) -> str:
         names = ", ".join(self.quoted(column.name) for column in load.columns)
         return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
+
+    async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
+        """Give the new table the name of the old one, which is dropped.
+
+        These are two renamings. The ledger is told of the old table behind them, for it is the only one between them:
+        what a server that dies there leaves of it has the name `qs_import_<id>_old`.
+        """
+        old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
+        try:
+            async with asyncio.timeout(_SWAP_S):
+                for table, name in ((load.target, old), (load.staging, load.target)):
+                    if not await self.rename(table, name):
+                        raise StatementRejected("Tables cannot be renamed there, so none can be replaced.")
+        except (EngineError, TimeoutError) as error:
+            if not await self._is_swapped(load, old):
+                if isinstance(error, TimeoutError):
+                    raise EngineTimeout("The tables were not renamed in time.") from None
+                raise
+        async with staged(old, ledger, partial(self.drop, old)):
+            """It is dropped when this is left; a failure stays in the ledger."""
+
+    async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
+        """Whether a renaming that failed took place; if not, the old table has its name again."""
+        try:
+            async with asyncio.timeout(_TAKE_BACK_S):
+                if not await self.exists(old):
+                    return False
+                if not await self.exists(load.target):
+                    await self.rename(old, load.target)
+                    return False
+                if not await self.exists(load.staging):
+                    return True
+        except (EngineError, TimeoutError):
+            message = f'The table was not replaced, and "{load.target.name}" may now be called "{old.name}".'
+            raise OutcomeUnknown(message) from None
+        raise OutcomeUnknown(f'Another table "{load.target.name}" was made meanwhile; the old one is now "{old.name}".')
 
     async def _publish(self, load: TableLoad, staging: Staging, ledger: LoadLedger) -> None:
         renaming = asyncio.create_task(self.rename(load.staging, load.target), name="rename")

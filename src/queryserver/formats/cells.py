@@ -13,8 +13,9 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.domain.result import Column, ResultType
+from queryserver.domain.result import NUMBERS_AS_TEXT, Column, ResultType
 from queryserver.formats.cells_escaped import escaped_values
+from queryserver.formats.cells_integers import Integers, as_numbers, as_texts, as_texts_where_needed
 from queryserver.formats.cells_kernels import kernels
 from queryserver.formats.cells_nested import json_values, nested_values, union_values
 from queryserver.formats.cells_scalar import binary_values, decimal_texts, float_values, is_binary, is_text, text_values
@@ -27,6 +28,7 @@ _VALUES_FACTOR = 12
 _JSON_FACTOR = 4
 _LONGER = {False: r"[\x00-\x07\x0b\x0e-\x1f]", True: "[&<>\"' ]"}
 _LONGER_BY = {False: len(r"\u0000") - 1, True: len("&lt;") - 1}
+_SMALL = frozenset({ResultType.BOOLEAN, ResultType.TINYINT, ResultType.SMALLINT, ResultType.INT})
 _NESTED = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
 
 
@@ -53,7 +55,12 @@ class RenderedRows:
 
 
 def render_page(
-    batches: Sequence[pa.Table | pa.RecordBatch], *, columns: Sequence[Column], escape: bool, max_bytes: int
+    batches: Sequence[pa.Table | pa.RecordBatch],
+    *,
+    columns: Sequence[Column],
+    escape: bool,
+    max_bytes: int,
+    big_numbers_as_text: bool = False,
 ) -> RenderedRows:
     """The rows of all batches as JSON, as many as fit into `max_bytes`.
 
@@ -64,7 +71,10 @@ def render_page(
     for block in _blocks(batches):
         if block.num_rows == 1 and block.nbytes > BLOCK_BYTES and _least_bytes(block, escape=escape) > left:
             return RenderedRows(tuple(pieces), rows, is_cut=True)
-        values = [cell_values(block.column(i), column, escape=escape) for i, column in enumerate(columns)]
+        values = [
+            cell_values(block.column(i), column, escape=escape, big_numbers_as_text=big_numbers_as_text)
+            for i, column in enumerate(columns)
+        ]
         cells = list(zip(*values, strict=True)) if values else [()] * block.num_rows
         json = orjson.dumps(cells)[1:-1]
         taken = len(cells)
@@ -94,25 +104,32 @@ def joined_rows(pages: Sequence[RenderedRows]) -> RenderedRows:
     return RenderedRows(pieces, sum(page.rows for page in pages), is_cut=any(page.is_cut for page in pages))
 
 
-def cell_values(array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False) -> list[object]:
+def cell_values(
+    array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False, big_numbers_as_text: bool = False
+) -> list[object]:
     """The values of one column as str, int, float, bool, None, list and dict, ready for any JSON writer.
 
     Floats are finite, integers have 64 bits at most, keys of objects are text.
+    `big_numbers_as_text`: integers of 64 bits are text as well; outside of the types NUMBERS_AS_TEXT only those that a
+    double does not keep.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-    return _cells(array, column.type, escape=escape)
+    if not big_numbers_as_text or column.type in _SMALL:
+        return _cells(array, column.type, escape=escape, numbers=as_numbers)
+    numbers = as_texts if column.type in NUMBERS_AS_TEXT else as_texts_where_needed
+    return _cells(array, column.type, escape=escape, numbers=numbers)
 
 
-def _cells(array: pa.Array, declared: ResultType, *, escape: bool) -> list[object]:
+def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Integers) -> list[object]:
     array = _unwrapped(array)
     kind = array.type
     if types.is_union(kind):
         member = ResultType.STRING if declared in _NESTED else declared
-        return union_values(array, partial(_cells, declared=member, escape=escape))
-    values = _values(array)
+        return union_values(array, partial(_cells, declared=member, escape=escape, numbers=numbers))
+    values = _values(array, numbers)
     if declared in _NESTED and is_text(kind):
-        values = json_values(values)
+        values = json_values(values, big_numbers_as_text=numbers is not as_numbers)
     elif declared is ResultType.DECIMAL and types.is_integer(kind):
         values = array.cast(pa.string()).to_pylist()
     elif declared is ResultType.BOOLEAN and types.is_integer(kind):  # sqlite has no booleans of its own
@@ -140,17 +157,19 @@ def _unwrapped(array: pa.Array) -> pa.Array:
     return _unwrapped(array.storage)
 
 
-def _values(array: pa.Array) -> list[object]:
+def _values(array: pa.Array, numbers: Integers) -> list[object]:
     """Raw form, by the Arrow type alone."""
     array = _unwrapped(array)
     kind = array.type
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
+    if types.is_integer(kind):
+        return numbers(array)
+    if types.is_boolean(kind) or types.is_null(kind):
         return array.to_pylist()
     for fits, values in _BY_TYPE:
         if fits(kind):
             return values(array)
     if types.is_nested(kind):
-        return nested_values(array, _values)
+        return nested_values(array, partial(_values, numbers=numbers))
     return [None if value is None else str(value) for value in array.to_pylist()]
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from queryserver.formats.cell_sizes import union_places
+from queryserver.formats.cells_integers import EXACT_IN_A_DOUBLE
 
 # The raw cells of a child array.
 Values = Callable[[pa.Array], list[object]]
@@ -41,9 +42,13 @@ def nested_values(array: pa.Array, values: Values) -> list[object]:
     return [member if there else None for member, there in zip(members, valid, strict=True)]
 
 
-def json_values(texts: list[object]) -> list[object]:
-    """The values that JSON texts stand for; a text that is no JSON stays as it is."""
-    return [_parsed(text) if isinstance(text, str) else text for text in texts]
+def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
+    """The values that JSON texts stand for; a text that is no JSON stays as it is.
+
+    The texts say no types: with `big_numbers_as_text` the integers that a double does not keep are text.
+    """
+    integer = _exact_integer if big_numbers_as_text else _integer
+    return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
 
 
 def _struct_values(array: pa.StructArray, values: Values) -> Iterable[object]:
@@ -96,11 +101,11 @@ def _key(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _parsed(text: str) -> object:
+def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
     try:
         if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_BRACKETS:
             return orjson.loads(text)
-        value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_refuse)
+        value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=_refuse)
         orjson.dumps(value)  # half a surrogate pair, too many levels: nothing that JSON could be made of again
     except (ValueError, TypeError, RecursionError):
         return text
@@ -113,6 +118,13 @@ def _integer(digits: str) -> int | str:
         return digits
     number = int(digits)
     return number if _MIN_INT <= number <= _MAX_INT else digits
+
+
+def _exact_integer(digits: str) -> int | str:
+    if len(digits) > len(str(-EXACT_IN_A_DOUBLE)):
+        return digits
+    number = int(digits)
+    return number if abs(number) <= EXACT_IN_A_DOUBLE else digits
 
 
 def _fraction(number: str) -> float | str:

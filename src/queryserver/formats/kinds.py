@@ -5,7 +5,8 @@ import re
 from enum import Enum, auto
 from typing import NoReturn
 
-from queryserver.domain.errors.imports import FileEmpty, UnsupportedFormat
+from queryserver.domain.errors.imports import FileEmpty, FormatMismatch, UnsupportedFormat
+from queryserver.domain.importing import FileType
 from queryserver.formats.delimited.encodings import decoded, detect_encoding
 from queryserver.formats.delimited.grammar import BLANKS
 
@@ -16,9 +17,14 @@ _OTHERS = (
     b"\x1f\x8b",  # gzip
     b"\xfd7zXZ\x00",
     b"%PDF",
-    b"PAR1",
-    b"Obj\x01",  # Avro
 )
+_RECORDS = {
+    b"PAR1": FileType.PARQUET,
+    b"Obj\x01": FileType.AVRO,
+    b"ARROW1\0\0": FileType.ARROW,
+}
+# A stream of Arrow begins with this, and with the length of a message in four bytes.
+_ARROW_STREAM, _LONGEST_SCHEMA = b"\xff\xff\xff\xff", 16 * 1024 * 1024
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _MARKUP = ("<?xml", "<!doctype", "<html", "{\\rtf")
 _JSON_BEGINNING = re.compile(rf'[{BLANKS}]*(?:\{{[{BLANKS}]*"|\[[{BLANKS}]*\{{)')
@@ -30,6 +36,10 @@ class FileKind(Enum):
     TEXT = auto()
     WORKBOOK_CANDIDATE = auto()
     """It begins as workbooks do; `formats.workbooks.kinds` tells whether it is one."""
+    PARQUET = auto()
+    NDJSON = auto()
+    AVRO = auto()
+    ARROW = auto()
 
 
 def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
@@ -37,19 +47,41 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
 
     Raises FileEmpty, UnsupportedFormat.
     """
+    records = _records(sample)
+    if records is not None:
+        return FileKind[records.name]
     text = _text_of(sample, is_whole, None)
     if text is None:
         return FileKind.WORKBOOK_CANDIDATE
-    if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole):
+    # JSON is UTF-8: a NUL among the bytes is one of UTF-16.
+    if b"\0" not in sample and _is_json_lines(text, is_whole, of="{"):
+        return FileKind.NDJSON
+    if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole, of="{["):
         raise UnsupportedFormat
     return FileKind.TEXT
+
+
+def _records(sample: bytes) -> FileType | None:
+    """The kind of a file of records that is no text."""
+    known = next((kind for mark, kind in _RECORDS.items() if sample.startswith(mark)), None)
+    if (
+        known is None
+        and sample.startswith(_ARROW_STREAM)
+        and 0 < int.from_bytes(sample[4:8], "little") < _LONGEST_SCHEMA
+    ):
+        return FileType.ARROW
+    return known
 
 
 def recognise_told(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
     """As `recognise`, for a file of which the caller says what it is: text is text, even if it looks like markup.
 
-    `encoding`: the one that the caller says; None: it is told from the bytes.
+    `encoding`: the one that the caller says; None: it is told from the bytes. Raises FormatMismatch for a file of
+    records that is no text.
     """
+    records = _records(sample)
+    if records is not None:
+        raise FormatMismatch(f"The file is of the type {records}.")
     text = _text_of(sample, is_whole, encoding)
     return FileKind.WORKBOOK_CANDIDATE if text is None else FileKind.TEXT
 
@@ -73,12 +105,12 @@ def _refuse_empty() -> NoReturn:
     raise FileEmpty("File is empty, cannot detect file format.")
 
 
-def _is_json_lines(text: str, is_whole: bool) -> bool:
-    """Whether every line that is not blank is a JSON object or array; the last line of a partial sample is cut."""
+def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
+    """Whether every line that is not blank is JSON that begins so; the last line of a partial sample is cut."""
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
     if not is_whole and len(lines) > 1:
         lines.pop()
-    return all(map(_is_json, lines))
+    return all(line.strip(BLANKS)[0] in of and _is_json(line) for line in lines)
 
 
 def _is_json(line: str) -> bool:

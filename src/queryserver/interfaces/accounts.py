@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from queryserver.domain.identities import ExternalIdentity
-from queryserver.domain.user import User
+from queryserver.domain.user import Preferences, User
 from queryserver.domain.usernames import Username
 
 
@@ -112,6 +112,14 @@ class AccountRecords(Protocol):
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
         """Make the group with these rights if there is none of that name; one that exists keeps its own."""
+        ...
+
+
+class PreferenceRecords(Protocol):
+    """What users want where a call does not say it."""
+
+    async def change(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
+        """Replace the preferences that are named; None: there is no such user any more. Raises DatabaseUnavailable."""
         ...
 
 

@@ -39,6 +39,7 @@ class LoadColumn:
 class TableLoad:
     """One table to be made, or, with `append`, to be added to.
 
+    With `replace`, a table that is there makes way for the new one, which takes its name; nothing but a table does.
     `staging` names a table in the same database that nobody else uses: rows that are not visible yet may lie there.
     """
 
@@ -46,6 +47,7 @@ class TableLoad:
     staging: TableName
     columns: tuple[LoadColumn, ...]
     append: bool = False
+    replace: bool = False
 
 
 class LoadLedger(Protocol):
@@ -76,9 +78,9 @@ class TableLoader(Protocol):
 
         Reads the batches as fast as the engine takes them, and waits for the engine. When anything fails (an engine
         that refuses, batches that raise, a cancel) the staging table is gone or in the ledger, a new table is not
-        there, and an old one is as it was. Values are bound, or escaped by the driver. The engine's work is stopped
-        when the call is canceled. Raises EngineError (StatementRejected where the engine refuses, also a table that
-        another made meanwhile), and what the batches raise.
+        there, and an old one is as it was, also one that was to be replaced. Values are bound, or escaped by the
+        driver. The engine's work is stopped when the call is canceled. Raises EngineError (StatementRejected where the
+        engine refuses, also a table that another made meanwhile), and what the batches raise.
         """
         ...
 

@@ -61,6 +61,13 @@ class StatementRecords(Protocol):
         """The present status."""
         ...
 
+    async def queue_position(self, statement_id: UUID) -> int | None:
+        """Its place among the statements that wait to be sent to the same connector; 1: the next one.
+
+        Users take turns, in the order in which their statements were recorded. None: it does not wait any more.
+        """
+        ...
+
     async def read(self, statement_id: UUID) -> StatementRecord | None:
         """The whole record."""
         ...

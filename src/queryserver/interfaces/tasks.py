@@ -12,7 +12,10 @@ class StatementQueue(Protocol):
     """Hands recorded statements to runners, at least once: the claim in the record makes it at most once."""
 
     async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
-        """The owner to record with a new statement when its runner sits in this process, else None."""
+        """The owner to record with a new statement when its runner sits in this process, else None.
+
+        Raises Stopping when this process begins no new work.
+        """
         ...
 
     def dispatch(self, assignment: Assignment, user: User) -> None:

@@ -4,12 +4,14 @@ Every call may raise FileCorrupt, FileEncrypted, FileTooComplex (a limit of sect
 UnsupportedFormat (no workbook).
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from queryserver.domain.importing import TypedText
+import pyarrow as pa
+
+from queryserver.domain.importing import FileType, TypedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,20 @@ class SheetRows:
     is_whole: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RecordPortion:
+    """Some rows of a file of records, one column for each of the file.
+
+    Values are of the type that the preview gives, or texts of such values. `strange`: rows that cannot be read, from 0
+    in the portion, and why.
+    """
+
+    rows: pa.RecordBatch
+    strange: Sequence[tuple[int, str]] = ()
+
+
 class WorkbookReader(Protocol):
-    """Reads files of the local disk; nothing of them reaches this process but text of cells."""
+    """Reads workbooks and files of records. They lie on the local disk; nothing but cells reaches this process."""
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
         """Worksheets in the order of the workbook, hidden ones included, chart sheets left out."""
@@ -33,4 +47,15 @@ class WorkbookReader(Protocol):
 
     def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
         """All rows in portions of a few hundred, in bounded memory. Raises SheetNotFound."""
+        ...
+
+    async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
+        """The columns and first rows of a file of records, as JSON that `computed.analysis_of` reads.
+
+        This call and the next raise FormatMismatch, FileEmpty, TooManyColumns and RecordTooLong, too.
+        """
+        ...
+
+    def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
+        """All rows of a file of records that has these columns, in bounded memory."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import structlog
 
+from queryserver.logs.access import ACCESS_LOGGER
 from queryserver.logs.audit import AUDIT_LOGGER
 from queryserver.logs.cleaning import Redactor
 from queryserver.logs.files import SharedLogFile
@@ -38,6 +39,9 @@ def configure_logging(settings: LoggingSettings) -> None:
     # Events of the audit are written at every level of the log, and once.
     audit = entrance if settings.audit_file is None else _entrance(settings, "json", settings.audit_file)
     _replace_handlers(logging.getLogger(AUDIT_LOGGER), audit, "INFO").propagate = False
+    has_file = settings.access_log and settings.access_file is not None
+    access = _entrance(settings, settings.format, settings.access_file) if has_file else entrance
+    _replace_handlers(logging.getLogger(ACCESS_LOGGER), access, "INFO").propagate = False
     level = logging.getLevelNamesMapping()[settings.level]
     structlog.configure(
         processors=[_to_standard_library],

@@ -10,7 +10,7 @@ from queryserver.interfaces.audit import Audit
 
 OK = "ok"
 _LONGEST = 150
-_NO_FACTS: Mapping[str, str] = MappingProxyType({})
+_NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
 """Of changes that nobody ordered with a command: the server makes them when somebody comes."""
 
@@ -29,7 +29,7 @@ class AuditTrail:
         *,
         outcome: str = OK,
         client: str = "",
-        facts: Mapping[str, str] = _NO_FACTS,
+        facts: Mapping[str, str | int] = _NO_FACTS,
     ) -> None:
         """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long."""
         name = user[:_LONGEST]
@@ -48,7 +48,7 @@ class AuditTrail:
 
     @contextmanager
     def event(
-        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str] = _NO_FACTS
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
         """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
         outcome = "interrupted"
@@ -63,7 +63,7 @@ class AuditTrail:
 
     @contextmanager
     def failures(
-        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str] = _NO_FACTS
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
         """One event when what is done inside fails, with the code of the error; none when it ends or is interrupted."""
         try:

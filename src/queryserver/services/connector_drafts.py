@@ -85,7 +85,7 @@ class ConnectorDrafts:
             raise ConnectorRefused({name: ["Must be given."] for name in missing})
         row = self._catalogue.type_of(dialect, interface)
         if row is None:
-            raise ConnectorTypeNotFound(dialect, interface)
+            raise ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._catalogue.all_types()))
         return row
 
 

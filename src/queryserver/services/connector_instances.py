@@ -121,7 +121,8 @@ class ConnectorInstances:
         """
         row = self._parts.catalogue.type_of(dialect, interface)
         if row is None or not self._parts.offered.shows(row):
-            raise ConnectorTypeNotFound(dialect, interface)
+            offered = (one.dialect for one in self._parts.catalogue.all_types() if self._parts.offered.shows(one))
+            raise ConnectorTypeNotFound(dialect, interface, offered)
         settings = complete_settings(row, given.settings or {})
         hidden = masked(settings)
         # The defaults are examples, and no secrets.

@@ -124,8 +124,12 @@ class Connectors:
             found = self.default_sql(user)
         if found is None:
             self._refuse_idle(user, wanted)
-            raise UnknownDialect(name or "")
+            raise self.unknown(user, name or "")
         return found
+
+    def unknown(self, user: User, name: str) -> UnknownDialect:
+        """The refusal of a name, with the names of what the caller may use."""
+        return UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""

@@ -88,9 +88,12 @@ class EngineUses:
                 await kept.engine.close()
 
     async def aclose(self) -> None:
-        """Close all."""
-        await asyncio.gather(*self._closings, return_exceptions=True)
-        await self.discard(lambda _connector, _engine: True)
+        """Close all, side by side: an engine that hangs must not keep the others open."""
+        # A retired engine without a use is among `_closings` already.
+        kept = [*self._kept.values(), *(one for one in self._retired if one.uses)]
+        self._kept.clear()
+        closings = asyncio.gather(*self._closings, return_exceptions=True)
+        await asyncio.gather(closings, *map(self._close, kept))
 
     def _of(self, connector: Connector) -> _Kept:
         kept = self._kept.get(_key(connector))
@@ -109,7 +112,7 @@ class EngineUses:
         try:
             await kept.engine.close()
         except QueryServerError as error:
-            log.warning("retired engine did not close cleanly", connector=kept.connector.key, code=error.code)
+            log.warning("engine did not close cleanly", connector=kept.connector.key, code=error.code)
 
 
 def _key(connector: Connector) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from queryserver.interfaces.accounts import PreferenceRecords
 from queryserver.interfaces.auth import Authenticator
 from queryserver.interfaces.metrics import Metrics, MetricsText
 from queryserver.interfaces.sealing import Sealer
@@ -43,6 +44,7 @@ from queryserver.services.server_logs import ServerLogs
 from queryserver.services.sessions import Sessions
 from queryserver.services.standing import Standing
 from queryserver.services.statements.access import Access
+from queryserver.services.statements.administering import StatementAdministration
 from queryserver.services.statements.downloading import Downloads
 from queryserver.services.statements.ending import Ending
 from queryserver.services.statements.following import Following
@@ -83,6 +85,7 @@ class AccountServices:
     accounts: Accounts
     logins: Logins
     tokens: Tokens
+    preferences: PreferenceRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ class Services:
     downloads: Downloads
     ending: Ending
     history: History
+    statement_administration: StatementAdministration
     sessions: Sessions
     metadata: MetadataServices
     searching: SearchServices

@@ -36,7 +36,8 @@ class Readiness:
         self._store: Check | None = None
         self._store_checked_at = 0.0
         self._store_turn = asyncio.Lock()
-        self.draining = False
+        self.stopping = False
+        """Set at the signal to stop: from then on the instance counts as not ready, whatever it can still do."""
 
     async def checks(self) -> dict[str, Check]:
         """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""

@@ -70,14 +70,15 @@ class Sessions:
     async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
         """Open an engine session and keep it.
 
-        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, TooManySessions, EngineError; then no session
-        exists.
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, TooManySessions, Stopping, EngineError; then no
+        session exists.
         """
         connector = self._connectors.resolve(user, asked.connector)
         self._credentials.require_token(user, connector)
         for name in asked.settings:
             if name not in self._limits.allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+        self._runner.require_open()
         record = await self._record(user, connector, asked)
         options = await self._credentials.options(user, connector, settings=asked.settings)
         if asked.credentials:

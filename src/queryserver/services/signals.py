@@ -12,11 +12,19 @@ class StateSignals:
 
     def __init__(self) -> None:
         self._watches: defaultdict[UUID, set[Watch]] = defaultdict(set)
+        self.waits_are_over = False
+        """Set when the server stops: what still waits for a statement of another server gets its present state."""
 
     def notify(self, statement_id: UUID) -> None:
         """Something changed in the record."""
         for watch in self._watches.get(statement_id, ()):
             watch.event.set()
+
+    def end_waits(self) -> None:
+        """End all waits, and those that begin from now on."""
+        self.waits_are_over = True
+        for statement_id in list(self._watches):
+            self.notify(statement_id)
 
     @contextmanager
     def watch(self, statement_id: UUID) -> "Generator[Watch]":

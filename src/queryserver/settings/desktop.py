@@ -88,6 +88,11 @@ class LoggingSettings(Section):
     """Further regular expressions whose matches are masked."""
     audit_file: OptionalPlace = None
     """File of the audit events; empty: the log."""
+    access_log: Flag = False
+    """Whether each call is written down at its end: user, client address, method, path without query, status, bytes and
+    duration."""
+    access_file: OptionalPlace = None
+    """File of these lines, in the form `format`; empty: the log."""
 
 
 class SmtpSettings(Section):
@@ -145,7 +150,7 @@ class DesktopSettings(Section):
     enable_download: Flag = True
     """Whether results and files may be downloaded."""
     docs_enabled: Flag = True
-    """Whether the description of the API is served."""
+    """Whether the description of the API and the pages for browsers (`/api/docs`, `/`) are served."""
     host_label: Text = ""
     """Name of this installation, told to clients."""
     use_thrift_http_jwt: Flag = False
@@ -178,8 +183,12 @@ class DesktopSettings(Section):
     """A client that takes less than 1 KiB per second of a response over this time is disconnected."""
     unsent_max_bytes: Positive = 128 * MIB
     """Responses of one process that clients have not taken yet; above it the slowest clients are disconnected."""
+    shutdown_delay_s: Count = 0
+    """After the signal to stop everything is served for this long, while `is_ready` already is 503 `stopping`: time for
+    load balancers to take the server out. A second signal ends it."""
     shutdown_grace_s: Count = 30
-    """Time for calls and statements to finish when the server stops."""
+    """Then no new statements are taken, and those that run, and other calls, have this time to finish. 15 s later at
+    the latest the process has ended."""
     custom: CustomSettings = CustomSettings()
     database: DatabaseSettings = DatabaseSettings()
     auth: AuthSettings = AuthSettings()

@@ -49,9 +49,16 @@ def load_settings(
 
 
 def read_settings(
-    path: Path | None, environ: Mapping[str, str], *, overrides: Mapping[str, Any] | None = None
+    path: Path | None,
+    environ: Mapping[str, str],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    with_secrets: bool = True,
 ) -> Reading:
-    """Like `load_settings`, with the problems beside whatever is good."""
+    """Like `load_settings`, with the problems beside whatever is good.
+
+    Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
+    """
     problems = Problems()
     file = path or _found_file(environ)
     layers = Layers(problems)
@@ -59,10 +66,13 @@ def read_settings(
     layers.put(from_environment(environ), Origin.ENVIRONMENT)
     layers.put(_nested(overrides or {}), Origin.COMMAND_LINE)
     _join_same(layers)
+    if not with_secrets:
+        _drop_twins(layers.values)
     _read_twins(layers.values, "", problems)
     settings = _validated(layers.values, problems)
-    for key, text in contradictions(settings, layers.origins):
-        problems.add(key, text)
+    if with_secrets:
+        for key, text in contradictions(settings, layers.origins):
+            problems.add(key, text)
     password = environ.get(ADMIN_PASSWORD)
     sources = Sources(file, layers.origins, SecretStr(password) if password else None)
     return Reading(settings.read_from(sources), problems.lines())
@@ -115,6 +125,14 @@ def _read_twins(values: dict[str, Any], prefix: str, problems: Problems) -> None
             except ValueError as error:
                 problems.add(f"{prefix}{name}", str(error))
                 del values[name]
+
+
+def _drop_twins(values: dict[str, Any]) -> None:
+    for name, value in list(values.items()):
+        if isinstance(value, dict):
+            _drop_twins(value)
+        elif isinstance(value, Twin):
+            del values[name]
 
 
 def _validated(values: dict[str, Any], problems: Problems) -> Settings:

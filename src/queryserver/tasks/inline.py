@@ -18,7 +18,8 @@ from queryserver.services.sessions import CLOSE_SESSION
 log = structlog.get_logger(__name__)
 
 _WAITING = "waiting"
-_CANCEL = "cancel"
+CANCEL = "cancel"
+"""Kind of the notice that a cancel was recorded; its subject is the id of the statement."""
 
 
 class InlineQueue:
@@ -31,6 +32,7 @@ class InlineQueue:
 
     async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
         """See the Protocol."""
+        self._runner.require_open()
         if session_owner not in (None, self._runner.owner) or not await self._runner.may_run(connector):
             return None
         return self._runner.owner
@@ -46,11 +48,11 @@ class InlineQueue:
     async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
         """See the Protocol."""
         if not self._runner.cancel(statement_id) and owner != self._runner.owner:
-            await self._notices.publish(_CANCEL, str(statement_id))
+            await self._notices.publish(CANCEL, str(statement_id))
 
     def heard(self, kind: str, subject: str) -> None:
         """A word from an instance, perhaps this one."""
-        if kind == _CANCEL:
+        if kind == CANCEL:
             self._runner.cancel(UUID(subject))
         else:
             self._heard.put_nowait((kind, subject))

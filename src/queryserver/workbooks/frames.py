@@ -2,16 +2,21 @@
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from queryserver.domain.errors import RecordTooLong
 from queryserver.domain.importing import CellKind, TypedText
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 HEAD = struct.Struct("<cL")
+_SAID = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
 """A row has up to 16 Mi characters (Contract importer 8.5), and a character takes up to six bytes in JSON."""
 
-NAMES, ROWS, END, FAILED = b"N", b"R", b"E", b"F"
+NAMES, ROWS, END, FAILED, PREVIEW, BATCH = b"N", b"R", b"E", b"F", b"P", b"B"
 
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
@@ -68,6 +73,41 @@ def rows_of(body: bytes) -> Rows:
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
         for row, kinds in zip(texts, letters, strict=True)
     ]
+
+
+def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int, str]]) -> bytes:
+    """Rows as a stream of Arrow behind the JSON of those that are strange, whose length comes first.
+
+    Raises RecordTooLong for more than a frame may have.
+    """
+    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
+
+    said = json.dumps(strange).encode()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    body = _SAID.pack(len(said)) + said + sink.getvalue().to_pybytes()
+    if len(body) > MAX_BYTES:
+        raise RecordTooLong("A row of the file is too long.")
+    return HEAD.pack(kind, len(body)) + body
+
+
+def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Sequence[tuple[int, str]]]":
+    """The rows of a frame and those that are strange. Raises ValueError for anything else."""
+    import pyarrow as pa  # noqa: PLC0415 as above
+
+    (size,) = _SAID.unpack_from(body)
+    start = _SAID.size + size
+    strange = [(int(row), str(reason)) for row, reason in _json(body[_SAID.size : start])]
+    batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
+    # A worker may have become anything that its file made of it.
+    batch.validate(full=True)
+    return batch, strange
+
+
+def preview_of(body: bytes) -> Mapping[str, Any]:
+    """The preview of a frame, as parsed JSON."""
+    return _json(body)
 
 
 def names_of(body: bytes) -> Sequence[str]:

@@ -4,13 +4,15 @@ import resource
 
 MEMORY_BYTES = 1024**3
 TIME_S = 60
+RECORDS_TIME_S = 900
+"""For all rows of a file of records: those of Avro take a minute for each 100 MiB or so."""
 _OPEN_FILES = 32
 
 
-def limit_this_process() -> None:
+def limit_this_process(time_s: int = TIME_S) -> None:
     """From now on this process has so much memory and time, writes no file and leaves no core."""
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)
-    _limit(resource.RLIMIT_CPU, TIME_S)
+    _limit(resource.RLIMIT_CPU, time_s)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)

@@ -5,41 +5,49 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
 from queryserver.domain.errors import (
     DetectionFailed,
     FileCorrupt,
+    FileEmpty,
     FileEncrypted,
     FileTooComplex,
+    FormatMismatch,
     ImportFileNotFound,
     QueryServerError,
+    RecordTooLong,
     SheetNotFound,
+    TooManyColumns,
     TooManyRequests,
     UnsupportedFormat,
 )
-from queryserver.domain.importing import TypedText
-from queryserver.interfaces.workbooks import SheetRows
+from queryserver.domain.importing import FileType, TypedText
+from queryserver.interfaces.workbooks import RecordPortion, SheetRows
 from queryserver.workbooks.frames import (
+    BATCH,
     END,
     FAILED,
     HEAD,
     MAX_BYTES,
     NAMES,
+    PREVIEW,
     ROWS,
     Rows,
+    batch_of,
     failure_of,
     is_whole_of,
     names_of,
+    preview_of,
     rows_of,
 )
-from queryserver.workbooks.limits import TIME_S
+from queryserver.workbooks.limits import RECORDS_TIME_S, TIME_S
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +56,17 @@ _WAIT_FOR_PLACE_S = 60
 _LARGE_BYTES = 512 * 1024
 """Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
 
-_WITH_MESSAGE = {kind.code: kind for kind in (FileCorrupt, FileEncrypted, FileTooComplex, SheetNotFound)}
+_TOLD = (
+    FileCorrupt,
+    FileEmpty,
+    FileEncrypted,
+    FileTooComplex,
+    FormatMismatch,
+    RecordTooLong,
+    SheetNotFound,
+    TooManyColumns,
+)
+_WITH_MESSAGE = {kind.code: kind for kind in _TOLD}
 _WITHOUT_MESSAGE = {kind.code: kind for kind in (UnsupportedFormat, ImportFileNotFound)}
 
 _Frame = tuple[bytes, bytes]
@@ -95,6 +113,24 @@ class ProcessWorkbooks:
                 yield await _decoded(body)
         raise _broken("rows")
 
+    async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
+        async with self._look(), aclosing(self._frames(path, None, None, records=kind)) as frames:
+            async for found, body in frames:
+                if found == PREVIEW:
+                    return await asyncio.to_thread(preview_of, body)
+        raise _broken("preview")
+
+    async def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
+        async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as frames:
+            async for found, body in frames:
+                if found == END:
+                    return
+                try:
+                    yield RecordPortion(*await asyncio.to_thread(batch_of, body))
+                except ValueError:
+                    raise _broken("batches") from None
+        raise _broken("batches")
+
     @asynccontextmanager
     async def _look(self) -> AsyncGenerator[None]:
         try:
@@ -107,9 +143,19 @@ class ProcessWorkbooks:
         finally:
             self._looks.release()
 
-    async def _frames(self, path: Path, sheet: str | None, limit: int | None) -> AsyncGenerator[_Frame]:
+    async def _frames(
+        self,
+        path: Path,
+        sheet: str | None,
+        limit: int | None,
+        *,
+        records: FileType | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> AsyncGenerator[_Frame]:
         """What a worker answers. It is gone when this ends, however it ends."""
-        question = json.dumps({"path": str(path), "sheet": sheet, "limit": limit}).encode()
+        asked = {"path": str(path), "sheet": sheet, "limit": limit, "records": records, "fields": fields}
+        question = json.dumps(asked).encode()
+        time_s = TIME_S if fields is None else RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -123,7 +169,7 @@ class ProcessWorkbooks:
         )
         self._running.add(process)
         try:
-            async with aclosing(_conversation(process, question)) as frames:
+            async with aclosing(_conversation(process, question, time_s)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
@@ -131,13 +177,13 @@ class ProcessWorkbooks:
             self._running.discard(process)
 
 
-async def _conversation(process: asyncio.subprocess.Process, question: bytes) -> AsyncGenerator[_Frame]:
+async def _conversation(process: asyncio.subprocess.Process, question: bytes, time_s: int) -> AsyncGenerator[_Frame]:
     """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
     assert process.stdin is not None  # noqa: S101 it was started with pipes
     assert process.stdout is not None  # noqa: S101 as above
     process.stdin.write(question)
     process.stdin.close()
-    left_s = float(TIME_S)
+    left_s = float(time_s)
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
@@ -145,7 +191,7 @@ async def _conversation(process: asyncio.subprocess.Process, question: bytes) ->
             async with asyncio.timeout(left_s):
                 kind, body = await _next_frame(process.stdout)
         except TimeoutError:
-            raise FileTooComplex(f"The workbook could not be read within {TIME_S} seconds.") from None
+            raise FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
         except asyncio.IncompleteReadError:
             raise await _sudden_end(process) from None
         left_s -= loop.time() - began
@@ -156,7 +202,7 @@ async def _conversation(process: asyncio.subprocess.Process, question: bytes) ->
 
 async def _next_frame(output: asyncio.StreamReader) -> _Frame:
     kind, size = HEAD.unpack(await output.readexactly(HEAD.size))
-    if kind not in (NAMES, ROWS, END, FAILED) or size > MAX_BYTES:
+    if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH) or size > MAX_BYTES:
         raise _broken("frames")
     return kind, await output.readexactly(size)
 
@@ -170,7 +216,7 @@ async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
     if code < 0:
         log.info("worker of a workbook was killed", signal=-code)
-        return FileTooComplex("The workbook needs more memory or time to be read than there is.")
+        return FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
     return DetectionFailed("The workbook could not be read.")
 

@@ -3,11 +3,12 @@
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypedDict
+from typing import BinaryIO, NotRequired, Protocol, TypedDict
 
 from queryserver.domain.errors import (
     DetectionFailed,
@@ -16,20 +17,35 @@ from queryserver.domain.errors import (
     QueryServerError,
     UnsupportedFormat,
 )
-from queryserver.domain.importing import SAMPLE_TEXT_BYTES, TypedText
+from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
 from queryserver.formats.workbooks.used_range import Head, Row, checked_rows, columns_in_use
 from queryserver.formats.workbooks.xlsx import XlsxWorkbook
 from queryserver.workbooks.frames import END, FAILED, NAMES, frame, portions, rows_frame
-from queryserver.workbooks.limits import limit_this_process
+from queryserver.workbooks.limits import RECORDS_TIME_S, TIME_S, limit_this_process
 
 
 class Question(TypedDict):
-    """`sheet` None: the names of the sheets. `limit` None: all rows."""
+    """`sheet` None: the names of the sheets. `limit` None: all rows.
+
+    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview.
+    """
 
     path: str
     sheet: str | None
     limit: int | None
+    records: NotRequired[str | None]
+    fields: NotRequired[Sequence[str] | None]
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Arrow loads pandas where it is installed, which takes half a second; nothing here uses it."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """None for all other modules: the next finder is asked."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
 
 
 class _Workbook(Protocol):
@@ -42,11 +58,12 @@ class _Workbook(Protocol):
 
 def main() -> None:
     """Never raises: what goes wrong is the last frame."""
-    limit_this_process()
+    question: Question = json.load(sys.stdin.buffer)
+    limit_this_process(TIME_S if question.get("fields") is None else RECORDS_TIME_S)
     output = sys.stdout.buffer
     # Nobody may be left to hear the answer.
     with suppress(BrokenPipeError):
-        for piece in _answer(json.load(sys.stdin.buffer)):
+        for piece in _answer(question):
             output.write(piece)
             output.flush()
 
@@ -54,13 +71,20 @@ def main() -> None:
 def _answer(question: Question) -> Iterator[bytes]:
     try:
         with Path(question["path"]).open("rb") as file:
-            yield from _frames(_opened(file), question["sheet"], question["limit"])
+            records = question.get("records")
+            if records is None:
+                yield from _frames(_opened(file), question["sheet"], question["limit"])
+            else:
+                sys.meta_path.insert(0, _WithoutPandas())
+                from queryserver.workbooks.records import record_frames  # noqa: PLC0415 workbooks do without
+
+                yield from record_frames(file, FileType(records), question.get("fields"))
     except QueryServerError as error:
         yield frame(FAILED, [error.code, error.message])
     except FileNotFoundError:
         yield frame(FAILED, [ImportFileNotFound.code, ""])
     except (MemoryError, RecursionError):
-        yield frame(FAILED, [FileTooComplex.code, "The workbook is too large to be read."])
+        yield frame(FAILED, [FileTooComplex.code, "The file is too large to be read."])
     except BrokenPipeError:
         raise
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here

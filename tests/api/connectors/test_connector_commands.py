@@ -48,7 +48,8 @@ async def test_connectors_are_listed_and_exported_without_secrets_and_imported_a
     keeper = await Keeper.of(served)
     made = await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     shown = await command("connector", "list")
-    assert shown == Ended(0, "1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
+    header = "ID\tNAME\tDIALECT\tINTERFACE\tSTATE\tGROUPS\n"
+    assert shown == Ended(0, f"{header}1\tShop\tpostgresql\tsqlalchemy\truns\tdefault\n", "")
     exported = await command("connector", "export")
     assert exported.code == 0
     assert "planted-secret" not in exported.out

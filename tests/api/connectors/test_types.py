@@ -197,6 +197,8 @@ async def test_new_refuses_unknown_pairs_and_settings(ana: Caller) -> None:
     assert (response.status_code, response.json()["code"]) == (404, "connector_type_not_found")
     assert "hive" in response.json()["message"]
     assert "livy" in response.json()["message"]
+    response = await ana.post("connector/instance/new/hve/livy")
+    assert "Known dialects: hive, " in response.json()["message"]
     connector = json.dumps({"settings": listed({"colour": "red"})})
     response = await ana.post("connector/instance/new/trino/trino", connector=connector)
     assert (response.status_code, response.json()["code"]) == (400, "unknown_setting")

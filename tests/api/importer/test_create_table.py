@@ -1,14 +1,18 @@
 """Tables made of files (Contract importer 13; checklist 52 to 60)."""
 
 import asyncio
+import importlib.util
 import io
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from openpyxl import Workbook
 from tests.api.driving import Caller
+from tests.api.importer.asking import header, names, preview, types
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import (
     CONTENT,
@@ -17,6 +21,7 @@ from tests.api.importer.tables import (
     failed,
     imported,
     open_tables,
+    quoted,
     rows,
     started,
     tables_like,
@@ -232,6 +237,108 @@ class TestBadRows:
         assert "30 more bad rows" in done["log"]
 
 
+def data_file(package: str, place: str) -> Path:
+    """A file that a package carries, which is not imported."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / place
+
+
+class TestWrittenForms:
+    CONTENT = (
+        b"day;at;euro;dollar;when\n15/01/2024;1/15/2024 1:05 PM;1.234,50;1,234.50;01/02/2024\n"
+        b"01/02/2024;1/2/2024 12:00 AM;2,5;3;03/04/2024\n;;;;\n"
+    )
+    FIELDS: ClassVar[dict[str, str]] = {"file_type": "delimiter_format", "field_separator": ";"}
+
+    async def test_a_preview_may_be_sent_back_as_columns(self, ana: Caller, connector: str, table: str):
+        """In every dialect: what was found without doubt, and what the caller gives."""
+        path = await uploaded(ana, self.CONTENT)
+        query = {"sql_dialect": None, "connector": connector, "date_format": "%d/%m/%Y", **self.FIELDS}
+        shown = (await preview(ana, path, **query)).json()
+        assert [column["format"] for column in shown["columns"]] == [
+            "%d/%m/%Y", "%m/%d/%Y %I:%M %p", "1.234,5", "1,234.5", "%d/%m/%Y",
+        ]  # fmt: skip
+        assert shown["preview_data"][0][2] == "1.234,50"
+        await imported(ana, connector, table, file_path=path, columns=shown["columns"], **self.FIELDS)
+        found = await rows(ana, connector, table, order="day NULLS LAST")
+        assert [row[2:4] for row in found] == [[1234.5, 1234.5], [2.5, 3.0], [None, None]]
+        assert [[str(cell)[:16] for cell in (row[0], row[1], row[4])] for row in found[:2]] == [
+            ["2024-01-15", "2024-01-15 13:05", "2024-02-01"],
+            ["2024-02-01", "2024-01-02 00:00", "2024-04-03"],
+        ]
+
+    async def test_real_files(self, ana: Caller, table: str):
+        """Dates as `Jan 1 2000` in one, a header of a word and of years in the other, and numbers with commas."""
+        stocks = data_file("vega_datasets", "_data/stocks.csv")
+        fertility = data_file("statsmodels", "datasets/fertility/fertility.csv")
+        await imported(ana, "duckdb", table, file_path=await uploaded(ana, stocks.read_bytes()))
+        sql = f"SELECT typeof(max(date)), min(date), max(date), count(*) FROM {table}"
+        assert (await ana.result("duckdb", sql))["data"] == [["DATE", "2000-01-01", "2010-03-01", 560]]
+        path = await uploaded(ana, fertility.read_bytes())
+        assert (await header(ana, path)).json() == {"has_header": True}
+        shown = (await preview(ana, path, sql_dialect="duckdb")).json()
+        found = dict(zip(names(shown), types(shown), strict=True))
+        assert (found["Country Name"], found["1960"], found["2000"]) == ("VARCHAR", "DECIMAL", "DECIMAL")
+
+    async def test_a_preview_of_plain_forms_may_be_sent_back(self, ana: Caller, connector: str, table: str):
+        content = b"n,f,d,ok,day,at,t,s,empty\n1,1.5,1.2345678901234567,true,2024-01-15,2024-01-15T10:30,10:30,x,\n"
+        path = await uploaded(ana, content)
+        shown = (await preview(ana, path, sql_dialect=None, connector=connector)).json()
+        found = list[Any]()
+        for name, columns in ((table, None), (f"{table}_2", shown["columns"])):
+            await imported(ana, connector, name, file_path=path, **({"columns": columns} if columns else {}))
+            found.append(await rows(ana, connector, name))
+        assert found[0] == found[1]
+
+    async def test_a_row_in_another_form_is_bad(self, ana: Caller, table: str):
+        content = b"day\n" + b"15/01/2024\n" * 10_001 + b"2024-01-15\n31/02/2024\n"
+        path = await uploaded(ana, content)
+        _, message, log = await failed(ana, "duckdb", table, file_path=path)
+        assert '"2024-01-15" is not in the format %d/%m/%Y' in log
+        assert 'record 10004, column "day"' in log
+        assert "2 of 10003 rows are bad" in message
+        done = await imported(
+            ana, "duckdb", table, file_path=path, columns=[{"source": 1, "type": "VARCHAR", "format": "%d/%m/%Y"}]
+        )
+        assert done["rows_bad"] == 0
+
+    async def test_types_are_written_with_their_digits(self, ana: Caller, connector: str, table: str):
+        chosen = [
+            {"source": "price", "type": "numeric(12,3)"},
+            {"source": "name", "type": "Varchar( 5 )"},
+            {"source": "id", "type": "DECIMAL", "precision": 5},
+        ]
+        await imported(ana, connector, table, columns=chosen)
+        assert await rows(ana, connector, table, order="id") == [
+            ["1.500", "anna", "1"], ["2.250", None, "2"], [None, "carl", "3"],
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            {"type": "numeric(39,2)"},
+            {"type": "numeric(2,3)"},
+            {"type": "numeric(12,2)", "precision": 11},
+            {"type": "varchar(0)"},
+            {"type": "varchar(10485761)"},
+            {"type": "varchar(20) DEFAULT 1"},
+            {"type": "geometry"},
+            {"type": "DATE", "format": "%q"},
+            {"type": "DATE", "format": "1.234,5"},
+            {"type": "DATE", "format": "%d/%m/%Y %H:%M"},
+            {"type": "BIGINT", "format": "%d/%m/%Y"},
+            {"type": "BOOLEAN", "format": "1.234,5"},
+        ],
+        ids=str,
+    )
+    async def test_types_and_forms_that_are_none_are_refused(self, ana: Caller, table: str, column: dict[str, Any]):
+        answer = await ask(ana, "duckdb", table, columns=[{"source": 1, **column}])
+        assert refusal(answer) == (400, "invalid_columns")
+        assert column["type"] != "geometry" or "NUMERIC(p,s)" in answer.json()["error"]
+
+
 @pytest.mark.importer(55)
 class TestExistingTable:
     async def test_an_existing_table_is_refused_before_the_answer(self, ana: Caller, connector: str, table: str):
@@ -243,6 +350,29 @@ class TestExistingTable:
         for expected in (3, 6):
             done = await imported(ana, connector, table, if_exists="append")
             assert (done["rows_loaded"], len(await rows(ana, connector, table))) == (3, expected)
+
+    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(
+        self, ana: Caller, connector: str, table: str
+    ):
+        for content in (b"a\n7\n", CONTENT):
+            done = await imported(ana, connector, table, if_exists="replace", file_path=await uploaded(ana, content))
+        assert done["rows_loaded"] == 3
+        assert [row[:2] for row in await rows(ana, connector, table)] == [[1, "anna"], [2, None], [3, "carl"]]
+        entries = (await ana.history(doc_type=connector))["history"]
+        assert any(f'CREATE OR REPLACE TABLE "{table}" (' in entry["data"]["statement"] for entry in entries)
+        assert await tables_like(ana, connector, "qs_import_") == []
+
+    async def test_what_is_not_replaced(self, ana: Caller, connector: str, table: str):
+        """A file with a bad row changes nothing; a view is never dropped."""
+        await imported(ana, connector, table)
+        bad = {"file_path": await uploaded(ana, b"id\nx\n"), "columns": [{"source": 1, "type": "BIGINT"}]}
+        if connector == "sqlite":
+            bad["columns"] = [{"source": 1, "type": "REAL"}]
+        await failed(ana, connector, table, if_exists="replace", **bad)
+        assert len(await rows(ana, connector, table)) == 3
+        await ana.result(connector, f"CREATE VIEW {quoted(table + '_v')} AS SELECT 5 AS five")
+        await failed(ana, connector, f"{table}_v", if_exists="replace")
+        assert await rows(ana, connector, f"{table}_v") == [[5]]
 
     async def test_a_failing_append_leaves_the_old_rows(self, ana: Caller, connector: str, table: str):
         await imported(ana, connector, table)
@@ -302,7 +432,9 @@ class TestRefusals:
             ({"table": "x" * 129}, "invalid_parameter"),
             ({"table": "a\0b"}, "invalid_parameter"),
             ({"database": "x" * 129}, "invalid_parameter"),
-            ({"if_exists": "replace"}, "invalid_parameter"),
+            ({"if_exists": "overwrite"}, "invalid_parameter"),
+            ({"date_format": "%q"}, "invalid_parameter"),
+            ({"number_format": "1.2.3"}, "invalid_parameter"),
             ({"max_bad_rows": "-2"}, "invalid_parameter"),
             ({"max_bad_rows": "many"}, "invalid_parameter"),
             ({"file_type": "excel"}, "sheet_required"),

@@ -84,6 +84,19 @@ async def left_behind(tables: Tables, caller: Caller, connector: str, table: str
     )  # fmt: skip
 
 
+async def test_a_server_that_stops_begins_no_import_and_records_none(
+    tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
+):
+    path = await uploaded(ana, CONTENT)
+    monkeypatch.setattr(tables.api.services.runner, "_draining", True)
+    answer = await ask(ana, "duckdb", "late", file_path=path)
+    assert refusal(answer) == (503, "stopping")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert (await ana.get("editor/get_history")).json()["count"] == 0
+    monkeypatch.undo()
+    await started(ana, "duckdb", "late", file_path=path)
+
+
 @pytest.mark.importer(56)
 class TestCancel:
     async def test_a_cancel_in_mid_load_leaves_nothing(self, tables: Tables, ana: Caller):

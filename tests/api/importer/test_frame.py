@@ -10,6 +10,9 @@ from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller, open_api
 from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload
 
+from queryserver.domain.import_types import PREVIEW_DIALECTS
+
+DIALECTS = f"Valid values: {', '.join(PREVIEW_DIALECTS)}."
 CALLS = [one for one in read_operations() if one.group == "importer" and one.status == SERVED]
 
 
@@ -108,8 +111,8 @@ class TestFields:
         [
             ("", "missing_parameter", "sql_dialect is required."),
             ("sql_dialect=", "missing_parameter", "sql_dialect is required."),
-            ("sql_dialect=Hive", "invalid_dialect", '"Hive" is not a valid choice for sql_dialect.'),
-            ("sql_dialect=%20hive", "invalid_dialect", '" hive" is not a valid choice for sql_dialect.'),
+            ("sql_dialect=Hive", "invalid_dialect", f'"Hive" is not a valid choice for sql_dialect. {DIALECTS}'),
+            ("sql_dialect=%20hive", "invalid_dialect", f'" hive" is not a valid choice for sql_dialect. {DIALECTS}'),
             ("sql_dialect=hi%00ve", "invalid_parameter", None),
             ("sql_dialect=hive&other=%00", "invalid_parameter", None),
             ("sql_dialect=%FF", "invalid_parameter", None),

@@ -73,10 +73,17 @@ async def test_text_is_no_workbook(ana: Caller):
         ({}, "file_path is required.", "missing_parameter"),
         ({"file_path": "x"}, "file_type is required.", "missing_parameter"),
         ({"file_path": "x", "file_type": "csv"}, "import_type is required.", "missing_parameter"),
-        ({"file_path": "x", "file_type": "xls"}, '"xls" is not a valid choice for file_type.', "invalid_parameter"),
+        (
+            {"file_path": "x", "file_type": "xls"},
+            (
+                '"xls" is not a valid choice for file_type.'
+                " Valid values: csv, tsv, excel, delimiter_format, parquet, ndjson, avro, arrow."
+            ),
+            "invalid_parameter",
+        ),
         (
             {"file_path": "x", "file_type": "csv", "import_type": "s3"},
-            '"s3" is not a valid choice for import_type.',
+            '"s3" is not a valid choice for import_type. Valid values: local, remote.',
             "invalid_parameter",
         ),
     ],

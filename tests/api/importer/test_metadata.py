@@ -54,7 +54,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("content", "code"),
         [
-            (b'{"a":1,"b":2}\n{"a":3,"b":4}\n', "unsupported_format"),
+            (b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', "unsupported_format"),
             (PNG, "unsupported_format"),
             (b"\x00\x01\x02\x03", "unsupported_format"),
             (b"\n\n", "file_empty"),
@@ -111,7 +111,7 @@ class TestParameters:
             ({"file_path": "x", "import_type": ""}, "import_type is required.", "missing_parameter"),
             (
                 {"file_path": "x", "import_type": "Local"},
-                '"Local" is not a valid choice for import_type.',
+                '"Local" is not a valid choice for import_type. Valid values: local, remote.',
                 "invalid_parameter",
             ),
             ({"file_path": "x", "import_type": "local"}, "File not found.", "file_not_found"),

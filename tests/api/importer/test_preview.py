@@ -26,9 +26,9 @@ class TestAnswer:
         assert await shown(ana, CONTENT) == {
             "type": "csv",
             "columns": [
-                {"name": "id", "type": "INT"},
-                {"name": "price", "type": "DOUBLE"},
-                {"name": "ok", "type": "BOOLEAN"},
+                {"name": "id", "type": "INT", "source": 1},
+                {"name": "price", "type": "DOUBLE", "source": 2},
+                {"name": "ok", "type": "BOOLEAN", "source": 3},
             ],
             "preview_data": [["1", "1.50", "true"], ["2", "2", ""]],
         }
@@ -42,7 +42,7 @@ class TestAnswer:
         assert (names(second), types(second)) == (["column_1", "column_2"], ["STRING", "STRING"])
         assert (len(second["preview_data"]), second["preview_data"][0]) == (3, ["sample1", "sample2"])
         third = await shown(ana, "string_col\nfoo\nbar", sql_dialect="trino")
-        assert third["columns"] == [{"name": "string_col", "type": "VARCHAR"}]
+        assert third["columns"] == [{"name": "string_col", "type": "VARCHAR", "source": 1}]
 
     @pytest.mark.importer(27)
     async def test_fifty_rows_are_shown(self, ana: Caller):
@@ -119,8 +119,8 @@ class TestTypes:
         number = "12345678901234567890123456789012345678"
         body = await shown(ana, f"a,b\n{number},1.2345678901234567\n")
         assert body["columns"] == [
-            {"name": "a", "type": "DECIMAL", "precision": 38, "scale": 0},
-            {"name": "b", "type": "DECIMAL", "precision": 17, "scale": 16},
+            {"name": "a", "type": "DECIMAL", "precision": 38, "scale": 0, "source": 1},
+            {"name": "b", "type": "DECIMAL", "precision": 17, "scale": 16, "source": 2},
         ]
         assert body["preview_data"] == [[number, "1.2345678901234567"]]
 
@@ -129,7 +129,8 @@ class TestTypes:
         reference = await uploaded(ana, b"n\n" + b"1\n" * 10_001)
         for dialect in PREVIEW_DIALECTS:
             body = (await preview(ana, reference, sql_dialect=dialect)).json()
-            assert body["columns"] == [{"name": "n", "type": "BIGINT"}]
+            kind = "INTEGER" if dialect == "sqlite" else "BIGINT"
+            assert body["columns"] == [{"name": "n", "type": kind, "source": 1}]
             assert "warnings" not in body
 
     async def test_a_sample_of_few_rows_is_told(self, ana: Caller):
@@ -268,10 +269,27 @@ class TestParameters:
             ({"sql_dialect": None}, "sql_dialect is required.", "missing_parameter"),
             ({"has_header": None}, "has_header is required.", "missing_parameter"),
             ({"has_header": ""}, "has_header is required.", "missing_parameter"),
-            ({"file_type": "CSV"}, '"CSV" is not a valid choice for file_type.', "invalid_parameter"),
-            ({"sql_dialect": "Hive"}, '"Hive" is not a valid choice for sql_dialect.', "invalid_dialect"),
-            ({"sql_dialect": "mysql"}, '"mysql" is not a valid choice for sql_dialect.', "invalid_dialect"),
-            ({"import_type": "LOCAL"}, '"LOCAL" is not a valid choice for import_type.', "invalid_parameter"),
+            (
+                {"file_type": "CSV"},
+                (
+                    '"CSV" is not a valid choice for file_type.'
+                    " Valid values: csv, tsv, excel, delimiter_format, parquet, ndjson, avro, arrow."
+                ),
+                "invalid_parameter",
+            ),
+            (
+                {"sql_dialect": "Hive"},
+                (
+                    '"Hive" is not a valid choice for sql_dialect.'
+                    " Valid values: duckdb, hive, impala, mysql, phoenix, postgresql, sparksql, sqlite, trino."
+                ),
+                "invalid_dialect",
+            ),
+            (
+                {"import_type": "LOCAL"},
+                '"LOCAL" is not a valid choice for import_type. Valid values: local, remote.',
+                "invalid_parameter",
+            ),
         ],
     )
     async def test_what_is_missing_or_wrong_is_told(self, ana: Caller, changes, text, code):

@@ -41,12 +41,12 @@ async def test_each_dialect_has_its_list(ana: Caller, dialect: str, names: list[
 
 
 @pytest.mark.importer(26, 48)
-@pytest.mark.parametrize("dialect", ["Hive", "mysql", "postgresql", " hive", "hive "])
+@pytest.mark.parametrize("dialect", ["Hive", "oracle", " hive", "hive "])
 async def test_other_dialects_are_refused(ana: Caller, dialect: str):
     refused = await ana.get("importer/sql_type_mapping/", sql_dialect=dialect)
     assert refused.status_code == 400
     assert refused.json() == {
-        "error": f'"{dialect}" is not a valid choice for sql_dialect.',
+        "error": f'"{dialect}" is not a valid choice for sql_dialect. Valid values: {", ".join(PREVIEW_DIALECTS)}.',
         "code": "invalid_dialect",
     }
 
@@ -59,6 +59,14 @@ async def test_a_dialect_is_required(ana: Caller, query: dict[str, str]):
         400,
         {"error": "sql_dialect is required.", "code": "missing_parameter"},
     )
+
+
+async def test_the_dialect_of_a_connector_is_the_default(ana: Caller):
+    names = (await ana.get("importer/sql_type_mapping", connector="duckdb")).json()
+    assert {"HUGEINT", "INTEGER", "VARCHAR"} & set(names) == {"INTEGER", "VARCHAR"}
+    assert (await ana.get("importer/sql_type_mapping", connector="duckdb", sql_dialect="impala")).json() == _IMPALA
+    refused = await ana.get("importer/sql_type_mapping", connector="nobody")
+    assert (refused.status_code, refused.json()["code"]) == (400, "connector_not_found")
 
 
 async def test_the_last_of_a_repeated_parameter_counts(ana: Caller):

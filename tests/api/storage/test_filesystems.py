@@ -186,6 +186,17 @@ async def test_a_server_without_stores_tells_none(tmp_path: Path, shared_databas
         assert await told(ana) == []
         answer = await ana.get("storage/list", path="/")
         assert (answer.status_code, answer.json()["code"]) == (400, "storage_not_configured")
+        assert answer.json()["message"] == "This server has no file store. Configured: nothing that you may use."
+
+
+async def test_an_unknown_scheme_names_those_that_the_caller_may_use(api: Api) -> None:
+    ana = await api.user("ana")
+    usable = {one["name"] for one in await told(ana)}
+    for answer in (await ana.get("storage/list", path="gs://b/x"), await ana.get("storage/stat=gs://b/x")):
+        body = answer.json()
+        assert body["code"] == "unknown_scheme", body
+        shown = body["message"].partition("Configured: ")[2].removesuffix(".")
+        assert set(shown.split(", ")) == usable
 
 
 async def test_the_home_of_a_view_is_null_until_it_is_there(world: World) -> None:

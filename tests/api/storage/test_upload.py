@@ -49,6 +49,15 @@ async def refused(answer: httpx.Response) -> tuple[int, str]:
 
 
 class TestFile:
+    async def test_unknown_fields_are_listed_before_and_behind_the_file(self, ana: Caller, place: str):
+        odd = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n1\r\n'
+        body = raw('name="file"; filename="a.csv"', more=odd.format("behind"))
+        body["content"] = odd.format("before").encode() + body["content"]
+        query = {"dest": f"file:///{place}", "destt": "x"}
+        answer = await ana.send("POST", "storage/upload/file", params=query, **body)
+        assert answer.status_code == 201, answer.text
+        assert answer.headers["x-unknown-fields"] == "before,behind,destt"
+
     @pytest.mark.storage(83)
     @pytest.mark.storage(4)
     @pytest.mark.parametrize("part", ["local_file", "hdfs_file", "file"])

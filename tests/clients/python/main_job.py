@@ -1,25 +1,37 @@
-"""The main job by the generated Python client: log in, run a statement, fetch, look back, import, list files.
+"""The main job by the generated Python client: statements, failures, pages, files, events, an import.
 
 Arguments: base URL, user, password. Prints what it found as JSON.
 """
 
+import base64
 import json
 import sys
+from datetime import UTC, datetime
 from http import HTTPStatus
 from io import BytesIO
 from typing import TypeVar
 
-from queryserver_client import AuthenticatedClient, Client
-from queryserver_client.api.editor import check_status, execute_on, fetch_result_data, get_history, get_logs
-from queryserver_client.api.get_config import get_config
-from queryserver_client.api.importer import guess_file_metadata, preview_file, upload_import_file
-from queryserver_client.api.storage import list_directory, list_file_systems
-from queryserver_client.api.token import log_in
-from queryserver_client.models import (
+from query_server_api_client import AuthenticatedClient, Client
+from query_server_api_client.api.editor import (
+    check_status,
+    download_result,
+    execute_on,
+    fetch_result_data,
+    follow_events,
+    get_history,
+    get_logs,
+)
+from query_server_api_client.api.get_config import get_config
+from query_server_api_client.api.importer import guess_file_metadata, preview_file, upload_import_file
+from query_server_api_client.api.storage import download_file, list_directory, list_file_systems, upload_file
+from query_server_api_client.api.token import log_in
+from query_server_api_client.models import (
     CheckStatusRequest,
     ClientConfiguration,
     DelimitedMetadata,
+    DownloadResultFormat,
     ErrorBody,
+    ExecuteRequest,
     ExecuteRequestForm,
     ExecuteResponse,
     FetchRequest,
@@ -27,26 +39,31 @@ from queryserver_client.models import (
     GuessFileMetadataImportType,
     HistoryResponse,
     ImportedFile,
-    LogInDataBody,
-    LogInJsonBody,
+    LogInRequest,
+    LogInRequestForm,
     LogsRequest,
     LogsResponse,
     Preview,
     PreviewFileFileType,
     PreviewFileImportType,
-    PreviewFileSqlDialect,
+    QueryStatusStatus,
     ResultResponse,
+    StatementFailure,
     StatusResponse,
     TokenPair,
     Unauthorized,
+    UploadFileBody,
     UploadImportFileBody,
+    UploadResponse,
 )
-from queryserver_client.types import File, Response
+from query_server_api_client.models import preview_file_sql_dialect as dialects
+from query_server_api_client.types import File, Response
 
 T = TypeVar("T")
 
 STATEMENT = "SELECT 1 AS id, 'blue pen' AS name"
 CONTENT = b"id,name\n1,blue pen\n2,red pen\n"
+RUNNING = {QueryStatusStatus.WAITING, QueryStatusStatus.RUNNING}
 
 
 def parsed(answer: Response[object], kind: type[T], status: HTTPStatus = HTTPStatus.OK) -> T:
@@ -56,33 +73,68 @@ def parsed(answer: Response[object], kind: type[T], status: HTTPStatus = HTTPSta
     return answer.parsed
 
 
+def text_of(file: File) -> str:
+    return base64.b64encode(file.payload.read()).decode()
+
+
 def logged_in(base_url: str, username: str, password: str) -> AuthenticatedClient:
     client = Client(base_url=base_url)
-    wrong = log_in.sync_detailed(client=client, body=LogInDataBody(username=username, password="no"))
+    wrong = log_in.sync_detailed(client=client, body=LogInRequestForm(username=username, password="no"))
     parsed(wrong, Unauthorized, HTTPStatus.UNAUTHORIZED)
-    pair = log_in.sync_detailed(client=client, body=LogInJsonBody(username=username, password=password))
+    pair = log_in.sync_detailed(client=client, body=LogInRequest(username=username, password=password))
     return AuthenticatedClient(base_url=base_url, token=parsed(pair, TokenPair).access)
 
 
 def statement(client: AuthenticatedClient) -> dict[str, object]:
     started = execute_on.sync_detailed("duckdb", client=client, body=ExecuteRequestForm(statement=STATEMENT))
     operation = parsed(started, ExecuteResponse).history_uuid
-    state = "waiting"
-    while state in {"waiting", "running"}:
+    state = QueryStatusStatus.WAITING
+    expires_at = None
+    while state in RUNNING:
         asked = CheckStatusRequest(operation_id=operation, wait=10)
-        state = parsed(check_status.sync_detailed(client=client, body=asked), StatusResponse).query_status.status
+        found = parsed(check_status.sync_detailed(client=client, body=asked), StatusResponse).query_status
+        state, expires_at = found.status, found.expires_at
     fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=operation, rows=10))
     page = parsed(fetched, ResultResponse).result
     log = parsed(get_logs.sync_detailed(client=client, body=LogsRequest(operation_id=operation)), LogsResponse)
     unknown = check_status.sync_detailed(client=client, body=CheckStatusRequest(operation_id="unknown"))
     history = parsed(get_history.sync_detailed(client=client, doc_text="blue pen"), HistoryResponse)
+    stream = follow_events.sync_detailed(operation, client=client).content.decode()
     return {
-        "state": state,
+        "state": state.value,
+        "expires_later": isinstance(expires_at, datetime) and expires_at > datetime.now(UTC),
         "columns": [column.name for column in page.meta],
+        "column_types": [column.type_.value for column in page.meta],
         "rows": page.data,
         "has_log": bool(log.logs),
         "unknown": parsed(unknown, ErrorBody, HTTPStatus.NOT_FOUND).code,
         "history": [entry.uuid == operation for entry in history.history],
+        "events": [line.removeprefix("event: ") for line in stream.splitlines() if line.startswith("event: ")],
+        **downloads(client, operation),
+    }
+
+
+def downloads(client: AuthenticatedClient, operation: str) -> dict[str, str]:
+    found = {}
+    for kind in (DownloadResultFormat.CSV, DownloadResultFormat.PARQUET):
+        answer = download_result.sync_detailed(operation, client=client, format_=kind)
+        found[kind.value] = text_of(parsed(answer, File))
+    return found
+
+
+def failures(client: AuthenticatedClient) -> dict[str, object]:
+    body = ExecuteRequest(statement="SELECT * FROM no_such_table", wait=30)
+    failed = parsed(execute_on.sync_detailed("duckdb", client=client, body=body), StatementFailure)
+    asked = CheckStatusRequest(operation_id=failed.history_uuid)
+    followed = parsed(check_status.sync_detailed(client=client, body=asked), StatementFailure)
+    fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=failed.history_uuid))
+    refused = download_result.sync_detailed(failed.history_uuid, client=client)
+    elsewhere = execute_on.sync_detailed("no-such-dialect", client=client, body=body)
+    return {
+        "failed": [failed.status, failed.code, failed.query_status.status.value, "no_such_table" in failed.message],
+        "followed": [followed.code, parsed(fetched, StatementFailure).code],
+        "refused": parsed(refused, ErrorBody, HTTPStatus.CONFLICT).code,
+        "no_dialect": parsed(elsewhere, ErrorBody, HTTPStatus.NOT_FOUND).code,
     }
 
 
@@ -98,7 +150,7 @@ def imported(client: AuthenticatedClient) -> dict[str, object]:
         file_path=path,
         file_type=PreviewFileFileType.CSV,
         import_type=PreviewFileImportType.LOCAL,
-        sql_dialect=PreviewFileSqlDialect.HIVE,
+        sql_dialect=dialects.PreviewFileSqlDialect.HIVE,
         has_header=True,
         field_separator=parsed(guessed, DelimitedMetadata).field_separator,
     )
@@ -106,17 +158,26 @@ def imported(client: AuthenticatedClient) -> dict[str, object]:
     return {"types": {column.name: column.type_ for column in shown.columns}, "preview": shown.preview_data}
 
 
+def stored(client: AuthenticatedClient) -> dict[str, object]:
+    systems = list_file_systems.sync_detailed(client=client)
+    home = parsed(systems, list)[0].user_home_directory
+    file = File(payload=BytesIO(CONTENT), file_name="pens-python.csv", mime_type="text/csv")
+    sent = upload_file.sync_detailed(client=client, body=UploadFileBody(dest=home, file=file, overwrite=True))
+    path = parsed(sent, UploadResponse, HTTPStatus.CREATED).path
+    back = parsed(download_file.sync_detailed(client=client, path=path), File)
+    listing = parsed(list_directory.sync_detailed(client=client, path=home), FileListing)
+    return {"stored": text_of(back), "is_listed": path in [entry.path for entry in listing.files]}
+
+
 def main(base_url: str, username: str, password: str) -> None:
     client = logged_in(base_url, username, password)
     configuration = parsed(get_config.sync_detailed(client=client), ClientConfiguration)
-    systems = list_file_systems.sync_detailed(client=client)
-    homes = [one.user_home_directory for one in parsed(systems, list)]
-    listing = parsed(list_directory.sync_detailed(client=client, path=homes[0]), FileListing)
     found = {
         "interpreters": [one.type_ for one in configuration.app_config.editor.interpreters],
         **statement(client),
+        **failures(client),
         **imported(client),
-        "files": listing.page.total_count,
+        **stored(client),
     }
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-// The main job by the generated types and openapi-fetch: log in, run a statement, fetch, look back, import, list files.
+// The main job by the generated types and openapi-fetch: statements, failures, pages, files, events, an import.
 // Arguments: base URL, user, password. Prints what it found as JSON.
 
 import createClient from "openapi-fetch";
@@ -17,62 +17,132 @@ const must = <T>(answer: { data?: T; error?: unknown; response: Response }): T =
   }
   return answer.data;
 };
+const textOf = (bytes: ArrayBuffer): string => Buffer.from(bytes).toString("base64");
+const formWith = (fields: Record<string, string>, name: string): FormData => {
+  const form = new FormData();
+  for (const [field, value] of Object.entries(fields)) form.append(field, value);
+  form.append("file", new Blob([content], { type: "text/csv" }), name);
+  return form;
+};
 
 const stranger = createClient<paths>({ baseUrl });
 const wrong = await stranger.POST("/api/v1/token/auth", { body: { username, password: "no" } });
 if (wrong.response.status !== 401) throw new Error("a wrong password was taken");
-const { access } = must(await stranger.POST("/api/v1/token/auth", { body: { username, password } }));
+const login: Schemas["LogInRequest"] = { username, password };
+const { access } = must(await stranger.POST("/api/v1/token/auth", { body: login }));
 
 const client = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${access}` } });
 const configuration: Schemas["ClientConfiguration"] = must(await client.POST("/api/v1/get_config", {}));
 
-const started = must(
-  await client.POST("/api/v1/editor/execute/{dialect}", { params: { path: { dialect: "duckdb" } }, body: { statement } }),
-);
-if (!("history_uuid" in started)) throw new Error(started.message);
+// A statement, its page, its log.
+const duckdb = { path: { dialect: "duckdb" } };
+const started = must(await client.POST("/api/v1/editor/execute/{dialect}", { params: duckdb, body: { statement } }));
+if (started.status !== 0) throw new Error(started.message);
 const operationId = started.history_uuid;
-let state = "waiting";
+let state: Schemas["QueryStatus"]["status"] = "waiting";
+let expires_at: string | null = null;
 while (state === "waiting" || state === "running") {
-  const told = must(await client.POST("/api/v1/editor/check_status", { body: { operationId, wait: 10 } }));
-  state = told.query_status.status;
+  const answer = must(await client.POST("/api/v1/editor/check_status", { body: { operationId, wait: 10 } }));
+  ({ status: state, expires_at } = answer.query_status);
 }
 const fetched = must(await client.POST("/api/v1/editor/fetch_result_data", { body: { operationId, rows: 10 } }));
-if (!("result" in fetched)) throw new Error(fetched.message);
+if (fetched.status !== 0) throw new Error(fetched.message);
 const log = must(await client.POST("/api/v1/editor/get_logs", { body: { operationId } }));
 const unknown = await client.POST("/api/v1/editor/check_status", { body: { operationId: "unknown" } });
 const history = must(await client.GET("/api/v1/editor/get_history", { params: { query: { doc_text: "blue pen" } } }));
 
-const form = new FormData();
-form.append("file", new Blob([content], { type: "text/csv" }), "pens.csv");
+// The event stream, line by line.
+const followed = must(
+  await client.GET("/api/v1/editor/events/{operation_id}", {
+    params: { path: { operation_id: operationId } },
+    parseAs: "stream",
+  }),
+);
+const reader = (followed as ReadableStream<Uint8Array>).getReader();
+const decoder = new TextDecoder();
+let stream = "";
+for (let part = await reader.read(); !part.done; part = await reader.read()) {
+  stream += decoder.decode(part.value, { stream: true });
+}
+const events = [...stream.matchAll(/^event: (\w+)$/gm)].map((match) => match[1]);
+
+const downloaded = async (format: "csv" | "parquet"): Promise<string> => {
+  const params = { path: { operation_id: operationId }, query: { format } };
+  const options = { params, parseAs: "arrayBuffer" } as const;
+  return textOf(must(await client.GET("/api/v1/editor/download/{operation_id}", options)));
+};
+
+// Failures.
+const bad = { statement: "SELECT * FROM no_such_table", wait: 30 };
+const failed = must(await client.POST("/api/v1/editor/execute/{dialect}", { params: duckdb, body: bad }));
+if (failed.status === 0 || !("history_uuid" in failed)) throw new Error("a statement on no table went well");
+const failure: Schemas["StatementFailure"] = failed;
+const again = { body: { operationId: failure.history_uuid } };
+const failedStatus = must(await client.POST("/api/v1/editor/check_status", again));
+const failedFetch = must(await client.POST("/api/v1/editor/fetch_result_data", again));
+if (failedStatus.status === 0 || failedFetch.status === 0) throw new Error("a failed statement went well");
+const refused = await client.GET("/api/v1/editor/download/{operation_id}", {
+  params: { path: { operation_id: failure.history_uuid } },
+});
+const noDialect = await client.POST("/api/v1/editor/execute/{dialect}", {
+  params: { path: { dialect: "no-such-dialect" } },
+  body: bad,
+});
+const codeOf = (error: object | undefined): unknown => (error && "code" in error ? error.code : undefined);
+
+// From a file to a table.
 const uploaded = must(
-  await client.POST("/api/v1/importer/upload/file", { body: { file: "" }, bodySerializer: () => form }),
+  await client.POST("/api/v1/importer/upload/file", {
+    body: { file: "" },
+    bodySerializer: () => formWith({}, "pens.csv"),
+  }),
 );
 const file_path = uploaded.file_path;
 const guessed = must(
   await client.GET("/api/v1/importer/file/guess_metadata", { params: { query: { file_path, import_type: "local" } } }),
 );
-if (guessed.type === "excel" || !("field_separator" in guessed)) throw new Error("no text");
+if (!("field_separator" in guessed)) throw new Error("no delimited text");
 const field_separator = guessed.field_separator;
 const query = { file_path, import_type: "local", file_type: "csv", sql_dialect: "hive", has_header: true } as const;
 const preview = must(
   await client.GET("/api/v1/importer/file/preview", { params: { query: { ...query, field_separator } } }),
 );
 
+// A file of a store, there and back.
 const systems = must(await client.GET("/api/v1/storage/filesystems", {}));
 const home = systems[0]?.user_home_directory ?? "";
+const sent = must(
+  await client.POST("/api/v1/storage/upload/file", {
+    body: { dest: home },
+    bodySerializer: () => formWith({ dest: home, overwrite: "true" }, "pens-typescript.csv"),
+  }),
+);
+const back = must(
+  await client.GET("/api/v1/storage/download", { params: { query: { path: sent.path } }, parseAs: "arrayBuffer" }),
+);
 const listing = must(await client.GET("/api/v1/storage/list", { params: { query: { path: home } } }));
 
 console.log(
   JSON.stringify({
     interpreters: configuration.app_config.editor.interpreters.map((one) => one.type),
     state,
+    expires_later: expires_at !== null && new Date(expires_at) > new Date(),
     columns: fetched.result.meta.map((column) => column.name),
+    column_types: fetched.result.meta.map((column) => column.type),
     rows: fetched.result.data,
     has_log: log.logs !== "",
-    unknown: unknown.error && "code" in unknown.error ? unknown.error.code : "",
+    unknown: codeOf(unknown.error),
     history: history.history.map((entry) => entry.uuid === operationId),
+    events,
+    csv: await downloaded("csv"),
+    parquet: await downloaded("parquet"),
+    failed: [failure.status, failure.code, failure.query_status.status, failure.message.includes("no_such_table")],
+    followed: [failedStatus.code, failedFetch.code],
+    refused: codeOf(refused.error),
+    no_dialect: codeOf(noDialect.error),
     types: Object.fromEntries(preview.columns.map((column) => [column.name, column.type])),
     preview: preview.preview_data,
-    files: listing.page.total_count,
+    stored: textOf(back),
+    is_listed: listing.files.some((entry) => entry.path === sent.path),
   }),
 );

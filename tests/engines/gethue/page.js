@@ -26,6 +26,15 @@ const publicPath = path => {
 
 const calls = [];
 
+// What the server does not know of what the package sends to it.
+const unknownFields = [];
+$(document).on('ajaxComplete', (event, answer) => {
+  const names = answer.getResponseHeader('X-Unknown-Fields');
+  if (names) {
+    unknownFields.push(names);
+  }
+});
+
 // The package rejects a promise that nobody waits for when the state of a statement is a failure.
 const refusals = [];
 window.addEventListener('unhandledrejection', event => {
@@ -116,6 +125,7 @@ window.useGethue = async ({ server, username, password, type, database, statemen
     computes,
     databases: databases.databases,
     ...state,
+    unknownFields,
     calls
   };
 };

@@ -10,6 +10,7 @@ from tests.engines.scripted_hs2.sql_text import for_duckdb, name_of
 from tests.engines.scripted_hs2.warehouse import Refused, Warehouse
 
 TEXT = "string"
+_MARKED = re.compile(r"(LINE (\d+): )(.*)\n( *)\^")
 _SLEEP = re.compile(r"\s*SELECT\s+SLEEP\((\d+)\)\s*", re.IGNORECASE)
 _WORD = re.compile(r"[a-z]+(?: (?:extended|formatted|column|database|functions|table|view))*", re.IGNORECASE)
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
@@ -113,6 +114,17 @@ def _by_duckdb(context: Context, text: str) -> Plan:
     return Plan(columns, cursor=cursor, is_query=True)
 
 
+def _syntax_error(text: str) -> str:
+    """As Impala writes it: the line, a mark below it, then what it met (sql-parser.cup, getErrorMessage)."""
+    shown = _MARKED.search(text)
+    if shown is None:
+        return f"ParseException: Syntax error in line 1:\n{text.splitlines()[0]}"
+    label, number, line, blanks = shown.groups()
+    # Java counts UTF-16 units where DuckDB counts columns of a screen; both count two for an emoji.
+    mark = " " * (len(blanks) - len(label)) + "^"
+    return f"ParseException: Syntax error in line {number}:\n{line}\n{mark}\nEncountered: )\nExpected: FROM, LIMIT"
+
+
 def _run(context: Context, text: str) -> duckdb.DuckDBPyConnection:
     cursor = context.warehouse.rows.cursor()
     context.cursors.append(cursor)
@@ -120,7 +132,7 @@ def _run(context: Context, text: str) -> duckdb.DuckDBPyConnection:
         cursor.execute(f"SET schema = '{context.database}'")
         return cursor.execute(text)
     except duckdb.ParserException as error:
-        raise Refused(f"ParseException: Syntax error in line 1:\n{_first_line(error)}") from error
+        raise Refused(_syntax_error(str(error))) from error
     except duckdb.InterruptException as error:
         raise Refused("Cancelled") from error
     except duckdb.Error as error:

@@ -50,6 +50,7 @@ REQUEST = request()
         (errors.StorageError("no"), 500, "storage_unavailable"),
         (errors.StorageFull("no"), 500, "storage_unavailable"),
         (errors.DatabaseUnavailable(), 500, "database_unavailable"),
+        (errors.Stopping(), 503, "stopping"),
         (errors.EngineUnavailable("no"), 500, "engine_unavailable"),
         (errors.DetectionFailed("no"), 500, "detection_error"),
     ],

@@ -9,6 +9,7 @@ from queryserver.domain.import_types import (
     TABLE_DIALECTS,
     arrow_type,
     chosen_base,
+    chosen_type,
     declared_type,
     type_name,
 )
@@ -83,7 +84,7 @@ def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: st
 
 
 @pytest.mark.importer(48)
-@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
+@pytest.mark.parametrize("dialect", SPECIFIED)
 def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(dialect: str) -> None:
     assert list(SQL_TYPES[dialect]) == SPECIFIED[dialect].split(", ")
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
@@ -135,6 +136,45 @@ def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(co
 )
 def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
     assert chosen_base(name, dialect) is base
+
+
+@pytest.mark.parametrize("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
+def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dialect: str) -> None:
+    assert set(SQL_TYPES[dialect]) == {name for _, one, name in NAMES if one == dialect} | {"VARCHAR"}
+    assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
+
+
+@pytest.mark.parametrize(
+    ("text", "declared"),
+    [
+        ("numeric(12,2)", "DECIMAL(12,2)"),
+        ("Decimal( 10 , 2 )", "DECIMAL(10,2)"),
+        ("dec (7)", "DECIMAL(7,0)"),
+        ("varchar(20)", "VARCHAR(20)"),
+        ("character  varying (5)", "VARCHAR(5)"),
+        ("varchar(5,2)", None),
+        ("varchar(x)", None),
+        ("varchar(20); DROP TABLE t", None),
+        ("numeric(1,2,3)", None),
+        ("numeric(12,2) CHECK (1)", None),
+        ("nvarchar(20)", None),
+        ("bigint(20)", None),
+        ("timestamp(3)", None),
+        ("", None),
+        ("(2)", None),
+        ("numeric(١٢,٢)", None),
+    ],
+)
+@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
+def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
+    chosen = chosen_type(text, dialect)
+    if declared is None:
+        assert chosen is None
+        return
+    if declared.startswith("DECIMAL"):
+        declared = {"sqlite": "TEXT", "postgresql": declared.replace("DECIMAL", "NUMERIC")}.get(dialect, declared)
+    assert chosen is not None
+    assert declared_type(chosen, dialect) == declared
 
 
 @pytest.mark.parametrize(

@@ -398,9 +398,9 @@ def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(
     batch = pa.table({"id": [1, 2], "text": ["small", text]})
     rendered = cells.cell_values
 
-    def small_values(array: pa.ChunkedArray, column: Column, *, escape: bool) -> list[object]:
+    def small_values(array: pa.ChunkedArray, column: Column, **form: bool) -> list[object]:
         assert array.nbytes < 1000
-        return rendered(array, column, escape=escape)
+        return rendered(array, column, **form)
 
     monkeypatch.setattr(cells, "cell_values", small_values)
     page = render_page([batch], columns=COLUMNS, escape=escape, max_bytes=5_000_000)
@@ -413,3 +413,60 @@ def test_slices_and_chunks_give_their_own_rows(shape: str):
     batch = whole.slice(1, 3) if shape == "slice" else pa.concat_tables([whole.slice(1, 1), whole.slice(2, 2)])
     page = render_page([batch], columns=COLUMNS, escape=False, max_bytes=1000)
     assert page.json == b'[[2,null],[3,[]],[4,["b","c"]]]'
+
+
+class TestBigNumbers:
+    """Numbers beyond 2**53 as text, where a caller wants them so (Contract editor 6.3)."""
+
+    LARGE = 2**63 - 1
+
+    def as_text(self, array: pa.Array, result_type: ResultType, *, escape: bool = False) -> list[object]:
+        return cell_values(array, column(result_type), escape=escape, big_numbers_as_text=True)
+
+    def test_every_cell_of_a_wide_integer_column_is_text(self):
+        array = pa.array([1, None, -self.LARGE], pa.int64())
+        assert self.as_text(array, ResultType.BIGINT) == ["1", None, str(-self.LARGE)]
+        assert self.as_text(array, ResultType.BIGINT, escape=True) == ["1", "NULL", str(-self.LARGE)]
+        assert self.as_text(pa.array([2**64 - 1], pa.uint64()), ResultType.BIGINT) == [str(2**64 - 1)]
+        encoded = pa.array([self.LARGE, self.LARGE]).dictionary_encode()
+        assert self.as_text(pa.chunked_array([encoded]), ResultType.BIGINT) == [str(self.LARGE)] * 2
+
+    def test_smaller_types_and_doubles_stay_numbers(self):
+        for kind in (ResultType.INT, ResultType.SMALLINT, ResultType.TINYINT):
+            assert self.as_text(pa.array([1, 2]), kind) == [1, 2]
+        assert self.as_text(pa.array([1, 0]), ResultType.BOOLEAN) == [True, False]
+        assert self.as_text(pa.array([1.5]), ResultType.DOUBLE) == [1.5]
+        decimal = pa.array([Decimal("12.50")], pa.decimal128(10, 2))
+        assert self.as_text(decimal, ResultType.DECIMAL) == raw(decimal, ResultType.DECIMAL) == ["12.50"]
+
+    def test_integers_of_columns_of_other_types_are_text_where_a_double_loses_digits(self):
+        array = pa.array([2**53 - 1, 2**53, None, -(2**53) + 1, -(2**53)])
+        assert self.as_text(array, ResultType.STRING) == [2**53 - 1, str(2**53), None, -(2**53) + 1, str(-(2**53))]
+        assert self.as_text(array.slice(2, 2), ResultType.STRING) == [None, -(2**53) + 1]
+        for empty in (array.slice(0, 0), pa.array([None], pa.int64())):
+            assert self.as_text(empty, ResultType.STRING) == [None] * len(empty)
+
+    def test_members_of_nested_values_go_by_their_type(self):
+        kind = pa.struct([("a", pa.int64()), ("b", pa.int32()), ("c", pa.list_(pa.int64()))])
+        array = pa.array([{"a": 1, "b": 2, "c": [self.LARGE, None]}], kind)
+        assert self.as_text(array, ResultType.STRUCT) == [{"a": "1", "b": 2, "c": [str(self.LARGE), None]}]
+        pairs = pa.array([[(self.LARGE, 1)]], pa.map_(pa.int64(), pa.int64()))
+        assert self.as_text(pairs, ResultType.MAP) == [{str(self.LARGE): "1"}]
+        union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])])
+        assert self.as_text(union, ResultType.UNION) == ["1", "y"]
+
+    def test_nested_values_that_came_as_text_go_by_their_digits(self):
+        array = pa.array([f'{{"a": [1, {2**53 - 1}, {2**53}, -{2**53}, {"9" * 30}], "b": 1.5}}', "no json"])
+        found = [1, 2**53 - 1, str(2**53), f"-{2**53}", "9" * 30]
+        assert self.as_text(array, ResultType.STRUCT) == [{"a": found, "b": 1.5}, "no json"]
+        assert raw(pa.array([f"[{2**53}]"]), ResultType.ARRAY) == [[2**53]]
+
+    def test_a_page_has_the_form(self):
+        page = render_page(
+            [pa.table({"c": pa.array([1])})],
+            columns=[column(ResultType.BIGINT)],
+            escape=False,
+            max_bytes=100,
+            big_numbers_as_text=True,
+        )
+        assert page.json == b'[["1"]]'

@@ -29,7 +29,6 @@ SUFFIXES = {".csv", ".tsv", ".txt"}
 SEPARATORS = {"comma": ",", "tab": "\t", "blank": " ", "semicolon": ";"}
 
 MISSED = {
-    "statsmodels/datasets/fertility/fertility.csv": "the header names years, and a typed cell is no header",
     "statsmodels/datasets/scotland/src/scotvote.csv": "the first column has no name, and blanks must fit everywhere",
     "statsmodels/discrete/tests/results/poisson_resid.csv": "one record of more columns than a table may have",
     "statsmodels/tsa/statespace/tests/results/exponential_smoothing_params.csv": "NA makes text of all columns",

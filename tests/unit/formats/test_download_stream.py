@@ -1,7 +1,10 @@
 """How downloads flow: errors, endings, memory (Contract editor 8.2)."""
 
 import asyncio
+import gzip
+import random
 import threading
+import time
 import tracemalloc
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +16,9 @@ from tests.fakes.downloads import StoredTables, column, downloaded
 
 from queryserver.domain.errors import StorageError
 from queryserver.domain.result import ResultType as R
-from queryserver.formats.download import DownloadFormat, download
+from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download, preferred_coding
 from queryserver.formats.download.stream import Ahead
+from queryserver.formats.zstandard import unpack_zstandard
 
 ALL = list(DownloadFormat)
 COLUMNS = [column("n", R.BIGINT), column("text", R.STRING)]
@@ -37,6 +41,7 @@ def test_every_format_has_its_content_type():
         "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
         "parquet": "application/vnd.apache.parquet",
         "arrow": "application/vnd.apache.arrow.stream",
+        "feather": "application/vnd.apache.arrow.file",
         "ndjson": "application/x-ndjson",
     }
 
@@ -44,7 +49,7 @@ def test_every_format_has_its_content_type():
 @pytest.mark.parametrize("wanted", ALL)
 async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, wanted):
     source = StoredTables(COLUMNS, [table(10)], fails_after=0)
-    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+    async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         with pytest.raises(StorageError):
             await anext(pieces)
     assert source.open_reads == 0
@@ -53,7 +58,7 @@ async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, w
 @pytest.mark.parametrize("wanted", [wanted for wanted in ALL if wanted is not DownloadFormat.XLSX])
 async def test_a_later_read_that_fails_ends_the_stream_with_the_error(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 2, fails_after=1)
-    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+    async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         assert await anext(pieces)
         with pytest.raises(StorageError):
             await read_to_the_end(pieces)
@@ -68,7 +73,7 @@ async def read_to_the_end(pieces: AsyncGenerator[bytes]) -> None:
 @pytest.mark.parametrize("wanted", ALL)
 async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 3)
-    async with aclosing(download(source, wanted, threads=threads)) as pieces:
+    async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         assert await anext(pieces)
     assert source.open_reads == 0
 
@@ -79,7 +84,7 @@ async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
         source = StoredTables(COLUMNS, [table(20_000)] * 3)
 
         async def consume(source: StoredTables = source) -> None:
-            async with aclosing(download(source, wanted, threads=threads)) as pieces:
+            async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
                 await read_to_the_end(pieces)
 
         consuming = asyncio.create_task(consume())
@@ -129,7 +134,7 @@ async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
 
 @pytest.mark.parametrize("wanted", ALL)
 async def test_small_results_come_in_one_piece(threads, wanted):
-    async with aclosing(download(StoredTables(COLUMNS, [table(10)]), wanted, threads=threads)) as pieces:
+    async with aclosing(download(StoredTables(COLUMNS, [table(10)]), FileForm(wanted), threads=threads)) as pieces:
         assert len([piece async for piece in pieces]) == 1
 
 
@@ -156,7 +161,7 @@ async def test_memory_does_not_grow_with_the_result(threads, wanted):
         arrow_before = pa.total_allocated_bytes()
         highest = 0
         tracemalloc.start()
-        async with aclosing(download(Endless(times), wanted, threads=threads)) as pieces:
+        async with aclosing(download(Endless(times), FileForm(wanted), threads=threads)) as pieces:
             async for _ in pieces:
                 highest = max(highest, pa.total_allocated_bytes() - arrow_before)
         peaks.append(highest + tracemalloc.get_traced_memory()[1])
@@ -176,9 +181,68 @@ async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
             longest = max(longest, loop.time() - before)
 
     watching = asyncio.create_task(watch())
-    async with aclosing(download(Endless(20), DownloadFormat.XLSX, threads=threads)) as pieces:
+    async with aclosing(download(Endless(20), FileForm(DownloadFormat.XLSX), threads=threads)) as pieces:
         async for _ in pieces:
             pass
     running = False
     await watching
     assert longest < 0.2
+
+
+@pytest.mark.parametrize("wanted", ALL)
+@pytest.mark.parametrize("coding", list(ContentCoding))
+async def test_the_same_result_always_gives_the_same_bytes(wanted, coding, monkeypatch):
+    times = iter([0.0, 1_700_000_000.0])
+    made = []
+    for _ in range(2):
+        now = next(times)
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        made.append(await downloaded(StoredTables(COLUMNS, [table(3000), table(200)]), wanted, coding=coding))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("wanted", [wanted for wanted in ALL if not wanted.is_compressed])
+async def test_a_coding_changes_the_way_not_the_file(wanted):
+    source = StoredTables(COLUMNS, [table(3000), table(200)])
+    plain = await downloaded(source, wanted)
+    packed = await downloaded(source, wanted, coding=ContentCoding.GZIP)
+    assert gzip.decompress(packed) == plain
+    framed = await downloaded(source, wanted, coding=ContentCoding.ZSTD)
+    assert unpack_zstandard(framed, max_bytes=len(plain)) == plain
+    assert max(len(packed), len(framed)) < len(plain) / 2
+
+
+async def test_a_compressed_file_comes_in_pieces(threads):
+    form = FileForm(DownloadFormat.CSV, coding=ContentCoding.ZSTD)
+    pieces = [piece async for piece in download(StoredTables(COLUMNS, [noise(20_000)] * 5), form, threads=threads)]
+    assert len(pieces) > 5
+
+
+def noise(rows: int) -> pa.Table:
+    texts = [random.Random(n).randbytes(50).hex() for n in range(rows)]
+    return pa.table({"n": range(rows), "text": texts})
+
+
+def test_the_coding_that_a_client_prefers():
+    for header, coding in {
+        "": "identity",
+        "identity": "identity",
+        "br": "identity",
+        "gzip": "gzip",
+        "x-gzip": "gzip",
+        "GZIP": "gzip",
+        "gzip, deflate, br, zstd": "zstd",
+        "gzip, deflate, br": "gzip",
+        "zstd;q=0.5, gzip;q=0.8": "gzip",
+        "zstd;q=0, gzip;q=0": "identity",
+        "*": "zstd",
+        "*;q=0": "identity",
+        "zstd;q=0, *": "gzip",
+        "gzip;q=0.5, identity": "identity",
+        "gzip;q=0.001": "gzip",
+        "identity;q=0": "identity",
+        "identity;q=0, gzip;q=0.1": "gzip",
+        "gzip;q=x, ;;, zstd; q=0.1": "zstd",
+        "gzip;q=1;q=0": "identity",
+    }.items():
+        assert (header, preferred_coding(header)) == (header, coding)

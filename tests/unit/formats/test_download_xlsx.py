@@ -4,7 +4,7 @@ import io
 import itertools
 import xml.etree.ElementTree as ET
 import zipfile
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 
 import openpyxl
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.result import Column
 from queryserver.domain.result import ResultType as R
 from queryserver.formats.download import DownloadFormat
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
@@ -60,7 +61,7 @@ async def test_one_sheet_with_a_header_and_typed_cells():
     source = StoredTables([column(*of) for of in zip(table.column_names, kinds, strict=True)], [table])
     assert await rows(source) == [
         ("id", "name", "price", "day", "at", "ok"),
-        (1, "é😀 <b>&", 12.5, "2024-01-31", "2024-01-31 10:20:30", True),
+        (1, "é😀 <b>&", 12.5, datetime(2024, 1, 31), datetime(2024, 1, 31, 10, 20, 30), True),  # noqa: DTZ001 as above
         (None, None, None, None, None, None),
     ]
 
@@ -213,8 +214,96 @@ def test_sheets_of_many_bytes_get_64_bit_sizes():
         if limits.is_huge:
             break
     assert limits.is_huge
-    encoder = XlsxEncoder(columns, 100, is_huge=True)
+    encoder = XlsxEncoder(columns, 100, widths=[10.0] * len(columns), is_huge=True)
     stored = encoder.start() + encoder.rows(batch) + encoder.end()
     workbook = openpyxl.load_workbook(io.BytesIO(stored), read_only=True)
     assert len(list(itertools.islice(workbook["result"].rows, 200))) == 101
     workbook.close()
+
+
+def _at(*of: int) -> datetime:
+    return datetime(*of)  # noqa: DTZ001 a sheet knows no zones
+
+
+@pytest.mark.item(54)
+async def test_dates_and_times_are_numbers_that_a_sheet_shows_as_such():
+    utc = pa.timestamp("us", "UTC")
+    berlin = pa.timestamp("ms", "Europe/Berlin")
+    for array, kind, expected, shown in (
+        (pa.array([_at(2024, 1, 31)], pa.date32()), R.DATE, _at(2024, 1, 31), "yyyy\\-mm\\-dd"),
+        (pa.array([_at(1900, 3, 1)], pa.date64()), R.DATE, _at(1900, 3, 1), "yyyy\\-mm\\-dd"),
+        (pa.array([_at(9999, 12, 31)], pa.date32()), R.DATE, _at(9999, 12, 31), "yyyy\\-mm\\-dd"),
+        (pa.array([_at(2024, 2, 29, 23, 59, 59)], pa.timestamp("s")), R.TIMESTAMP, _at(2024, 2, 29, 23, 59, 59),
+         "yyyy\\-mm\\-dd\\ hh:mm:ss"),
+        (pa.array([_at(2024, 2, 29, 1, 2, 3, 250000)], pa.timestamp("ns")), R.TIMESTAMP,
+         _at(2024, 2, 29, 1, 2, 3, 250000), "yyyy\\-mm\\-dd\\ hh:mm:ss.000"),
+        (pa.array([_at(2024, 2, 29, 1, 2, 3)], utc), R.TIMESTAMP_TZ, _at(2024, 2, 29, 1, 2, 3),
+         'yyyy\\-mm\\-dd\\ hh:mm:ss"Z"'),
+        (pa.array([_at(2024, 2, 29, 1, 2, 3)], utc).cast(berlin), R.TIMESTAMP_TZ, _at(2024, 2, 29, 1, 2, 3),
+         'yyyy\\-mm\\-dd\\ hh:mm:ss"Z"'),
+        (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, time(10, 20, 30), "hh:mm:ss"),
+        (pa.array([time(0, 0, 0, 500000)], pa.time64("us")), R.STRING, time(0, 0, 0, 500000), "hh:mm:ss.000"),
+        (pa.array(["2024-01-31"]), R.DATE, _at(2024, 1, 31), "yyyy\\-mm\\-dd"),
+        (pa.array(["2024-01-31 10:20:30"]), R.TIMESTAMP, _at(2024, 1, 31, 10, 20, 30), "yyyy\\-mm\\-dd\\ hh:mm:ss"),
+    ):  # fmt: skip
+        cell = await only_cell(array, kind)
+        assert (cell.value, cell.number_format, cell.is_date) == (expected, shown, True), (array.type, kind)
+
+
+@pytest.mark.item(54)
+async def test_what_a_sheet_has_no_number_for_stays_text():
+    for array, kind, expected in (
+        (pa.array([_at(1900, 2, 28)], pa.date32()), R.DATE, "1900-02-28"),
+        (pa.array([_at(1, 1, 1)], pa.timestamp("us")), R.TIMESTAMP, "0001-01-01 00:00:00"),
+        (pa.array(["2024-02-30"]), R.DATE, "2024-02-30"),
+        (pa.array(["infinity"]), R.TIMESTAMP, "infinity"),
+        (pa.array(["2024-01-31"]), R.STRING, "2024-01-31"),
+    ):
+        cell = await only_cell(array, kind)
+        assert (cell.value, cell.data_type) == (expected, "s")
+    words = pa.array(["infinity", "2024-01-31 10:20:30.5", None, "2024-02-30 10:20:30", "2024-01-31 24:00:00"])
+    # As DuckDB gives a column with an infinity: timestamps and texts in one.
+    kinds, places = pa.array([1, 0, 1, 1, 1], pa.int8()), pa.array([0, 0, 2, 3, 4], pa.int32())
+    at = pa.array([_at(2024, 1, 31, 10, 20, 30, 500000)], pa.timestamp("us"))
+    union = pa.UnionArray.from_dense(kinds, places, [at, words])
+    for values in (words, words.cast(pa.large_string()), union):
+        assert await cells(values, R.TIMESTAMP) == [
+            "infinity", _at(2024, 1, 31, 10, 20, 30, 500000), None, "2024-02-30 10:20:30", "2024-01-31 24:00:00"
+        ]  # fmt: skip
+    days = pa.array(["0000-00-00", "2024-01-31", "10000-01-01"])
+    assert await cells(days, R.DATE) == ["0000-00-00", _at(2024, 1, 31), "10000-01-01"]
+    zoned = pa.array(["2024-01-31 10:00:00.000 UTC", "2024-01-31T10:00:00+02:00", "2024-01-31 10:00:00 Europe/Berlin"])
+    assert await cells(zoned, R.TIMESTAMP_TZ) == [_at(2024, 1, 31, 10), _at(2024, 1, 31, 8), zoned[2].as_py()]
+    mixed = pa.array([_at(1850, 1, 1), None, _at(2024, 1, 31)], pa.date32())
+    assert await cells(mixed, R.DATE) == ["1850-01-01", None, _at(2024, 1, 31)]
+
+
+@pytest.mark.item(54)
+async def test_times_that_an_engine_gives_as_text():
+    clocks = pa.table({"c": ["10:20:30", "10:20:30.5", None, "100:00:00"]})
+    for native, is_time in (("time without time zone", True), ("time(3)", True), ("TIME", True), ("text", False)):
+        source = StoredTables([Column("c", R.STRING, native)], [clocks])
+        sheet = openpyxl.load_workbook(io.BytesIO(await downloaded(source, DownloadFormat.XLSX)))["result"]
+        expected = [time(10, 20, 30), time(10, 20, 30, 500000)] if is_time else ["10:20:30", "10:20:30.5"]
+        assert [row[0].value for row in list(sheet)[1:]] == [*expected, None, "100:00:00"]
+
+
+async def only_cell(array: pa.Array, kind: R):
+    stored = await downloaded(one_column(array, kind), DownloadFormat.XLSX)
+    return openpyxl.load_workbook(io.BytesIO(stored))["result"]["A2"]
+
+
+async def test_the_header_is_bold_and_stays_and_columns_are_as_wide_as_their_values():
+    table = pa.table(
+        {"id": [1], "text": ["x" * 500], "a name of some length": [True], "at": [_at(2024, 1, 31, 1, 2, 3)]}
+    )
+    kinds = [R.BIGINT, R.STRING, R.BOOLEAN, R.TIMESTAMP]
+    source = StoredTables([column(*of) for of in zip(table.column_names, kinds, strict=True)], [table])
+    sheet = openpyxl.load_workbook(io.BytesIO(await downloaded(source, DownloadFormat.XLSX)))["result"]
+    assert sheet.freeze_panes == "A2"
+    assert [cell.font.b for cell in sheet[1]] == [True] * 4
+    assert not any(cell.font.b for cell in sheet[2])
+    assert [cell.data_type for cell in sheet[2]] == ["n", "s", "b", "d"]
+    widths = [sheet.column_dimensions[letter].width for letter in "ABCD"]
+    assert widths[:2] == [8, 60]
+    assert all(20 < width < 30 for width in widths[2:])

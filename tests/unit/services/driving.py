@@ -25,6 +25,7 @@ from queryserver.services.signals import StateSignals
 
 ANA = User(1, "ana")
 FAST = ExecutionSettings(
+    result_max_rows=1_000_000,
     result_max_bytes=1 << 30,
     cell_max_bytes=1 << 24,
     log_max_bytes=1 << 20,

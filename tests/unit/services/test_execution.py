@@ -1,7 +1,7 @@
 """One statement from its claim to its end, whatever goes wrong on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -11,6 +11,7 @@ from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.services.driving import PausingEngine, Run, state_of, until
 
 from queryserver.domain.errors import EngineUnavailable, QueryServerError, SessionLost, StatementRejected, StorageFull
+from queryserver.domain.positions import LineColumn, Position
 from queryserver.domain.result import TruncationReason
 from queryserver.domain.statement import Outcome, StatementState
 from queryserver.domain.user import User
@@ -25,7 +26,9 @@ AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS
 class OddEngine(FakeEngine):
     """Refuses the first submits, or fails when a session is left."""
 
-    def __init__(self, *, refuse: type[QueryServerError] | None = None, times: int = 0, leave_fails: bool = False):
+    def __init__(
+        self, *, refuse: Callable[[str], QueryServerError] | None = None, times: int = 0, leave_fails: bool = False
+    ):
         super().__init__()
         self.refuse, self.times, self.leave_fails = refuse, times, leave_fails
         self.ignores_cancel = False
@@ -57,6 +60,28 @@ class _OddSession(FakeSession):
     async def cancel(self, handle: OperationHandle) -> None:
         if not self._odd.ignores_cancel:
             await super().cancel(handle)
+
+
+class _UnopenedEngine(FakeEngine):
+    """Refuses a statement of its own with which it opens sessions."""
+
+    @asynccontextmanager
+    async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
+        raise StatementRejected("line 1:1: Schema 'x' does not exist").at(LineColumn(1, 1))
+        yield  # unreachable, but makes a generator of it
+
+
+async def test_only_an_error_of_the_statement_itself_has_a_place_in_it() -> None:
+    entry = await Run(engine=_UnopenedEngine()).to_end("rows 10")
+    assert entry.outcome is not None
+    assert (entry.state, entry.outcome.error_position) == (FAILED, None)
+    entry = await Run(engine=OddEngine(refuse=_misplaced, times=1)).to_end("rows 10")
+    assert entry.outcome is not None
+    assert (entry.state, entry.outcome.error_position) == (FAILED, Position(1, 6))
+
+
+def _misplaced(message: str) -> StatementRejected:
+    return StatementRejected(message).at(LineColumn(1, 6))
 
 
 async def test_a_small_result_lives_in_the_record() -> None:

@@ -17,6 +17,13 @@ def test_numbers_go_on_from_report_to_report() -> None:
     assert (first, second) == ((0, ["one"]), (1, ["two"]))
 
 
+def test_numbers_begin_after_the_lines_that_are_stored() -> None:
+    book = Logbook(1000, stored_lines=1)
+    book.add("one")
+    with book.taken() as first:
+        assert first == (1, ["one"])
+
+
 def test_lines_of_a_failed_report_come_again_under_the_same_number() -> None:
     book = Logbook(1000)
     book.add("one")

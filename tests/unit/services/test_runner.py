@@ -7,13 +7,15 @@ from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER
 from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors import DatabaseUnavailable, Stopping
 from queryserver.domain.statement import Assignment, StatementState
-from queryserver.interfaces.engine import EngineCapabilities
+from queryserver.domain.stopping import REST_S
+from queryserver.interfaces.engine import EngineCapabilities, OperationHandle
+from queryserver.tasks.inline import InlineQueue
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -248,6 +250,61 @@ async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
         await asyncio.sleep(0.8)  # more than one heartbeat: calls are still answered
         assert fleet.sessions.engines == {}
         assert not await runner.may_run(CONNECTOR)
+
+
+async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryserver.services.running.runner.STATEMENTS_STOPPED_WITHIN_S", 0.3)
+    engine_answers = asyncio.Event()
+
+    async def wait_for_the_engine(_session: FakeSession, _handle: OperationHandle) -> None:
+        await engine_answers.wait()
+
+    fleet = Fleet()
+    runner, assignment = fleet.runner(shutdown_grace=timedelta(seconds=0)), fleet.leases.add("sleep 30")
+    async with runner.running():
+        runner.start(assignment, ANA)
+        await until(lambda: fleet.engine.running == 1)
+        for call in ("cancel", "close"):
+            monkeypatch.setattr(FakeSession, call, wait_for_the_engine)
+        async with asyncio.timeout(REST_S):
+            await runner.drain()
+        assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
+        assert "may or may not have taken effect" in fleet.leases.of(assignment).lines[-1]
+        engine_answers.set()
+        await until(lambda: not runner.active)
+
+
+class _NoOtherServer:
+    async def publish(self, kind: str, subject: str) -> None:
+        raise AssertionError(kind, subject)
+
+
+async def test_a_process_that_stops_starts_no_new_work() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
+    queue = InlineQueue(runner, _NoOtherServer())
+    async with runner.running():
+        assert await queue.owner_for(CONNECTOR, session_owner=None) == OWNER
+        await runner.drain()
+        for session_owner in (None, OTHER):
+            with pytest.raises(Stopping):
+                await queue.owner_for(CONNECTOR, session_owner=session_owner)
+
+
+async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or_left_unsent() -> None:
+    fleet = Fleet()
+    runner = fleet.runner(shutdown_grace=timedelta(seconds=20))
+    early, late, left = (fleet.leases.add(text) for text in ("sleep 0.2", "sleep 0.3", "sleep 30"))
+    async with runner.running():
+        runner.start(early, ANA)
+        draining = asyncio.create_task(runner.drain())
+        await until(lambda: fleet.engine.running == 1)
+        runner.start(late, ANA)
+        await draining
+        runner.start(left, ANA)
+    assert [fleet.leases.of(one).state for one in (early, late, left)] == [SUCCESS, SUCCESS, WAITING]
+    assert fleet.leases.of(left).owner is None
+    assert fleet.engine.executions == ["sleep 0.2", "sleep 0.3"]
 
 
 async def test_an_engine_is_held_while_statements_get_their_grace() -> None:

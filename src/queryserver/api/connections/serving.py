@@ -15,8 +15,8 @@ from queryserver.api.connections.protocol import GuardedProtocol
 _TLS_END_S = 5.0
 
 
-def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionMetrics) -> ssl.SSLContext | None:
-    """Let `config` accept connections within `limits`; the TLS context that it has served with, or None.
+def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionMetrics) -> None:
+    """Let `config` accept connections within `limits`.
 
     Loads `config`. TLS begins behind the guard: the event loop's own TLS server gives a connection to its protocol
     only after the handshake, so those that never finish one would not be counted.
@@ -30,7 +30,6 @@ def guard_connections(config: Config, limits: ConnectionLimits, metrics: Connect
         return inner if tls is None else _Secured(guard, tls, inner)
 
     config.http_protocol_class = cast("type[asyncio.Protocol]", make)
-    return tls
 
 
 class _Secured(SSLProtocol):

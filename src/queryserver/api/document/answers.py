@@ -7,19 +7,28 @@ from fastapi.routing import APIRoute
 
 from queryserver.api.document.schemas import JSON, REF, choices_of
 from queryserver.api.document.texts import Texts
-from queryserver.api.errors import STATUS
 from queryserver.api.platform_calls import AdminRoute
-from queryserver.domain.errors import NotAuthenticated, QueryServerError
 
 # Of a call that may go on, or that may bring the last part, the model says the status.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
 _FAILURES = {"ErrorBody", "ImporterError", "FieldErrors", "Unauthorized"}
+_BYTES = "application/octet-stream"
 _VALIDATION = "HTTPValidationError"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
 _TOKEN = "/api/v1/token/"  # noqa: S105 a path
 # Headers that the answers of a status have beside those of all.
-_HEADERS = {"401": ("WWW-Authenticate",), "405": ("Allow",), "429": ("Retry-After",), "503": ("Retry-After",)}
+_HEADERS = {
+    "206": ("Content-Range",),
+    "401": ("WWW-Authenticate",),
+    "405": ("Allow",),
+    "416": ("Content-Range",),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
+# Of the headers of an operation: a part is never compressed, and without a body only the version is named.
+_LEFT_OUT_OF_PARTS = frozenset({"Content-Encoding"})
+_KEPT_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
 
 
 class Answers:
@@ -55,13 +64,19 @@ class Answers:
             if status >= "400":
                 continue
             for split, one in _split(status, answer):
+                _name_bytes_first(one)
                 self._dress(split, one, told.get("headers", ()))
                 found[split] = one
         return found
 
     def _dress(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
         """Headers, a description, and an example of each model."""
-        names = ("X-Request-Id", *_HEADERS.get(status, ()), *headers)
+        unread = ("X-Unknown-Fields",) if status.startswith("2") or status == "400" else ()
+        if status == "206":
+            headers = tuple(name for name in headers if name not in _LEFT_OUT_OF_PARTS)
+        elif status == "304":
+            headers = tuple(name for name in headers if name in _KEPT_WITHOUT_BODY)
+        names = ("X-Request-Id", *unread, *_HEADERS.get(status, ()), *headers)
         answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
         models = _models(answer)
         if models and answer.get("description", "Successful Response") == "Successful Response":
@@ -89,9 +104,16 @@ class Answers:
             told = {"description": words["description"], "content": {JSON: {"schema": schema}}}
             self._dress(status, told, ())
             told["content"][JSON].pop("examples", None)
-            told["content"][JSON]["example"] = _example(words, style[0])
+            told["content"][JSON]["example"] = _example(words, style)
             self.responses[name] = told
         return {"$ref": f"#/components/responses/{name}"}
+
+
+def _name_bytes_first(answer: dict[str, Any]) -> None:
+    """Describe a file as plain bytes before its real types: generators of clients take the first type they know."""
+    content = answer.get("content", {})
+    if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
+        answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
 
 
 def always(route: APIRoute) -> Iterator[str]:
@@ -113,23 +135,6 @@ def always(route: APIRoute) -> Iterator[str]:
 def is_secured(route: APIRoute) -> bool:
     """Whether it asks who calls: routes of our own do, plain ones are public."""
     return type(route) is not APIRoute
-
-
-def codes() -> dict[int, list[str]]:
-    """The codes of failures by HTTP status, out of the error tree."""
-    found: dict[int, set[str]] = {}
-    for error in _descendants(QueryServerError):
-        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
-        if status >= 400 and not issubclass(error, NotAuthenticated):
-            found.setdefault(status, set()).add(error.code)
-    # Whatever it was, the answer does not tell.
-    return {status: sorted(words) for status, words in sorted({**found, 500: {"internal_error"}}.items())}
-
-
-def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _descendants(child)
 
 
 def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -165,24 +170,27 @@ def _is_special(answer: Mapping[str, Any]) -> bool:
 
 
 def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:
-    """Models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8)."""
+    """Models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
+
+    Of two, the one comes first that requires a key which the other lacks: clients take the first that fits.
+    """
     if status == "401":
         return ("Unauthorized",)
     if path.startswith(_TOKEN) and status == "400":
-        return ("FieldErrors", "ErrorBody")
+        return ("ErrorBody", "FieldErrors")
     if path.startswith(_IMPORTER) and status != "404":
         return ("ImporterError",)
-    return ("ErrorBody", "BulkResponse") if bulk and status not in {"405", "413", "415", "429"} else ("ErrorBody",)
+    return ("BulkResponse", "ErrorBody") if bulk and status not in {"405", "413", "415", "429"} else ("ErrorBody",)
 
 
-def _example(words: Mapping[str, Any], model: str) -> dict[str, Any]:
+def _example(words: Mapping[str, Any], style: tuple[str, ...]) -> dict[str, Any]:
     code, message = words["code"], words["message"]
-    match model:
-        case "Unauthorized":
+    match style:
+        case ("Unauthorized",):
             return {"detail": message}
-        case "ImporterError":
+        case ("ImporterError",):
             return {"error": message, "code": code}
-        case "FieldErrors":
+        case (_, "FieldErrors"):
             return {"username": ["This field is required."]}
         case _:
             return {"status": -1, "code": code, "message": message, **words.get("beside", {})}

@@ -8,7 +8,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from queryserver.api.document.answers import Answers, codes, is_secured
+from queryserver.api.document.answers import Answers, is_secured
+from queryserver.api.document.codes import error_codes
 from queryserver.api.document.schemas import (
     FORM,
     JSON,
@@ -19,14 +20,13 @@ from queryserver.api.document.schemas import (
     form_example,
     references,
     repeated_fields,
+    tell_defaults,
     tidy,
 )
-from queryserver.api.document.texts import Texts, texts
+from queryserver.api.document.texts import Texts, texts, without_citations
 from queryserver.api.platform_calls import AdminRoute
 from queryserver.schemas import requests
 
-_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)
-"""Where the last sentence of a docstring says who decides it."""
 _WORD = re.compile(r"[^a-z0-9]+")
 
 
@@ -40,13 +40,14 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
         title=app.title,
         version=app.version,
         summary=app.summary,
-        description=_about(known),
+        description=known.guide,
         license_info={"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/", "description": "The server that serves this document."}],
         tags=[{"name": name, "description": text} for name, text in known.words["tags"].items()],
         routes=app.routes,
         openapi_version="3.1.0",
     )
+    document["x-error-codes"] = error_codes(known.codes)
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _add_bodies(document, schemas, known)
@@ -66,13 +67,11 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     }  # fmt: skip
     _drop_unused(document)
     _put_words(document, known)
+    for schema in _bodies(document):
+        tell_defaults(schema)
+    _drop_citations(document)
     tidy([document["paths"], components])
     return document
-
-
-def _about(known: Texts) -> str:
-    table = "\n".join(f"| {status} | {', '.join(f'`{code}`' for code in words)} |" for status, words in codes().items())
-    return f"{known.words['about'].strip()}\n\n| HTTP | Codes |\n|---|---|\n{table}\n"
 
 
 def _operations(app: FastAPI, document: Mapping[str, Any]) -> Iterator[tuple[str, APIRoute, dict[str, Any]]]:
@@ -87,9 +86,12 @@ def _operations(app: FastAPI, document: Mapping[str, Any]) -> Iterator[tuple[str
 def _describe(operation: dict[str, Any], route: APIRoute, told: Mapping[str, Any], known: Texts, key: str) -> None:
     """Its name, its words, who may call it, and its parameters."""
     operation["operationId"] = told.get("id") or _name_of(key)
-    text = _SOURCE.sub("", str(operation.get("description", ""))).strip()
+    text = without_citations(str(operation.get("description", "")))
     admins = " For administrators." if isinstance(route, AdminRoute) else ""
     operation["description"] = f"{text}{admins}"
+    if same := told.get("same_as"):
+        operation["deprecated"] = True
+        operation["description"] += f" Another path of `{same}`, kept for clients that use it; new ones call `{same}`."
     operation["security"] = [{"bearer": []}] if is_secured(route) else []
     examples = told.get("parameters", {})
     parameters = [*operation.get("parameters", ()), *_header_parameters(told, known)]
@@ -159,6 +161,18 @@ def _put_words(document: Mapping[str, Any], known: Texts) -> None:
         for name, field in schema.get("properties", {}).items():
             if not field.get("description") and name in words:
                 field["description"] = words[name]["description"]
+
+
+def _drop_citations(part: Any) -> None:
+    """Clean every description in place."""
+    if isinstance(part, dict):
+        if isinstance(text := part.get("description"), str):
+            part["description"] = without_citations(text)
+        for value in part.values():
+            _drop_citations(value)
+    elif isinstance(part, list):
+        for element in part:
+            _drop_citations(element)
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ public = APIRouter(prefix="/api/v1", tags=["context"])
     summary="Namespaces of a data source, for Hue clients",
 )
 async def namespaces(call: PlatformCall, interface: str) -> Response:
-    """The one namespace with the one compute, under the name that was asked for."""
+    """The one namespace with the one compute, under the name in the path."""
     del call
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
     return answer(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
@@ -54,7 +54,7 @@ async def namespaces(call: PlatformCall, interface: str) -> Response:
     summary="Computes of a data source, for Hue clients",
 )
 async def computes(call: PlatformCall, interface: str) -> Response:
-    """The one compute, under the name that was asked for."""
+    """The one compute, under the name in the path."""
     del call
     found = wire.Compute(
         id="default", name="default", namespace="default", interface=interface, type="direct", options={}
@@ -75,7 +75,7 @@ async def computes(call: PlatformCall, interface: str) -> Response:
     summary="Clusters of a data source, for Hue clients",
 )
 async def clusters(call: PlatformCall, interface: str) -> Response:
-    """The one cluster, under the name that was asked for."""
+    """The one cluster, under the name in the path."""
     del call
     return answer(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
 

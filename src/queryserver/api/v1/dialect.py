@@ -5,7 +5,6 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.v1.editor import shapes
-from queryserver.domain.errors import UnknownDialect
 from queryserver.schemas import generated as wire
 
 router = APIRouter(prefix="/api/v1", tags=["dialect"], route_class=CallRoute)
@@ -31,13 +30,13 @@ async def analyze_table(call: AuthenticatedCall, dialect: str, database: str, ta
     summary="Compute statistics of a column",
 )
 async def analyze_column(call: AuthenticatedCall, dialect: str, database: str, table: str, column: str) -> Response:
-    """The same for one column. Spec §4, Contract editor 10.5."""
+    """Compute the statistics of one column. Spec §4, Contract editor 10.5."""
     return await _analyze(call, dialect, database, table, column)
 
 
 async def _analyze(call: Call, dialect: str, database: str, table: str, column: str | None) -> Response:
     if not dialect.strip():
-        raise UnknownDialect(dialect)
+        raise call.services.connectors.unknown(call.user, dialect)
     started = await call.services.metadata.analyses.start(call.user, dialect, database, table, column)
     status = started.record.status
     return answer(

@@ -1,4 +1,4 @@
-"""Users and groups, for administrators (Contract platform 6)."""
+"""Users and groups, for administrators, and the preferences of each user (Contract platform 6)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,13 +6,16 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Response
 
-from queryserver.api.answers import answer, failures
+from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import Body, Call
-from queryserver.api.platform_calls import AdminCall, AdminRoute
+from queryserver.api.platform_calls import AdminCall, AdminRoute, PlatformCall, PlatformRoute
+from queryserver.domain.errors import UserNotFound
+from queryserver.domain.user import Preferences
 from queryserver.formats.bodies import form_fields
 from queryserver.interfaces.user_lists import GroupName, UserDetails, UserFilter, UserSummary
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import (
+    PreferencesRequest,
     UserAutocompleteParameters,
     UserListParameters,
     UsersParameters,
@@ -21,6 +24,7 @@ from queryserver.schemas.requests import (
 from queryserver.services.users import Completion
 
 router = APIRouter(prefix="/api/v1/iam", tags=["iam"], route_class=AdminRoute)
+own = APIRouter(prefix="/api/v1/iam", tags=["iam"], route_class=PlatformRoute)
 
 # Above this the answer is written in a thread: 50,000 users take a third of a second.
 _FEW = 2000
@@ -82,6 +86,40 @@ async def autocomplete(call: AdminCall) -> Response:
     )
     shown = [_user(user, with_groups=asked.extend_user) for user in found]
     return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
+
+
+@own.get(
+    "/preferences",
+    response_model=wire.PreferencesResponse,
+    responses=failures(400),
+    summary="Show the preferences of the caller",
+)
+async def preferences(call: PlatformCall) -> Response:
+    """What the caller wants where a call does not say it. Contract platform 6.4."""
+    return _preferred(call.user.preferences)
+
+
+@own.post(
+    "/preferences",
+    response_model=wire.PreferencesResponse,
+    responses=failures(400, 413, 415),
+    openapi_extra=accepts(PreferencesRequest),
+    summary="Change preferences of the caller",
+)
+async def change_preferences(call: PlatformCall) -> Response:
+    """Preferences that are not sent stay as they are. Contract platform 6.4."""
+    changes = (await call.read(PreferencesRequest)).changes
+    if not changes:
+        return _preferred(call.user.preferences)
+    changed = await call.services.accounts.preferences.change(call.user.id, changes)
+    if changed is None:
+        raise UserNotFound
+    return _preferred(changed)
+
+
+def _preferred(preferences: Preferences) -> Response:
+    shown = wire.Preferences(big_numbers=preferences.big_numbers)
+    return answer(wire.PreferencesResponse(status=0, preferences=shown))
 
 
 def _with_every_group(call: Call) -> Call:

@@ -9,7 +9,7 @@ from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import PlatformCall, PlatformRoute
 from queryserver.api.presence import while_connected
 from queryserver.domain.connector_catalogue import all_types
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors import InvalidParameter, configured
 from queryserver.domain.searching import Record, SourceName
 from queryserver.formats.search_html import description_of, highlighted
 from queryserver.schemas import generated as wire
@@ -60,7 +60,8 @@ def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[Sou
     limited: set[str] = set()
     for name in (one.strip().lower() for one in names):
         if name not in known and name not in dialects:
-            raise InvalidParameter(f"sources: there is no source {name[:100]}.")
+            usable = configured([*(source.value for source in SourceName), *sorted(dialects)], word="Known")
+            raise InvalidParameter(f"sources: there is no source {name[:100]}.{usable}")
         chosen[known.get(name, SourceName.SQL)] = None
         if name not in known:
             limited.add(name)

@@ -18,6 +18,6 @@ router = APIRouter(prefix="/api/v1/optimizer", tags=["optimizer"], route_class=P
     summary="Not served: advice on queries",
 )
 async def optimizer(call: PlatformCall, name: str) -> Response:
-    """get_config tells clients that the optimizer is off."""
+    """Always refused: there is no optimizer, as `get_config` says."""
     del call
     raise NotSupported(f"The optimizer call {name} is not served.")

@@ -5,13 +5,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from queryserver.api.answers import answer
+from queryserver.api.answers import accepts, answer
 from queryserver.api.client_address import client_address
 from queryserver.api.dependencies import Fields, ServicesOf
 from queryserver.api.v1.token_fields import TokenFields
 from queryserver.domain.errors import NotAuthenticated
 from queryserver.interfaces.auth import RequestInfo
 from queryserver.schemas import generated as wire
+from queryserver.schemas import requests
 from queryserver.services.bearers import bearer_token
 
 router = APIRouter(prefix="/api/v1/token", tags=["token"])
@@ -32,23 +33,11 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: every[status] for status in (400, 401, 413, 415, 503, *statuses)}
 
 
-def _takes(*required: str, optional: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the API description says about the body."""
-    properties = {**dict.fromkeys(required, "string"), **(optional or {})}
-    schema = {
-        "type": "object",
-        "properties": {name: {"type": kind} for name, kind in properties.items()},
-        **({"required": list(required)} if required else {}),
-    }
-    kinds = ("application/x-www-form-urlencoded", "multipart/form-data", "application/json")
-    return {"requestBody": {"content": {kind: {"schema": schema} for kind in kinds}}, "security": []}
-
-
 @router.post(
     "/auth",
     response_model=wire.TokenPair,
     responses=_failures(429),
-    openapi_extra=_takes("username", "password"),
+    openapi_extra=accepts(requests.LogInRequest),
     summary="Log in",
 )
 async def auth(request: Request, fields: Fields, services: ServicesOf) -> Response:
@@ -66,7 +55,7 @@ async def auth(request: Request, fields: Fields, services: ServicesOf) -> Respon
     "/verify",
     response_model=wire.TokenVerifyResponse,
     responses=_failures(),
-    openapi_extra=_takes("token"),
+    openapi_extra=accepts(requests.VerifyTokenRequest),
     summary="Check an access token",
 )
 async def verify(fields: Fields, services: ServicesOf) -> Response:
@@ -79,7 +68,7 @@ async def verify(fields: Fields, services: ServicesOf) -> Response:
     "/refresh",
     response_model=wire.TokenRefreshResponse,
     responses=_failures(),
-    openapi_extra=_takes("refresh"),
+    openapi_extra=accepts(requests.RefreshTokenRequest),
     summary="Renew an access token",
 )
 async def refresh(fields: Fields, services: ServicesOf) -> Response:
@@ -92,7 +81,7 @@ async def refresh(fields: Fields, services: ServicesOf) -> Response:
     "/revoke",
     response_model=wire.TokenRevokeResponse,
     responses=_failures(),
-    openapi_extra=_takes(optional={"token": "string", "refresh": "string", "all": "boolean"}),
+    openapi_extra=accepts(requests.RevokeTokenRequest),
     summary="Log out",
 )
 async def revoke(request: Request, fields: Fields, services: ServicesOf) -> Response:

@@ -1,10 +1,11 @@
 """What builders need besides the connector."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from queryserver.container.disk import disk_floor
 from queryserver.domain.connector import Connector
@@ -96,22 +97,22 @@ def database_servers(dsn: str) -> frozenset[Place]:
 
 def database_name(dsn: str) -> str:
     """The database that a PostgreSQL address names; by default that of the login's name."""
-    parts = urlsplit(dsn)
+    _, parts = _hosts_apart(dsn)
     options = dict(parse_qsl(parts.query))
     return options.get("dbname") or options.get("database") or unquote(parts.path.strip("/")) or database_login(dsn)
 
 
 def database_login(dsn: str) -> str:
     """The login that a PostgreSQL address names; empty without one."""
-    parts = urlsplit(dsn)
+    _, parts = _hosts_apart(dsn)
     return dict(parse_qsl(parts.query)).get("user") or unquote(parts.username or "")
 
 
 def _places(url: str, usual_port: int) -> Iterator[Place]:
     """Hosts and ports of a url: one, several with commas between, or those among its options."""
-    parts = urlsplit(url)
+    named, parts = _hosts_apart(url)
     options = dict(parse_qsl(parts.query))
-    hosts = (parts.netloc.rpartition("@")[2] or options.get("host", "")).split(",")
+    hosts = (named or options.get("host", "")).split(",")
     ports = options.get("port", "").split(",")
     for number, text in enumerate(hosts):
         place = urlsplit(f"//{text}")
@@ -119,3 +120,11 @@ def _places(url: str, usual_port: int) -> Iterator[Place]:
         host = unquote(place.hostname or "")
         port = place.port or (int(own) if own.isdecimal() else usual_port)
         yield "localhost" if not host or host.startswith("/") else host, port
+
+
+def _hosts_apart(url: str) -> tuple[str, SplitResult]:
+    """The hosts of a url, and the url without them: urlsplit of Python 3.14 refuses several when one is in brackets."""
+    scheme, _, rest = url.partition("://")
+    place = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    login, at, hosts = place.rpartition("@")
+    return hosts, urlsplit(f"{scheme}://{login}{at}{rest[len(place) :]}")

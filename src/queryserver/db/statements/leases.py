@@ -13,6 +13,7 @@ from queryserver.db.statements import rows
 from queryserver.db.statements.marks import SealedMarks
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
+from queryserver.domain.statement_end import OnEnd, unobserved
 from queryserver.interfaces.sealing import Sealer
 from queryserver.interfaces.statements import Reach
 
@@ -105,24 +106,25 @@ with changed as (
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
         rows = $9, size_bytes = $10, truncated_reason = $11, modified_row_count = $12,
         inline_result = $13, engine_handle = null,
-        sealed_token = null, token_expires_at = null,
+        sealed_token = null, token_expires_at = null, error_line = $17, error_column = $18,
         progress = case when $4::text in ('available', 'success') then 100 else progress end,
         expires_at = case when $4::text = 'available' then now() + $14::interval end
-    where {_MINE} and state in ('waiting', 'running') returning id
+    where {_MINE} and state in ('waiting', 'running') returning {rows.END}
 ), doomed as (
     insert into doomed_results (statement_id)
     select id from changed where $4::text not in ('available', 'success')
     on conflict do nothing
 ), {_LOGGED.format(start="$15", lines="$16")}
-select count(*) from changed
+select * from changed
 """
 
 
 class Leases:
     """Claims, heartbeats and fenced writes."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = unobserved) -> None:
         self._database = database
+        self._on_end = on_end
         self._marks = SealedMarks(sealer)
 
     async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
@@ -229,7 +231,7 @@ class Leases:
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
         """See the Protocol."""
-        changed = await self._database.value(
+        changed = await self._database.row(
             _FINISH,
             *_named(lease),
             outcome.state.value,
@@ -245,8 +247,13 @@ class Leases:
             retention,
             start_line,
             list(lines),
+            outcome.error_position.line if outcome.error_position else None,
+            outcome.error_position.column if outcome.error_position else None,
         )
-        return changed == 1
+        if changed is None:
+            return False
+        self._on_end(rows.end_of(changed))
+        return True
 
     async def _changed(self, sql: str, lease: Lease, *arguments: object) -> bool:
         return await self._database.execute(sql, *_named(lease), *arguments) == 1

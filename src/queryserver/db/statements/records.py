@@ -20,8 +20,10 @@ from queryserver.domain.statement import (
     StatementRecord,
     StatementState,
     StatementStatus,
+    StatementTimes,
     StoredResult,
 )
+from queryserver.domain.statement_end import OnEnd, unobserved
 from queryserver.interfaces.statements import HistoryFilter, Recorded
 
 # What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
@@ -29,13 +31,15 @@ _COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({te
 _STATEMENT_BYTES = _COUNTED.format(text="$7::text")
 _SCRIPT_BYTES = _COUNTED.format(text="$4::text")
 
+_LOG_TIME = 'YYYY-MM-DD"T"HH24:MI:SS"Z"'
+
 _TEXT_BYTES = """(
     (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
 # Counting and inserting in one statement: a call above a limit leaves nothing behind, and needs one round trip.
-# A script that its user sends again is stored once.
+# A script that its user sends again is stored once. The first line of the log is there as soon as the record is.
 _RECORD = f"""
 with room as (
     select 1
@@ -54,20 +58,26 @@ with room as (
     select $2, $34::bytea, $4::text, {_SCRIPT_BYTES} from room where $4::text is not null
     on conflict (user_id, digest) where not text_is_cut do update set text_bytes = known.text_bytes
     returning id
+), recorded as (
+    insert into statements (
+        id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
+        statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
+        row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
+        import_plan, sealed_token, token_expires_at, text_bytes, limit_source
+    )
+    select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
+        $11, $12, $13, $14, $15, $16, $17, $18, $19,
+        $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
+        case when $25::text is null then 0 else 1 end,
+        case when $25::text is null then null else now() + $26::interval end,
+        $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35
+    from room
+    returning history_id, recorded_at, deadline_at, script_id
+), logged as (
+    insert into statement_logs (statement_id, start_line, lines)
+    select $1, 0, array[to_char(recorded_at at time zone 'UTC', '{_LOG_TIME}') || $36::text] from recorded
 )
-insert into statements (
-    id, user_id, connector, dialect, state, statement, script_id, statement_index, statements_count, position,
-    statement_hash, guid, secret, session_id, session_guid, in_named_session, keeps_session, database, settings,
-    row_limit, timeout_s, in_history, parent_uuid, deadline_at, has_result_set, owner, fence, lease_until,
-    import_plan, sealed_token, token_expires_at, text_bytes
-)
-select $1, $2, $3, $6, 'waiting', $7, coalesce($5, (select id from script)), $8, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17, $18, $19,
-    $20, $21::integer, $22, $23, now() + make_interval(secs => $21::integer), $24, $25::text,
-    case when $25::text is null then 0 else 1 end, case when $25::text is null then null else now() + $26::interval end,
-    $29, $30, to_timestamp($31), {_STATEMENT_BYTES}
-from room
-returning history_id, recorded_at, deadline_at, script_id
+select history_id, recorded_at, deadline_at, script_id from recorded
 """
 
 # The clean-up's usual rhythm (`retention.run_every_s`).
@@ -97,6 +107,19 @@ select number, start_row, rows, size_bytes, fence from result_segments
 where statement_id = $1 and start_row < $3 and start_row + rows > $2 order by number
 """
 
+# Users take turns: the first statements of all of them come before the second ones.
+_QUEUE_POSITIONS = """
+with queued as (
+    select id, connector, history_id, row_number() over (partition by connector, user_id order by history_id) as turn
+    from statements
+    where state = 'waiting' and sent_at is null
+        and connector in (select connector from statements where id = any($1::uuid[]))
+), placed as (
+    select id, row_number() over (partition by connector order by turn, history_id) as position from queued
+)
+select id, position from placed where id = any($1::uuid[])
+"""
+
 _CANCEL = """
 update statements set
     cancel_requested_at = coalesce(cancel_requested_at, now()),
@@ -108,7 +131,7 @@ update statements set
     token_expires_at = case when sent_at is null then null else token_expires_at end,
     fence = fence + case when sent_at is null then 1 else 0 end
 where id = $1 and state in ('waiting', 'running')
-returning {status}
+returning {status}, {end}
 """
 
 _CLOSE = """
@@ -125,15 +148,18 @@ select count(*) from closed
 class Records:
     """The statements of everybody; who may see which is the business of the services."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, on_end: OnEnd = unobserved) -> None:
         self._database = database
+        self._on_end = on_end
         self._statuses = CoalescingReader(self._read_statuses)
+        self._queue_positions = CoalescingReader(self._read_queue_positions, side_by_side=1)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
         """Stop reads on their way."""
         await self._statuses.aclose()
+        await self._queue_positions.aclose()
 
     async def record(self, new: NewStatement) -> Recorded:
         """See the Protocol. One round trip without an idempotency key.
@@ -172,6 +198,10 @@ class Records:
     async def status(self, statement_id: UUID) -> StatementStatus | None:
         """Shares a query with the other calls of this moment."""
         return await self._statuses.get(statement_id)
+
+    async def queue_position(self, statement_id: UUID) -> int | None:
+        """Shares a query with the other calls of this moment; one query runs at a time."""
+        return await self._queue_positions.get(statement_id)
 
     async def read(self, statement_id: UUID) -> StatementRecord | None:
         """See the Protocol."""
@@ -224,7 +254,12 @@ class Records:
     async def request_cancel(self, statement_id: UUID, *, by: str) -> StatementStatus | None:
         """See the Protocol."""
         row = await self._database.row(_CANCEL_SQL, statement_id, by)
-        return rows.status_of(row) if row else await self.status(statement_id)
+        if row is None:
+            return await self.status(statement_id)
+        status = rows.status_of(row)
+        if status.state.is_terminal:
+            self._on_end(rows.end_of(row))
+        return status
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
         """See the Protocol."""
@@ -280,6 +315,10 @@ class Records:
         )
         return {row["id"]: rows.status_of(row) for row in found}
 
+    async def _read_queue_positions(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, int]:
+        found = await self._database.fetch(_QUEUE_POSITIONS, list(statement_ids))
+        return {row["id"]: row["position"] for row in found}
+
     async def _insert(self, connection: Connection, new: NewStatement) -> StatementRecord:
         row = await connection.fetchrow(_RECORD, *_insert_arguments(new))
         if row is None:
@@ -294,7 +333,7 @@ where user_id = $1 and in_history
     and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
 """
 _STORED_SQL = _STORED.format(status=rows.STATUS)
-_CANCEL_SQL = _CANCEL.format(status=rows.STATUS)
+_CANCEL_SQL = _CANCEL.format(status=rows.STATUS, end=rows.END)
 
 
 def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
@@ -334,6 +373,8 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.texts.kept_bytes,
         new.texts.max_bytes_per_user,
         None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
+        new.limit_source.value,
+        f" Submitted to {new.connector}; waiting for a free place.",
     )
 
 
@@ -394,6 +435,8 @@ def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:
         progress=0,
         expires_at=None,
         owner=new.owner,
+        times=StatementTimes(row["recorded_at"], None, None, row["recorded_at"]),
+        limit_source=new.limit_source,
     )
     return StatementRecord(
         status=status,
@@ -406,7 +449,6 @@ def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:
         in_named_session=new.in_named_session,
         in_history=new.in_history,
         parent_uuid=new.parent_uuid,
-        recorded_at=row["recorded_at"],
         deadline_at=row["deadline_at"],
         columns=None,
         size_bytes=0,

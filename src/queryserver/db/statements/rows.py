@@ -6,7 +6,8 @@ from typing import Any, Protocol
 import structlog
 
 from queryserver.db.statements.marks import SealedMarks
-from queryserver.domain.result import Column, ResultType, TruncationReason
+from queryserver.domain.positions import Position
+from queryserver.domain.result import Column, LimitSource, ResultType, TruncationReason
 from queryserver.domain.statement import (
     Assignment,
     HistoryEntry,
@@ -16,7 +17,9 @@ from queryserver.domain.statement import (
     StatementRecord,
     StatementState,
     StatementStatus,
+    StatementTimes,
 )
+from queryserver.domain.statement_end import StatementEnd
 from queryserver.domain.user import SealedToken
 
 log = structlog.get_logger(__name__)
@@ -30,22 +33,49 @@ class Row(Protocol):
         ...
 
 
-STATUS = """id, history_id, user_id, connector, dialect, state, has_result_set, rows, truncated_reason,
-    modified_row_count, error_code, message, progress, expires_at, owner"""
+_TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
+
+STATUS = f"""id, history_id, user_id, connector, dialect, state, has_result_set, rows, truncated_reason,
+    modified_row_count, error_code, message, progress, expires_at, owner, limit_source, {_TIMES}"""
 
 RECORD = f"""{STATUS}, statement, statement_index, statements_count, position, statement_hash, guid, secret,
     session_id, session_guid, script_id, database, settings, row_limit, timeout_s, in_named_session, in_history,
-    parent_uuid, recorded_at, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by, text_is_cut"""
+    parent_uuid, deadline_at, columns, size_bytes, cancel_requested_at, canceled_by, text_is_cut,
+    error_line, error_column"""
 
 ASSIGNMENT = """id, history_id, owner, fence, user_id, connector, dialect, statement, database, settings, session_id,
     in_named_session, keeps_session, row_limit, deadline_at, sent_at, engine_handle, cancel_requested_at, import_plan,
-    sealed_token, token_expires_at, rows, size_bytes,
+    sealed_token, token_expires_at, rows, size_bytes, limit_source,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = id) as log_lines
 """
 
-HISTORY = """id, history_id, dialect, left(statement, 1001) as statement, state, recorded_at, parent_uuid,
-    left(message, 1000) as message, database, rows"""
+HISTORY = f"""id, history_id, dialect, left(statement, 1001) as statement, state, parent_uuid,
+    left(message, 1000) as message, database, rows, error_line, error_column, {_TIMES}"""
+
+
+END = """id, (select username from users where users.id = user_id) as username, connector, dialect, state, error_code,
+    rows, size_bytes, canceled_by, import_plan is not null as is_import,
+    extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
+    coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
+
+
+def end_of(row: Row) -> StatementEnd:
+    """A row with the columns END."""
+    return StatementEnd(
+        id=row["id"],
+        user=row["username"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        state=StatementState(row["state"]),
+        error_code=row["error_code"],
+        rows=row["rows"],
+        size_bytes=row["size_bytes"],
+        queued_ms=round(row["queued_s"] * 1000),
+        elapsed_ms=round(row["elapsed_s"] * 1000),
+        canceled_by=row["canceled_by"],
+        is_import=row["is_import"],
+    )
 
 
 def status_of(row: Row) -> StatementStatus:
@@ -67,7 +97,18 @@ def status_of(row: Row) -> StatementStatus:
         progress=row["progress"],
         expires_at=row["expires_at"],
         owner=row["owner"],
+        times=times_of(row),
+        limit_source=_limit_source_of(row),
     )
+
+
+def times_of(row: Row) -> StatementTimes:
+    """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
+    return StatementTimes(row["recorded_at"], row["sent_at"], row["ended_at"], row["read_at"])
+
+
+def _limit_source_of(row: Row) -> LimitSource | None:
+    return LimitSource(row["limit_source"]) if row["limit_source"] else None
 
 
 def record_of(row: Row) -> StatementRecord:
@@ -94,14 +135,18 @@ def record_of(row: Row) -> StatementRecord:
         in_named_session=row["in_named_session"],
         in_history=row["in_history"],
         parent_uuid=row["parent_uuid"],
-        recorded_at=row["recorded_at"],
         deadline_at=row["deadline_at"],
         columns=columns_of(row["columns"]),
         size_bytes=row["size_bytes"],
         cancel_requested=row["cancel_requested_at"] is not None,
         canceled_by=row["canceled_by"],
         text_is_cut=row["text_is_cut"],
+        error_position=_error_position_of(row),
     )
+
+
+def _error_position_of(row: Row) -> Position | None:
+    return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
 
 
 def assignment_of(row: Row, marks: SealedMarks) -> Assignment:
@@ -125,6 +170,8 @@ def assignment_of(row: Row, marks: SealedMarks) -> Assignment:
         resumption=_resumption_of(row, marks),
         import_plan=row["import_plan"],
         token=_token_of(row),
+        limit_source=_limit_source_of(row),
+        log_lines=row["log_lines"],
     )
 
 
@@ -159,11 +206,12 @@ def history_of(row: Row) -> HistoryEntry:
         dialect=row["dialect"],
         statement=row["statement"],
         state=StatementState(row["state"]),
-        recorded_at=row["recorded_at"],
+        times=times_of(row),
         parent_uuid=row["parent_uuid"],
         message=row["message"],
         database=row["database"],
         rows=row["rows"],
+        error_position=_error_position_of(row),
     )
 
 

@@ -25,7 +25,7 @@ QueryServerError
 │                      RowTooLarge, DiskBelowFloor, ResultStoreFailed
 ├─ StorageError ────── StorageUnavailable, StorageFull (InsufficientStorage)
 ├─ DetectionFailed
-└─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable
+└─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, Stopping
 """
 
 from queryserver.domain.errors.access import AdminRequired as AdminRequired
@@ -39,6 +39,7 @@ from queryserver.domain.errors.access import PermissionDenied as PermissionDenie
 from queryserver.domain.errors.access import UserInactive as UserInactive
 from queryserver.domain.errors.access import UserNotFound as UserNotFound
 from queryserver.domain.errors.base import QueryServerError as QueryServerError
+from queryserver.domain.errors.base import configured as configured
 from queryserver.domain.errors.calls import ConflictingParameters as ConflictingParameters
 from queryserver.domain.errors.calls import InvalidBody as InvalidBody
 from queryserver.domain.errors.calls import InvalidFields as InvalidFields
@@ -136,6 +137,7 @@ from queryserver.domain.errors.imports import InvalidColumns as InvalidColumns
 from queryserver.domain.errors.imports import InvalidDialect as InvalidDialect
 from queryserver.domain.errors.imports import NotMultipart as NotMultipart
 from queryserver.domain.errors.imports import RecordTooLong as RecordTooLong
+from queryserver.domain.errors.imports import ReplacingNotSupported as ReplacingNotSupported
 from queryserver.domain.errors.imports import SeparatorRequired as SeparatorRequired
 from queryserver.domain.errors.imports import SheetNotFound as SheetNotFound
 from queryserver.domain.errors.imports import SheetRequired as SheetRequired
@@ -178,6 +180,7 @@ from queryserver.domain.errors.parts import DatabaseUnavailable as DatabaseUnava
 from queryserver.domain.errors.parts import LoginBackendUnavailable as LoginBackendUnavailable
 from queryserver.domain.errors.parts import SchemaMismatch as SchemaMismatch
 from queryserver.domain.errors.parts import ServiceUnavailable as ServiceUnavailable
+from queryserver.domain.errors.parts import Stopping as Stopping
 from queryserver.domain.errors.parts import StorageError as StorageError
 from queryserver.domain.errors.platform import CatalogDenied as CatalogDenied
 from queryserver.domain.errors.platform import CatalogNotConfigured as CatalogNotConfigured

@@ -1,7 +1,11 @@
 """The root of the error tree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
+
+_MOST_NAMES = 20
+_MOST_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
@@ -19,3 +23,12 @@ class QueryServerError(Exception):
     def beside(self) -> Mapping[str, Any]:
         """Keys that the body of the answer has beside the usual ones (Contract platform 1.4)."""
         return {}
+
+
+def configured(names: Sequence[str], *, word: str = "Configured") -> str:
+    """The end of a message about something that is not there: what is there instead, at most 20 names of it."""
+    if not names:
+        return f" {word}: nothing that you may use."
+    shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
+    more = len(names) - _MOST_NAMES
+    return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."

@@ -1,12 +1,22 @@
 """Outcomes of statements, told by engines."""
 
+from typing import Self
+
 from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.positions import Place
 
 
 class EngineError(QueryServerError):
     """The outcome of a statement, told by the engine: about a recorded statement it becomes state `failed`."""
 
     code = "engine_error"
+    place: Place | None = None
+    """Where in the statement that the engine was sent, as far as it says."""
+
+    def at(self, place: Place | None) -> Self:
+        """The same error with its place."""
+        self.place = place
+        return self
 
 
 class StatementRejected(EngineError):

@@ -165,6 +165,15 @@ class TableExists(InvalidRequest):
     code = "table_exists"
 
 
+class ReplacingNotSupported(InvalidRequest):
+    """`if_exists=replace` where the engine renames no tables."""
+
+    code = "not_supported"
+
+    def __init__(self, dialect: str) -> None:
+        super().__init__(f"Tables of {dialect} cannot be replaced, for they cannot be renamed: drop the old one first.")
+
+
 class DetectionFailed(QueryServerError):
     """A fault of ours while a file was looked at."""
 

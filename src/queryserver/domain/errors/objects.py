@@ -1,6 +1,8 @@
 """Objects that are not there, or not in the state that a call needs."""
 
-from queryserver.domain.errors.base import QueryServerError
+from collections.abc import Sequence
+
+from queryserver.domain.errors.base import QueryServerError, configured
 
 _SHOWN = 100  # characters of a name that a client gave
 
@@ -25,8 +27,9 @@ class UnknownDialect(NotFound):
 
     code = "dialect_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.")
+    def __init__(self, name: str, usable: Sequence[str]) -> None:
+        """`usable`: names of what the caller may use instead."""
+        super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.{configured(usable)}")
 
 
 class UnknownUser(NotFound):

@@ -24,6 +24,15 @@ class DatabaseUnavailable(ServiceUnavailable):
         super().__init__("The service database cannot be reached.")
 
 
+class Stopping(ServiceUnavailable):
+    """This server is being stopped and begins no new work; another server, or a later call, does."""
+
+    code = "stopping"
+
+    def __init__(self) -> None:
+        super().__init__("This server is stopping and starts no new work. Send the call again.")
+
+
 class LoginBackendUnavailable(ServiceUnavailable):
     """No login back end accepted the caller, and one could not be asked."""
 

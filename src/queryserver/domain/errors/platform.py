@@ -1,9 +1,10 @@
 """Failures of connectors, configuration and search (Contract platform 1.4)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queryserver.domain.errors.access import PermissionDenied
+from queryserver.domain.errors.base import configured
 from queryserver.domain.errors.calls import InvalidRequest, NotSupported
 from queryserver.domain.errors.objects import Conflict, NotFound
 from queryserver.domain.errors.parts import ServiceUnavailable
@@ -28,8 +29,11 @@ class ConnectorTypeNotFound(NotFound):
 
     code = "connector_type_not_found"
 
-    def __init__(self, dialect: str, interface: str) -> None:
-        super().__init__(f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}.")
+    def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
+        """`known`: dialects of the catalogue, which are named where this one is not among them."""
+        dialects = list(dict.fromkeys(known))
+        named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
+        super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
 
 
 class ConnectorRefused(InvalidRequest):

@@ -12,10 +12,11 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.domain.errors import EngineUnavailable, QueryServerError, StatementRejected
+from queryserver.domain.positions import Place, place_within
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import BATCH_BYTES, pieces
 from queryserver.engines.duckdb.cells import bounded, cell_error, is_wide
-from queryserver.engines.duckdb.errors import FATAL, statement_errors
+from queryserver.engines.duckdb.errors import FATAL, domain_error, place_of, statement_errors
 from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.duckdb.tokens import Token, tokens_of
@@ -42,6 +43,8 @@ Free = Callable[[], None]
 
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
+_EXPLAIN = "EXPLAIN "
+_TRANSACTION = "SELECT txid_current()"
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
 
 
@@ -78,7 +81,7 @@ class DuckdbConnection:
         """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
         if self._room is not None:
             self._room.apply(self._connection)
-        with statement_errors(self._root, self._room.error_of if self._room is not None else None):
+        with statement_errors(self._root, self._room_error):
             try:
                 return self._run(statement)
             except (duckdb.Error, QueryServerError) as error:
@@ -126,11 +129,11 @@ class DuckdbConnection:
                 return DuckdbAnswer(self._root)
             if len(statements) > 1:
                 raise StatementRejected("Parser Error: one statement at a time.")
-            statement = statements[0]
+            statement, lines_before = self._without_comments_before(statements[0], text)
             refuse_reach(self._connection, statement, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
-            relation = self._connection.sql(statement)
+            relation = self._planned(statement, lines_before)
         # Each of the two makes an object for each column, without letting other threads run.
         names, types = relation.columns, relation.types
         require_shallow(types)
@@ -139,17 +142,65 @@ class DuckdbConnection:
         if kind != "SELECT" and shape == _NOTHING:
             return DuckdbAnswer(self._root)
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
-            counted = relation.fetchall()
+            with statement_errors(self._root, self._room_error, lines_before=lines_before):
+                counted = relation.fetchall()
             return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
         free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
         try:
-            return self._open_rows(relation, names, types, free)
+            return self._open_rows(relation, names, types, free, lines_before)
         except BaseException:
             free()
             raise
 
+    def _planned(self, statement: duckdb.Statement, lines_before: int) -> duckdb.DuckDBPyRelation:
+        with statement_errors(self._root, self._room_error, lines_before=lines_before):
+            try:
+                return self._connection.sql(statement)
+            except (duckdb.BinderException, duckdb.CatalogException) as error:
+                known = domain_error(error, self._root, lines_before)
+                if known.place is None and kind_of(statement) == "SELECT":
+                    known.place = self._unbound(statement, lines_before)
+                raise known from error
+
+    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> Place | None:
+        """Where the error of a query is that could not be bound: EXPLAIN, which only binds, gives the place.
+
+        Other statements are not sent again, and give it themselves. None within a transaction: an error of EXPLAIN
+        would abort it, which the error of a query that was only bound does not.
+        """
+        try:
+            if self._is_in_transaction():
+                return None
+            self._connection.execute(f"{_EXPLAIN}{statement.query}")
+        except FATAL:
+            raise
+        except duckdb.Error as error:
+            return place_within(place_of(error, lines_before), _EXPLAIN)
+        return None
+
+    def _is_in_transaction(self) -> bool:
+        """Outside of one, each statement is a transaction of its own, with another number."""
+        first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
+        return first == second
+
+    def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
+        """The statement, and how many lines come before it: DuckDB names no place in one that is not the whole text."""
+        query = statement.query
+        if len(query) == len(text) or not text.endswith(query):
+            return statement, 0
+        alone = self._connection.extract_statements(query)
+        return (alone[0], text.count("\n", 0, len(text) - len(query))) if len(alone) == 1 else (statement, 0)
+
+    def _room_error(self, text: str) -> QueryServerError | None:
+        return self._room.error_of(text) if self._room is not None else None
+
     def _open_rows(
-        self, relation: duckdb.DuckDBPyRelation, names: Sequence[str], types: Sequence[DuckDBPyType], free: Free
+        self,
+        relation: duckdb.DuckDBPyRelation,
+        names: Sequence[str],
+        types: Sequence[DuckDBPyType],
+        free: Free,
+        lines_before: int,
     ) -> "DuckdbAnswer":
         columns = tuple(
             Column(name, result_type(native), str(native)) for name, native in zip(names, types, strict=True)
@@ -157,12 +208,14 @@ class DuckdbConnection:
 
         def error_of(text: str) -> QueryServerError | None:
             error = cell_error(text, [column.name for column in columns], self._cell_max_bytes)
-            return error or (self._room.error_of(text) if self._room is not None else None)
+            return error or self._room_error(text)
 
         rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
-        with statement_errors(self._root, error_of):
+        with statement_errors(self._root, error_of, lines_before=lines_before):
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(self._root, columns=columns, reader=reader, error_of=error_of, on_close=free)
+        return DuckdbAnswer(
+            self._root, columns=columns, reader=reader, error_of=error_of, on_close=free, lines_before=lines_before
+        )
 
 
 class DuckdbAnswer:
@@ -177,7 +230,9 @@ class DuckdbAnswer:
         reader: pa.RecordBatchReader | None = None,
         error_of: Callable[[str], QueryServerError | None] | None = None,
         on_close: Free = _nothing,
+        lines_before: int = 0,
     ) -> None:
+        self._lines_before = lines_before
         self._on_close = on_close
         self.columns = columns
         self.modified_rows = modified_rows
@@ -185,12 +240,12 @@ class DuckdbAnswer:
         self._reader = reader
         self._error_of = error_of
         self._ahead: pa.RecordBatch | None = None
-        with statement_errors(root, error_of):
+        with statement_errors(root, error_of, lines_before=lines_before):
             self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """See DriverAnswer."""
-        with statement_errors(self._root, self._error_of):
+        with statement_errors(self._root, self._error_of, lines_before=self._lines_before):
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))

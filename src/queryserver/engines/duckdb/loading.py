@@ -99,6 +99,8 @@ class DuckdbWriter:
 
 def _publishing(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
     if not load.append:
-        return (f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}",)
+        # DROP TABLE refuses a view.
+        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
+        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
     names = ", ".join(identifier(column.name) for column in load.columns)
     return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"

@@ -22,6 +22,7 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
+from queryserver.engines.error_places import HIVE, IMPALA, SPARK, place_in
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.redaction import in_plain_words
@@ -91,6 +92,7 @@ _DENIED = re.compile(
     r"(?i)AuthorizationException|AccessControlException|Permission denied"
     r"|does not have (?:\[?\w+\]? )?privileges?\b|INSUFFICIENT_PERMISSIONS|Insufficient privileges"
 )
+_PLACES = (*SPARK, *IMPALA, *HIVE)
 _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}timeout|timed ?out after")
 
 
@@ -140,7 +142,8 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
         return OutcomeUnknown(EXPIRED)
     if _TIME_LIMIT.search(message):
         return EngineTimeout(message)
-    return StatementDenied(message) if _DENIED.search(message) else StatementRejected(message)
+    refused = StatementDenied(message) if _DENIED.search(message) else StatementRejected(message)
+    return refused.at(place_in(message, _PLACES))
 
 
 def _open_error(message: str) -> EngineError:

@@ -123,6 +123,12 @@ class Hs2Loader(StatementLoader):
         # Spark tells database, name and whether it is temporary, Hive the name; `_` may stand for any character.
         return any(table.name.lower() in map(str, row) for row in found)
 
+    async def is_view(self, table: TableName) -> bool:
+        """See StatementLoader. Hive says `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
+        rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.place(table)}")
+        kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
+        return any("VIEW" in kind for kind in kinds)
+
     def check_names(self, load: TableLoad) -> None:
         """See StatementLoader."""
         names = [column.name for column in load.columns]
@@ -164,7 +170,10 @@ class Hs2Loader(StatementLoader):
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
         """See StatementLoader."""
         names = [f"c{place}" for place in range(len(types))]
-        values = ", ".join(f"CAST({name} AS {kind})" for name, kind in zip(names, types, strict=True))
+        values = ", ".join(
+            f"unbase64({name})" if kind == "BINARY" else f"CAST({name} AS {kind})"
+            for name, kind in zip(names, types, strict=True)
+        )
         constants = self._dialect.values.replace("{}", f"({b'), ('.join(rows).decode()})")
         return f"INSERT INTO {self.place(load.staging)} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 

@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
+from queryserver.engines.error_places import NEAR, place_in
 from queryserver.engines.tls import no_connection
 
 INTERRUPTED = 1317
@@ -93,7 +94,8 @@ def _statement_error(error: Exception, *, started: bool) -> EngineError:
         if started:
             return OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
         return SessionLost("The MySQL session is gone; the statement was not started.")
-    return (StatementDenied if number in _DENIED else StatementRejected)(_text_of(error))
+    text = _text_of(error)
+    return (StatementDenied if number in _DENIED else StatementRejected)(text).at(place_in(text, NEAR))
 
 
 def _is_of_the_driver(error: Exception) -> bool:

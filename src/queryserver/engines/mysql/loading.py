@@ -17,6 +17,7 @@ from queryserver.domain.errors import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
+    no_table,
     read_ahead,
     refuse_changes,
     refuse_target,
@@ -73,12 +74,15 @@ class MysqlLoader:
         """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         _refuse_names(load)
-        refuse_target(load, exists=await self.exists(load.target))
+        exists = await self.exists(load.target)
+        refuse_target(load, exists=exists)
         if load.append:
             await self._refuse_partial_changes(load.target)
+        elif exists:
+            await self._refuse_replacing(load.target)
         with rows_failures():
             async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
-                return await self._load(load, batches, staging)
+                return await self._load(load, batches, staging, ledger)
 
     async def drop(self, table: TableName) -> None:
         """See the Protocol."""
@@ -91,7 +95,9 @@ class MysqlLoader:
             async with self._stopping(), asyncio.timeout(DROP_S):
                 await self._connection.run(sql)
 
-    async def _load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: Staging) -> int:
+    async def _load(
+        self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: Staging, ledger: LoadLedger
+    ) -> int:
         source = _place(load.staging)
         with statement_errors(started=True):
             async with self._stopping():
@@ -103,10 +109,20 @@ class MysqlLoader:
                     await self._connection.run(_append(load, source))
             if load.append:
                 await staging.publish(self._last_step("COMMIT"), takes_it=False)
+            elif load.replace and await self.exists(load.target):
+                await self._refuse_replacing(load.target)  # it may have become a view meanwhile
+                await staging.publish(self._swap(load, source, ledger))
             else:
                 renaming = f"RENAME TABLE {source} TO {_place(load.target)}"
                 await staging.publish(self._last_step(renaming))
         return rows
+
+    async def _swap(self, load: TableLoad, source: str, ledger: LoadLedger) -> None:
+        """Both renamings are one step. The old table goes with it: nobody needs it under its new name."""
+        old = TableName(load.staging.database, f"{load.staging.name}_old")
+        target = _place(load.target)
+        async with staged(old, ledger, partial(self.drop, old)):
+            await self._last_step(f"RENAME TABLE {target} TO {_place(old)}, {source} TO {target}")
 
     async def _insert(self, source: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         ((largest,),) = await self._ask("SELECT @@max_allowed_packet")
@@ -135,6 +151,25 @@ class MysqlLoader:
             raise StatementRejected(
                 f'Table "{table.name}" is of a storage engine without transactions: rows cannot be added all or none.'
             )
+
+    async def _refuse_replacing(self, table: TableName) -> None:
+        """Raises StatementRejected for a view, and for a table that keys of others refer to: they would follow it."""
+        with statement_errors(started=False):
+            async with self._stopping():
+                kinds = await self._ask(
+                    "SELECT table_type FROM information_schema.tables"
+                    f" WHERE table_schema = {_database(table)} AND table_name = {literal(table.name)}"
+                )
+                keys = await self._ask(
+                    "SELECT 1 FROM information_schema.key_column_usage"
+                    f" WHERE referenced_table_schema = {_database(table)}"
+                    f" AND referenced_table_name = {literal(table.name)}"
+                    f" AND NOT (table_schema = {_database(table)} AND table_name = {literal(table.name)})"
+                )
+        if any(kind != b"BASE TABLE" for (kind,) in kinds):
+            raise no_table(table)
+        if keys:
+            raise StatementRejected(f'Keys of other tables refer to "{table.name}", so it cannot be replaced.')
 
     async def _ask(self, sql: str) -> list[tuple[bytes | None, ...]]:
         await self._connection.start(sql)

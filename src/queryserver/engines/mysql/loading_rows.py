@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from queryserver.domain.errors import StatementRejected
-from queryserver.engines.loading_texts import duration_text
+from queryserver.engines.loading_texts import duration_text, hex_texts
 
 _kernels: Any = pyarrow.compute
 
@@ -58,6 +58,8 @@ class RowWriter:
         if pa.types.is_string(kind):
             escaped = [None if text is None else self.escape(text) for text in column.to_pylist()]
             return _kernels.fill_null(pa.array(escaped, pa.string()), "NULL")
+        if pa.types.is_binary(kind):
+            return _kernels.fill_null(hex_texts(column, before="X'", behind="'"), "NULL")
         if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
             raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
         if pa.types.is_boolean(kind):

@@ -17,6 +17,7 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
+from queryserver.engines.error_places import PHOENIX, place_in
 from queryserver.engines.phoenix.messages import Missing, ServerError
 from queryserver.engines.phoenix.protobuf import Malformed
 
@@ -109,7 +110,8 @@ def _server_error(phase: Phase, error: ServerError) -> EngineError:
     text = server_text(error.text, error.traces)
     if _TIMED_OUT.search(text):
         return EngineTimeout(text)
-    return StatementDenied(text) if any(map(_DENIED.search, error.traces)) else StatementRejected(text)
+    refused = StatementDenied(text) if any(map(_DENIED.search, error.traces)) else StatementRejected(text)
+    return refused.at(place_in(text, PHOENIX))
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -83,6 +83,8 @@ class PhoenixLoader:
         """See TableLoader. Raises StatementRejected also for rows that would share a key."""
         refuse_changes(read_only=self._read_only)
         _check_names(load)
+        if load.replace:
+            raise StatementRejected("Phoenix renames no tables, so none can be replaced.")
         refuse_target(load, exists=await self.exists(load.target))
         with rows_failures():
             return await (self._append(load, batches, ledger) if load.append else self._make(load, batches, ledger))

@@ -15,8 +15,9 @@ from queryserver.engines.phoenix.protobuf import FIXED64, VARINT, number, octets
 
 # Numbers of Avatica's enumeration `Rep`.
 _BOOLEAN, _LONG, _DOUBLE, _TIME, _TIMESTAMP, _DATE, _STRING, _NULL, _BIG_DECIMAL = 8, 13, 15, 16, 17, 18, 21, 24, 26
+_BYTE_STRING = 20
 # Numbers of the fields of `TypedValue` in which values lie.
-_BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 6, 7
+_BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
 
 _GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java reads days before it in texts by the Julian calendar
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
@@ -68,6 +69,8 @@ def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
         return _clock, column.cast(pa.int64())
     if pa.types.is_timestamp(kind):
         return _timestamp, column
+    if pa.types.is_binary(kind):
+        return _bytes, column
     return _text, cell_texts(column)
 
 
@@ -112,6 +115,10 @@ def _timestamp(value: datetime) -> bytes:
     if value.microsecond % _MS_US:
         raise _Unfit("its time is finer than milliseconds, before the year 1583")
     return _whole(_TIMESTAMP, (value - _EPOCH) // _MILLISECOND)
+
+
+def _bytes(value: bytes) -> bytes:
+    return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
 
 
 def _text(value: str) -> bytes:

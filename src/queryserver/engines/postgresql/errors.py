@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
+from queryserver.domain.positions import Character, Place
 from queryserver.engines.tls import NO_TLS, no_connection
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
@@ -80,7 +81,13 @@ def _domain_error(error: Exception, *, started: bool) -> EngineError:
             return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
         return SessionLost("The PostgreSQL session is gone; the statement was not started.")
     denied = isinstance(error, asyncpg.InsufficientPrivilegeError)
-    return (StatementDenied if denied else StatementRejected)(text_of(error))
+    return (StatementDenied if denied else StatementRejected)(text_of(error)).at(_place(error))
+
+
+def _place(error: Exception) -> Place | None:
+    """The server counts characters from 1; `internal_position`, within the body of a function, is another field."""
+    position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
+    return Character(int(position) - 1) if position.isdecimal() else None
 
 
 def _is_closed_connection(error: Exception) -> bool:

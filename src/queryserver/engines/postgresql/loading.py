@@ -15,6 +15,7 @@ from queryserver.domain.errors import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
+    no_table,
     passing,
     read_ahead,
     refuse_changes,
@@ -23,7 +24,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.loading_texts import duration_text
+from queryserver.engines.loading_texts import duration_text, hex_texts
 from queryserver.engines.postgresql.errors import statement_errors
 from queryserver.engines.postgresql.wire import Connection, RefusalTap
 from queryserver.engines.quoting import identifier, qualified
@@ -44,8 +45,14 @@ _EXISTS = f"""
         WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
     )
 """
+# What may be replaced. A partitioned table would take its partitions with it, a partition the rows of its parent.
+_IS_PLAIN = f"""
+    SELECT c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = c.oid)
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text
+"""
 # Types whose names are no keywords would be looked for along the session's search_path.
-_NO_KEYWORDS = frozenset({"TEXT", "DATE"})
+_NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
 """All texts between quotes, NULL as nothing without quotes: COPY's own way to tell '' from NULL."""
 
@@ -71,6 +78,7 @@ class PostgresqlLoader:
             raise passing(load.target.database)
         schema = await self._schema(load.target)
         refuse_target(load, exists=await self.exists(load.target))
+        await self._refuse_replacing(load)
         try:
             with rows_failures():
                 async with staged(load.staging, ledger, self._roll_back) as staging:
@@ -88,6 +96,15 @@ class PostgresqlLoader:
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
 
+    async def _refuse_replacing(self, load: TableLoad) -> None:
+        """Raises StatementRejected for what is no table by itself; the server refuses a table that others need."""
+        if not load.replace:
+            return
+        with statement_errors(started=False):
+            found = await self._connection.fetchval(_IS_PLAIN, load.target.database, load.target.name, timeout=_DROP_S)
+        if found is False:
+            raise no_table(load.target)
+
     async def _schema(self, table: TableName) -> str:
         """Where the table is, or would be made."""
         with statement_errors(started=False):
@@ -104,6 +121,7 @@ class PostgresqlLoader:
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             await self._connection.execute(_create(load, source))
             rows = await self._copy(load, schema, batches)
+            await self._refuse_replacing(load)
             await self._connection.execute(_publish(load, schema, source))
             await staging.publish(self._commit())
         return rows
@@ -137,10 +155,12 @@ def _create(load: TableLoad, staging: str) -> str:
 
 
 def _publish(load: TableLoad, schema: str, staging: str) -> str:
-    if not load.append:
-        return f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
-    names = ", ".join(identifier(column.name) for column in load.columns)
     target = qualified(schema, load.target.name)
+    if not load.append:
+        renaming = f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
+        # It refuses a view, and a table that views or keys of other tables need.
+        return f"DROP TABLE IF EXISTS {target}; {renaming}" if load.replace else renaming
+    names = ", ".join(identifier(column.name) for column in load.columns)
     return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}; DROP TABLE {staging}"
 
 
@@ -152,10 +172,16 @@ def _resolved(column: LoadColumn) -> LoadColumn:
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     """The rows as COPY reads them."""
-    columns = [duration_text(column) if pa.types.is_duration(column.type) else column for column in batch.columns]
+    columns = [_copied(column) for column in batch.columns]
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()
+
+
+def _copied(column: pa.Array) -> pa.Array:
+    if pa.types.is_duration(column.type):
+        return duration_text(column)
+    return hex_texts(column, before="\\x") if pa.types.is_binary(column.type) else column
 
 
 async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:

@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     OutcomeUnknown,
     StatementRejected,
 )
+from queryserver.engines.error_places import ANY, place_in
 from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.network.guarding import guarded
 
@@ -96,7 +97,8 @@ def _statement_error(error: Exception, dialect: Dialect) -> EngineError:
     is_lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
     if is_lost or isinstance(original, _BROKEN_ANSWER) or _is_disconnect(original, dialect):
         return OutcomeUnknown("The connection to the data source was lost while the statement ran.")
-    return StatementRejected(_text_of(original))
+    text = _text_of(original)
+    return StatementRejected(text).at(place_in(text, ANY))
 
 
 def _is_disconnect(error: Any, dialect: Dialect) -> bool:

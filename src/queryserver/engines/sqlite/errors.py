@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import apsw
 
 from queryserver.domain.errors import CellTooLarge, EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.positions import Octet
 from queryserver.engines.threaded_session import Interrupted
 
 _LOST = (
@@ -51,4 +52,5 @@ def domain_error(error: apsw.Error) -> EngineError:
         return SessionLost("Invalid session Id: the connection to the database is closed.")
     if isinstance(error, apsw.NoMemError):
         return StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
-    return StatementRejected(str(error).strip() or "The statement failed.")
+    offset = getattr(error, "error_offset", -1)  # in bytes; -1: not known
+    return StatementRejected(str(error).strip() or "The statement failed.").at(Octet(offset) if offset >= 0 else None)

@@ -14,7 +14,7 @@ import pyarrow.compute
 
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.importing import BaseType
-from queryserver.engines.loading import column_definitions, passing
+from queryserver.engines.loading import column_definitions, no_table, passing
 from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
 from queryserver.engines.quoting import identifier, qualified
 from queryserver.engines.sqlite.connection import SqliteConnection
@@ -23,6 +23,11 @@ from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
 
 _kernels: Any = pyarrow.compute
 _EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
+
+_IS_VIRTUAL = """
+    SELECT count(*) FROM {}.sqlite_schema
+    WHERE type = 'table' AND name = ? COLLATE NOCASE AND sql LIKE 'CREATE VIRTUAL %'
+"""
 
 
 class SqliteWriter:
@@ -54,9 +59,15 @@ class SqliteWriter:
                     self._insert(load, staging, batch)
                 rows += batch.num_rows
             with self._transaction(is_last=True):
+                self._refuse_replacing(load, schema)
                 for step in _publishing(load, schema, staging):
                     self._native.execute(step)
             return rows
+
+    def _refuse_replacing(self, load: TableLoad, schema: str) -> None:
+        """Raises StatementRejected for a virtual table, which DROP TABLE does not refuse."""
+        if load.replace and self._native.execute(_IS_VIRTUAL.format(identifier(schema)), (load.target.name,)).get:
+            raise no_table(load.target)
 
     def drop(self, table: TableName) -> None:
         """See the Protocol."""
@@ -111,10 +122,12 @@ class SqliteWriter:
 
 
 def _publishing(load: TableLoad, schema: str, staging: str) -> tuple[str, ...]:
-    if not load.append:
-        return (f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}",)
-    names = ", ".join(identifier(column.name) for column in load.columns)
     target = qualified(schema, load.target.name)
+    if not load.append:
+        # DROP TABLE refuses a view.
+        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
+        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
+    names = ", ".join(identifier(column.name) for column in load.columns)
     return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
 
 

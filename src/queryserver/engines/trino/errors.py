@@ -16,6 +16,7 @@ from queryserver.domain.errors import (
     StatementDenied,
     StatementRejected,
 )
+from queryserver.domain.positions import LineColumn
 from queryserver.engines.tls import no_connection
 
 _TIME_LIMITS = frozenset({"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"})
@@ -101,7 +102,16 @@ def engine_error(error: Mapping[str, Any]) -> EngineError:
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
     if name in _TIME_LIMITS:
         return EngineTimeout(message)
-    return _rejected(message, name)
+    return _rejected(message, name).at(_place(error.get("errorLocation")))
+
+
+def _place(location: object) -> LineColumn | None:
+    """Line and column, both from 1; Trino's parser counts code points."""
+    match location:
+        case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
+            return LineColumn(line, column)
+        case _:
+            return None
 
 
 def _rejected(message: str, name: str) -> TrinoRejected:

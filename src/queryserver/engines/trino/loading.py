@@ -56,6 +56,16 @@ class TrinoLoader(StatementLoader):
         )
         return bool(found)
 
+    async def is_view(self, table: TableName) -> bool:
+        """See StatementLoader."""
+        catalog, schema = self._where(table)
+        found = await read_rows(
+            self._session,
+            f"SELECT table_type FROM {qualified(catalog, 'information_schema', 'tables')}"
+            f" WHERE table_schema = {literal(schema.lower())} AND table_name = {literal(table.name.lower())}",
+        )
+        return any(kind != "BASE TABLE" for (kind,) in found)
+
     def check_names(self, load: TableLoad) -> None:
         """Trino takes any name between quotes, in lower case; it refuses two that become one."""
 
@@ -166,6 +176,8 @@ def _value(column: LoadColumn, kind: str, text: str) -> str:
     """The value that a text stands for."""
     if column.type.base is BaseType.DURATION:  # no text can be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
+    if column.type.base is BaseType.BINARY:
+        return f"from_base64({text})"
     return f"CAST({text} AS {kind})"
 
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from queryserver.domain.importing import BaseType, CellKind, Cells
 from queryserver.formats.cell_types.classes import BLANKS, classify, facts_of
 from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.written_forms import measured
 
 COMPARED_RECORDS = 100
 """How many records with a value are compared with the first one."""
@@ -25,6 +26,7 @@ _WORDS = """
 _COMMON_WORDS = frozenset(_WORDS.split())
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
 _LOWER_TO_UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_YEARS = range(1500, 2200)
 _NAME = re.compile(r"[^\W\d][\w ./()#%-]{0,63}")
 
 
@@ -35,9 +37,11 @@ def has_header(records: Iterable[Cells]) -> bool:
     if header is None:
         return False
     kinds = {classify(cell) for cell in header}
-    if kinds <= {CellKind.NULL} or kinds - {CellKind.NULL, CellKind.TEXT}:
+    if kinds <= {CellKind.NULL} or kinds - {CellKind.NULL, CellKind.TEXT, CellKind.INTEGER}:
         return False
     data = list(islice((record for record in source if not _is_null_only(record)), COMPARED_RECORDS))
+    if CellKind.INTEGER in kinds and not (CellKind.TEXT in kinds and _names_years(header, data)):
+        return False
     named = [cell.strip(BLANKS) for cell in header if classify(cell) is not CellKind.NULL]
     is_unique = len({name.lower() for name in named}) == len(named)
     if not data:
@@ -49,6 +53,32 @@ def has_header(records: Iterable[Cells]) -> bool:
             return True
         sum_of_weights += weight
     return is_unique and sum_of_weights > 0
+
+
+def _names_years(header: Cells, data: Sequence[Cells]) -> bool:
+    """Whether all integers of a first record are years that rise or fall, over columns of values that are no years.
+
+    One year is not enough: it may be a value.
+    """
+    places = [place for place, cell in enumerate(header) if classify(cell) is CellKind.INTEGER]
+    years = [int(header[place]) for place in places]
+    if len(years) < 2 or not all(map(_is_year, years)):
+        return False
+    steps = [later - earlier for earlier, later in pairwise(years)]
+    if not (min(steps) > 0 or max(steps) < 0):
+        return False
+    return all(_are_no_years([record[place] for record in data if len(record) > place]) for place in places)
+
+
+def _is_year(number: int) -> bool:
+    return number in _YEARS
+
+
+def _are_no_years(cells: Sequence[str]) -> bool:
+    """Whether at most half of the values of a column look like years."""
+    values = [cell.strip(BLANKS) for cell in cells if classify(cell) is not CellKind.NULL]
+    years = sum(len(value) == 4 and value.isdecimal() and _is_year(int(value)) for value in values)
+    return years * 2 <= len(values)
 
 
 def _is_null_only(record: Cells) -> bool:
@@ -66,7 +96,7 @@ def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | N
             cells.append(cell)
     if classify(header_cell) is CellKind.NULL or not cells:
         return 0
-    if column_type(facts, is_whole=False).base is not BaseType.STRING:
+    if column_type(facts, is_whole=False).base is not BaseType.STRING or measured(cells).format is not None:
         return None
     return _text_weight(header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells])
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from queryserver.domain.errors.imports import FileEmpty, RecordTooLong
 from queryserver.domain.importing import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
-from queryserver.formats.cell_types.arrays import facts_of_array, facts_of_cells
-from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.columns import column_type
 from queryserver.formats.cell_types.naming import header_names, numbered_names
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
 from queryserver.formats.cells_kernels import kernels
 
 REPLACEMENT = "\ufffd"
@@ -65,6 +65,8 @@ class PreviewColumn:
 
     name: str
     type: ColumnType
+    format: str | None = None
+    """How its cells write dates or numbers, where these are not in the plain forms (Contract importer 12.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Analysis:
     warnings: Sequence[SampleWarning]
     has_header: bool
     is_whole: bool
+    fields: Sequence[str] = ()
+    """What a file of records calls its columns; `columns` may have other names, which are all different."""
 
 
 class ParsedBlock(Protocol):
@@ -133,6 +137,7 @@ def analyse_records(
     is_whole: bool,
     unclosed: Sequence[int] = (),
     undecodable: int = 0,
+    given: GivenFormats = NOT_GIVEN,
 ) -> Analysis:
     """The preview of a sample, from all its records (the header first, if there is one).
 
@@ -151,7 +156,7 @@ def analyse_records(
         if number <= len(sample):
             odd.unclosed.add(number)
     data = sample[has_header:]
-    facts = [facts_of_cells([cells[at] for cells in data if len(cells) > at]) for at in range(width)]
+    facts = [measured([cells[at] for cells in data if len(cells) > at], given) for at in range(width)]
     return _answer(sample, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
@@ -162,6 +167,7 @@ def analyse_blocks(
     has_header: bool,
     is_whole: bool,
     undecodable: int = 0,
+    given: GivenFormats = NOT_GIVEN,
 ) -> Analysis:
     """The preview of a sample of text, from its first FIRST_RECORDS records and from the Blocks of all of it.
 
@@ -183,13 +189,15 @@ def analyse_blocks(
             is_whole = is_whole and rows == block.columns.num_rows and next(source, None) is None
             break
     if not parts:
-        return analyse_records(first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable)
+        return analyse_records(
+            first_records, has_header=has_header, is_whole=is_whole, undecodable=undecodable, given=given
+        )
     if not has_header and (odd.long.count + odd.short.count) * 2 >= SAMPLE_RECORDS - left:
         raise WidthUncertain
     width = sample_width(first_records, has_header=has_header)
     # Kernels have a price per call: one call over all blocks is worth a copy of the column.
     columns = (pa.concat_arrays([part.column(position) for part in parts]) for position in range(width))
-    facts = [facts_of_array(cells[int(has_header) :]) for cells in columns]
+    facts = [measured(cells[int(has_header) :], given) for cells in columns]
     return _answer(first_records, facts, odd.found(undecodable), has_header=has_header, is_whole=is_whole)
 
 
@@ -202,7 +210,7 @@ def _check_not_empty(records: Sequence[Cells], *, is_whole: bool) -> None:
 
 def _answer(
     records: Sequence[Cells],
-    facts: Sequence[ColumnFacts],
+    facts: Sequence[Measured],
     warnings: list[SampleWarning],
     *,
     has_header: bool,
@@ -213,8 +221,10 @@ def _answer(
     shown = [_row(record, width) for record in records[has_header : PREVIEW_ROWS + has_header]]
     if not is_whole and len(shown) < PREVIEW_ROWS:
         warnings.append(SampleWarning(Oddity.TRUNCATED_SAMPLE, 1))
-    types = (column_type(column, is_whole=is_whole) for column in facts)
-    columns = [PreviewColumn(name, type_) for name, type_ in zip(names, types, strict=True)]
+    columns = [
+        PreviewColumn(name, column_type(one.facts, is_whole=is_whole), one.format)
+        for name, one in zip(names, facts, strict=True)
+    ]
     return Analysis(columns, shown, warnings, has_header, is_whole)
 
 

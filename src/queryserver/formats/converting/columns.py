@@ -13,6 +13,7 @@ import pyarrow as pa
 from queryserver.domain.import_types import arrow_type
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.formats.cell_types.classes import BLANKS
+from queryserver.formats.cell_types.rewriting import rewritten
 from queryserver.formats.cells_kernels import kernels
 from queryserver.formats.converting.exact import RANGES, Misfit, Value, converter
 
@@ -51,15 +52,36 @@ class Converted:
     misfits: Sequence[int] = ()
 
 
-def convert(cells: pa.StringArray, column: ColumnType) -> Converted:
-    """Null cells are missing, empty or an unquoted null; empty ones were quoted (see `formats.delimited.blocks`)."""
+def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) -> Converted:
+    """Null cells are missing, empty or an unquoted null; empty ones were quoted (see `formats.delimited.blocks`).
+
+    `form`: the format of dates or numbers that all cells must be in, of a column that is no text.
+    """
     if pa.types.is_string(arrow_type(column)):
-        return Converted(_texts(cells))
+        return within_length(_texts(cells), column)
+    if form is not None:
+        return _in_format(without_nulls(cells, is_text=False), column, form)
     try:
         found = _DIRECT[column.base](cells, column) if column.base in _DIRECT else None
     except pa.ArrowInvalid:
         found = None
     return Converted(found) if found is not None else _by_patterns(cells, column)
+
+
+def within_length(texts: pa.StringArray, column: ColumnType) -> Converted:
+    """Texts; those that are too long for the column do not fit."""
+    if column.length is None:
+        return Converted(texts)
+    is_long = kernels.fill_null(kernels.greater(kernels.utf8_length(texts), column.length), fill_value=False)
+    rows = kernels.indices_nonzero(is_long).to_pylist()
+    return Converted(kernels.if_else(is_long, pa.scalar(None, pa.string()), texts) if rows else texts, rows)
+
+
+def _in_format(texts: pa.StringArray, column: ColumnType, form: str) -> Converted:
+    plain = rewritten(texts, form)
+    strange = kernels.and_(kernels.is_valid(texts), kernels.is_null(plain))
+    converted = convert(plain, column)
+    return Converted(converted.values, sorted({*kernels.indices_nonzero(strange).to_pylist(), *converted.misfits}))
 
 
 def convert_cells(cells: Sequence[str | None], column: ColumnType) -> Converted:

@@ -67,7 +67,21 @@ def converter(column: ColumnType) -> Callable[[str], Value]:
     if base in _SIMPLE:
         read = _SIMPLE[base]
         return lambda cell: read(cell.strip(BLANKS))
+    if column.length is not None:
+        length = column.length
+        return lambda cell: _short_text(cell, length)
     return str
+
+
+def _short_text(text: str, length: int) -> str:
+    if len(text) > length:
+        raise Misfit(f"{_shown(text)} has more than {length} characters")
+    return text
+
+
+def not_in_format(text: str, form: str) -> Misfit:
+    """Why a cell does not fit a column of a format."""
+    return _misfit(text, f"in the format {form}")
 
 
 def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:

@@ -1,5 +1,6 @@
 """Rows of a file as batches of a table to be; bad rows are left out and explained (Contract importer 13.2)."""
 
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,9 +8,12 @@ import pyarrow as pa
 
 from queryserver.domain.import_types import arrow_type
 from queryserver.domain.importing import ColumnType, TypedText
+from queryserver.formats.cell_types.classes import BLANKS
+from queryserver.formats.cell_types.rewriting import rewritten
 from queryserver.formats.cells_kernels import kernels
-from queryserver.formats.converting.columns import Converted, convert, convert_cells
-from queryserver.formats.converting.exact import Misfit, converter, is_null
+from queryserver.formats.converting.columns import Converted, convert, convert_cells, within_length
+from queryserver.formats.converting.exact import Misfit, converter, is_null, not_in_format
+from queryserver.formats.converting.plain_texts import plain_texts
 from queryserver.formats.delimited.blocks import Block
 
 _LONG = "the row has more fields than the file has columns"
@@ -24,11 +28,13 @@ class TargetColumn:
     name: str
     type: ColumnType
     nullable: bool = True
+    format: str | None = None
+    """The format of dates or numbers that its cells are in; None: the plain forms. Columns of text have none."""
 
     @property
     def takes_all(self) -> bool:
         """Whether no cell makes a row bad."""
-        return self.nullable and _is_text(self.type)
+        return self.nullable and _is_text(self.type) and self.type.length is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +74,21 @@ class RowConverter:
         texts = block.columns.slice(skip)
         bad = {row - skip: _Bad(None, _LONG) for row in block.long_rows if row >= skip}
         cells = [texts.column(one.source) for one in self._columns]
-        converted = [convert(own, one.type) for own, one in zip(cells, self._columns, strict=True)]
+        converted = [convert(own, one.type, one.format) for own, one in zip(cells, self._columns, strict=True)]
         return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
 
     def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
         """Rows of a workbook, all of one width."""
         columns = [_own_cells(rows, one) for one in self._columns]
-        converted = [convert_cells(own, one.type) for own, one in zip(columns, self._columns, strict=True)]
+        converted = [_of_cells(own, one) for own, one in zip(columns, self._columns, strict=True)]
         return self._portion(converted, columns, {}, len(rows), first_record)
+
+    def records(self, rows: pa.RecordBatch, strange: Sequence[tuple[int, str]], first_record: int) -> Portion:
+        """Rows of a file of records: values of the types of its columns, or texts of such values."""
+        cells = [rows.column(one.source) for one in self._columns]
+        converted = [_of_values(own, one) for own, one in zip(cells, self._columns, strict=True)]
+        bad = {row: _Bad(None, reason) for row, reason in strange}
+        return self._portion(converted, cells, bad, rows.num_rows, first_record)
 
     def _portion(
         self,
@@ -106,7 +119,7 @@ class RowConverter:
                 yield BadRow(first_record + row, reason)
                 continue
             column = self._columns[at]
-            yield BadRow(first_record + row, reason or _reason(column, _text(cells[at][row])), column.name)
+            yield BadRow(first_record + row, reason or _reason(column, _text(cells[at], row)), column.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +136,25 @@ def _own_cells(rows: Sequence[Sequence[TypedText]], column: TargetColumn) -> lis
     return [None if is_null(cell, is_text=is_text) else str(cell) for cell in own]
 
 
+def _of_values(values: pa.Array, column: TargetColumn) -> Converted:
+    """Texts stay what they are, also blank ones; values of another type than the column's go by way of their text."""
+    wanted = arrow_type(column.type)
+    if pa.types.is_string(wanted):
+        return within_length(values if values.type == wanted else plain_texts(values), column.type)
+    if values.type == wanted:
+        return Converted(values)
+    if pa.types.is_binary(wanted):
+        # Texts of bytes are base64.
+        return Converted(pa.array([None if text is None else b64decode(text) for text in values.to_pylist()], wanted))
+    return convert(plain_texts(values), column.type, column.format)
+
+
+def _of_cells(cells: Sequence[str | None], column: TargetColumn) -> Converted:
+    if column.format is None:
+        return convert_cells(cells, column.type)
+    return convert(pa.array(cells, pa.string()), column.type, column.format)
+
+
 def _is_text(column: ColumnType) -> bool:
     return bool(pa.types.is_string(arrow_type(column)))
 
@@ -134,13 +166,27 @@ def _without(bad: "dict[int, _Bad]", rows: int) -> pa.BooleanArray:
     return pa.array(kept, pa.bool_())
 
 
-def _text(cell: object) -> str:
-    return str(cell)
+def _text(cells: "Sequence[str | None] | pa.Array", row: int) -> str:
+    """A cell as it was converted."""
+    if not isinstance(cells, pa.Array):
+        return str(cells[row])
+    values: pa.Array = cells
+    return str(plain_texts(values.slice(row, 1))[0])
 
 
 def _reason(column: TargetColumn, cell: str) -> str:
     try:
+        if column.format is not None:
+            cell = _plain(cell, column.format)
         converter(column.type)(cell)
     except Misfit as misfit:
         return str(misfit)
     raise AssertionError(cell)
+
+
+def _plain(cell: str, form: str) -> str:
+    """Raises Misfit."""
+    plain: str | None = rewritten(pa.array([cell.strip(BLANKS)], pa.string()), form)[0].as_py()
+    if plain is None:
+        raise not_in_format(cell, form)
+    return plain

@@ -30,6 +30,31 @@ def byte_lengths(texts: pa.Array) -> pa.Array:
     return _kernels.binary_length(texts)
 
 
+def character_lengths(texts: pa.Array) -> pa.Array:
+    """Code points of each text."""
+    return _kernels.utf8_length(texts)
+
+
+def present(array: pa.Array) -> pa.Array:
+    """Which values are not NULL."""
+    return _kernels.is_valid(array)
+
+
+def only(where: pa.Array, array: pa.Array) -> pa.Array:
+    """The values where the mask is true, NULL at the others."""
+    return _kernels.if_else(where, array, None)
+
+
+def within(array: pa.Array, first: float, beyond: float) -> pa.Array:
+    """Which numbers are in [first, beyond)."""
+    return _kernels.and_(_kernels.greater_equal(array, first), _kernels.less(array, beyond))
+
+
+def scaled(array: pa.Array, divisor: float, offset: float) -> pa.Array:
+    """Numbers divided, then moved, as doubles."""
+    return _kernels.add(_kernels.divide(array.cast(pa.float64(), safe=False), divisor), offset)
+
+
 def some(mask: pa.Array) -> bool:
     """Whether any value is true; NULL is not."""
     return bool(_kernels.any(mask).as_py())

@@ -8,10 +8,11 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryserver.formats.download.content_coding import compressed
 from queryserver.formats.download.delimited import DelimitedEncoder
 from queryserver.formats.download.encoder import Encoder, ResultSource
 from queryserver.formats.download.json_lines import JsonLinesEncoder
-from queryserver.formats.download.kinds import DownloadFormat
+from queryserver.formats.download.kinds import DownloadFormat, FileForm
 from queryserver.formats.download.schema import common_schema
 from queryserver.formats.download.typed import ArrowEncoder, ParquetEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
@@ -21,16 +22,14 @@ _PIECE_BYTES = 64 * 1024
 _SENT_BYTES = 1024 * 1024
 
 
-async def download(
-    result: ResultSource, wanted: DownloadFormat, *, threads: Executor, guard: bool = False
-) -> AsyncGenerator[bytes]:
-    """The file, in pieces. To be closed by its reader.
+async def download(result: ResultSource, form: FileForm, *, threads: Executor) -> AsyncGenerator[bytes]:
+    """The file, in pieces. To be closed by its reader. The same result always gives the same bytes.
 
     The encoding is done by `threads`. The first piece comes after the first rows were read and encoded, so what it
     raises can still become an answer: InvalidParameter for a limit of xlsx, the errors of the result store. An error
-    after it means that the file is not whole. `guard` is for csv and tsv.
+    after it means that the file is not whole.
     """
-    encoder = await _encoder(result, wanted, guard=guard, threads=threads)
+    encoder = compressed(await _encoder(result, form, threads), form.coding)
     with closing(Ahead(encoder, threads)) as work:
         piece = b""
         async with aclosing(result.tables()) as tables:
@@ -71,22 +70,23 @@ class Ahead:
         self._work.add_done_callback(lambda _: self._encoder.close())
 
 
-async def _encoder(result: ResultSource, wanted: DownloadFormat, *, guard: bool, threads: Executor) -> Encoder:
+async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> Encoder:
     columns = result.columns
-    match wanted:
+    match form.format:
         case DownloadFormat.CSV:
-            return DelimitedEncoder(columns, separator=",", guard=guard)
+            return DelimitedEncoder(columns, separator=",", guard=form.guard)
         case DownloadFormat.TSV:
-            return DelimitedEncoder(columns, separator="\t", guard=guard)
+            return DelimitedEncoder(columns, separator="\t", guard=form.guard)
         case DownloadFormat.NDJSON:
             return JsonLinesEncoder(columns)
         case DownloadFormat.XLSX:
             return await _xlsx_encoder(result, threads)
-        case DownloadFormat.PARQUET | DownloadFormat.ARROW:
+        case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
             async with aclosing(result.schemas()) as schemas:
                 schema = await common_schema(columns, schemas, threads=threads)
-            kind = ParquetEncoder if wanted is DownloadFormat.PARQUET else ArrowEncoder
-            return kind(columns, schema)
+            if form.format is DownloadFormat.PARQUET:
+                return ParquetEncoder(columns, schema)
+            return ArrowEncoder(columns, schema, is_file=form.format is DownloadFormat.FEATHER)
 
 
 async def _xlsx_encoder(result: ResultSource, threads: Executor) -> XlsxEncoder:
@@ -97,7 +97,7 @@ async def _xlsx_encoder(result: ResultSource, threads: Executor) -> XlsxEncoder:
         async for table in tables:
             for batch in _batches(table):
                 await loop.run_in_executor(threads, limits.check, batch)
-    return XlsxEncoder(result.columns, result.rows, is_huge=limits.is_huge)
+    return XlsxEncoder(result.columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
 
 
 def _parts(piece: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC streams: files with types (Contract editor 8.2)."""
+"""Parquet and both forms of Arrow IPC: files with types (Contract editor 8.2)."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +12,18 @@ _ROW_GROUP_ROWS = 1024 * 1024
 
 
 class ArrowEncoder:
-    """An IPC stream, not compressed: several readers cannot undo it."""
+    """An IPC stream or file, its buffers not compressed: several readers cannot undo that.
 
-    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:
+    The file form (Feather, version 2) is the stream between a magic number and a footer, which names the place of each
+    batch: some 24 bytes a batch are kept in memory.
+    """
+
+    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool) -> None:
         self._columns = columns
         self._schema = schema
         self._sink = Drain()
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema)
+        begin = pa.ipc.new_file if is_file else pa.ipc.new_stream
+        self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema)
 
     def start(self) -> bytes:
         """The schema."""
@@ -30,7 +35,7 @@ class ArrowEncoder:
         return self._sink.take()
 
     def end(self) -> bytes:
-        """The mark of the end."""
+        """The mark of the end, and the footer."""
         self._writer.close()
         return self._sink.take()
 

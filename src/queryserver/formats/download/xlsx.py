@@ -6,6 +6,7 @@ of a file before its end is made.
 """
 
 import zipfile
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -15,7 +16,8 @@ from queryserver.formats.download import kernels
 from queryserver.formats.download.encoder import Drain
 from queryserver.formats.download.kinds import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS
 from queryserver.formats.download.text import is_binary, is_free_text, is_text, texts
-from queryserver.formats.download.xlsx_cells import cells_xml, column_letters, text_cells_xml
+from queryserver.formats.download.xlsx_cells import cells_xml, column_letters, header_cells_xml
+from queryserver.formats.download.xlsx_moments import CELL_STYLES_XML, NUMBER_FORMATS_XML
 
 _SHEET = "xl/worksheets/sheet1.xml"
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -39,6 +41,7 @@ _PARTS = {
     ),
     "xl/workbook.xml": (
         f'<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}">'
+        "<bookViews><workbookView/></bookViews>"
         '<sheets><sheet name="result" sheetId="1" r:id="rId1"/></sheets></workbook>'
     ),
     "xl/_rels/workbook.xml.rels": (
@@ -47,12 +50,14 @@ _PARTS = {
         f'<Relationship Id="rId2" Type="{_OFFICE}/styles" Target="styles.xml"/></Relationships>'
     ),
     "xl/styles.xml": (
-        f'<styleSheet xmlns="{_MAIN}"><fonts count="1"><font><sz val="11"/><name val="Calibri"/></font></fonts>'
+        f'<styleSheet xmlns="{_MAIN}">{NUMBER_FORMATS_XML}'
+        '<fonts count="2"><font><sz val="11"/><name val="Calibri"/></font>'
+        '<font><b/><sz val="11"/><name val="Calibri"/></font></fonts>'
         '<fills count="2"><fill><patternFill patternType="none"/></fill>'
         '<fill><patternFill patternType="gray125"/></fill></fills>'
         '<borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders>'
         '<cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs>'
-        '<cellXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0"/></cellXfs>'
+        f"{CELL_STYLES_XML}"
         '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>'
     ),
 }
@@ -61,11 +66,25 @@ _PARTS = {
 _COMPRESSION_LEVEL = 1
 _BYTES_PER_CELL = 120
 _BYTES_PER_ESCAPE = 7
+_MADE_AT = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that ZIP knows: the same result always gives the same bytes."""
 _TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
 
 
+_HEADER_ROW_STAYS = (
+    '<sheetViews><sheetView workbookViewId="0">'
+    '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
+)
+_MEASURED_ROWS = 200
+_WIDTHS = (8, 60)
+"""Least and largest width of a column, in characters."""
+
+
 class XlsxLimits:
-    """What a sheet can hold, checked before its first byte. Raises InvalidParameter, which names the limit."""
+    """What must be known of a result before the first byte of its sheet: whether it fits, and how wide columns are.
+
+    Raises InvalidParameter, which names the limit.
+    """
 
     def __init__(self, columns: tuple[Column, ...], rows: int) -> None:
         if rows > XLSX_MAX_ROWS:
@@ -76,6 +95,15 @@ class XlsxLimits:
             )
         self._columns = columns
         self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
+        # Bold letters take some more room.
+        self._characters = [len(column.name) * 1.15 for column in columns]
+        self._is_measured = False
+
+    @property
+    def widths(self) -> list[float]:
+        """In characters, for each column: of its name and of the first rows."""
+        least, most = _WIDTHS
+        return [round(min(max(characters + 2, least), most), 2) for characters in self._characters]
 
     @property
     def is_huge(self) -> bool:
@@ -83,12 +111,20 @@ class XlsxLimits:
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Look at some rows."""
+        """Check some rows; the first ones also are measured."""
+        if not self._is_measured:
+            self._is_measured = True
+            self._measure(batch.slice(0, _MEASURED_ROWS))
         for array, column in zip(batch.columns, self._columns, strict=True):
             if is_binary(array.type):
                 self._check_base64(array, column)
             elif is_free_text(array.type):
                 self._check_text(array if is_text(array.type) else texts(array, column), column)
+
+    def _measure(self, batch: pa.RecordBatch) -> None:
+        for number, (array, column) in enumerate(zip(batch.columns, self._columns, strict=True)):
+            longest = kernels.largest(kernels.character_lengths(texts(array, column)))
+            self._characters[number] = max(self._characters[number], longest)
 
     def _check_base64(self, array: pa.Array, column: Column) -> None:
         longest = -(-kernels.largest(kernels.byte_lengths(array.cast(pa.binary()))) // 3) * 4
@@ -115,24 +151,31 @@ class XlsxLimits:
 class XlsxEncoder:
     """A ZIP archive whose sizes follow the data, so that it can be sent while it is made."""
 
-    def __init__(self, columns: tuple[Column, ...], rows: int, *, is_huge: bool) -> None:
+    def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
         self._columns = columns
+        self._widths = widths
         self._letters = [column_letters(number) for number in range(len(columns))]
         self._last_cell = f"{self._letters[-1]}{rows + 1}"
         self._next_row = 1
         self._sink = Drain()
         self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
         for name, content in _PARTS.items():
-            with self._archive.open(name, "w") as part:
+            with self._archive.open(_part(name), "w") as part:
                 part.write((_XML + content).encode())
-        self._sheet = self._archive.open(_SHEET, "w", force_zip64=is_huge)
+        self._sheet = self._archive.open(_part(_SHEET), "w", force_zip64=is_huge)
 
     def start(self) -> bytes:
         """All parts but the sheet, and its header row."""
-        opening = f'{_XML}<worksheet xmlns="{_MAIN}"><dimension ref="A1:{self._last_cell}"/><sheetData>'
-        self._sheet.write(opening.encode())
+        columns = "".join(
+            f'<col min="{number}" max="{number}" width="{width}" customWidth="1"/>'
+            for number, width in enumerate(self._widths, 1)
+        )
+        self._sheet.write(
+            f'{_XML}<worksheet xmlns="{_MAIN}"><dimension ref="A1:{self._last_cell}"/>'
+            f"{_HEADER_ROW_STAYS}<cols>{columns}</cols><sheetData>".encode()
+        )
         names = [pa.array([column.name], pa.string()) for column in self._columns]
-        return self._write_rows(1, [text_cells_xml(*cell) for cell in zip(names, self._references(1), strict=True)])
+        return self._write_rows(1, [header_cells_xml(*cell) for cell in zip(names, self._references(1), strict=True)])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         """More rows of the sheet."""
@@ -162,3 +205,11 @@ class XlsxEncoder:
         self._sheet.write(kernels.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()
+
+
+def _part(name: str) -> zipfile.ZipInfo:
+    part = zipfile.ZipInfo(name, _MADE_AT)
+    part.compress_type = zipfile.ZIP_DEFLATED
+    # Public since Python 3.13, which keeps the former name.
+    part._compresslevel = _COMPRESSION_LEVEL  # type: ignore[attr-defined]  # noqa: SLF001
+    return part

@@ -16,6 +16,7 @@ from queryserver.formats.download.text import (
     texts,
     value_texts,
 )
+from queryserver.formats.download.xlsx_moments import HEADER_STYLE, Moments, moments_of
 
 NUMBER_DIGITS = 15
 """Excel keeps no more of an integer or a decimal; longer ones stand as text."""
@@ -44,6 +45,9 @@ def column_letters(number: int) -> str:
 def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     """One `<c>` for each value, NULL for NULL. `reference` is the name of each cell."""
     kind = array.type
+    moments = moments_of(array, column)
+    if moments is not None:
+        return _moments(array, column, moments, reference)
     if pa.types.is_boolean(kind):
         return _booleans(array.cast(pa.int8()).cast(pa.string()), reference)
     if is_text(kind) or is_binary(kind):
@@ -58,6 +62,20 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
 def text_cells_xml(cells: pa.Array, reference: pa.Array) -> pa.Array:
     """Cells that hold texts as they are."""
     return _cells(reference, ' t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
+
+
+def header_cells_xml(names: pa.Array, reference: pa.Array) -> pa.Array:
+    """Cells that hold the names of columns, in bold."""
+    opening = f' s="{HEADER_STYLE}" t="inlineStr"><is><t xml:space="preserve">'
+    return _cells(reference, opening, _escaped(names), "</t></is></c>")
+
+
+def _moments(array: pa.Array, column: Column, moments: Moments, reference: pa.Array) -> pa.Array:
+    """Dates and times as such; as text what a sheet has no number for."""
+    cells = kernels.joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
+    if moments.serials.null_count == array.null_count:
+        return cells
+    return kernels.chosen(kernels.present(moments.serials), cells, text_cells_xml(texts(array, column), reference))
 
 
 def _spelled_numbers(cells: pa.Array, column: Column) -> pa.Array:

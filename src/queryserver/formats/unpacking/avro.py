@@ -45,6 +45,11 @@ class AvroUnpacker:
             raise OutOfBytes
         return iter(())
 
+    @property
+    def schema(self) -> str:
+        """The schema of the file, JSON text. Raises DecompressionFailed in the header."""
+        return self._known.schema
+
     def _read_header(self) -> bool:
         """Whether it is there to its end."""
         cursor = Cursor(bytes(self._waiting[:_MAX_HEADER_BYTES]))
@@ -104,8 +109,9 @@ class AvroUnpacker:
 class _Header:
     """What stands in front of the blocks."""
 
-    def __init__(self, texts: Texts, unpack: Callable[[bytes], bytes], sync: bytes) -> None:
-        self.texts = texts
+    def __init__(self, schema: str, unpack: Callable[[bytes], bytes], sync: bytes) -> None:
+        self.schema = schema
+        self.texts: Texts = reader_of(schema)
         self.unpack = unpack
         self.sync = sync
 
@@ -123,7 +129,7 @@ def _header(cursor: Cursor) -> _Header:
     if codec not in _CODECS:
         raise CodecNotAvailable(f"This server cannot read avro files that are packed with {codec[:20]}.")
     schema = metadata.get("avro.schema", b"").decode(errors="replace")
-    return _Header(reader_of(schema), _CODECS[codec], sync)
+    return _Header(schema, _CODECS[codec], sync)
 
 
 def _plain(block: bytes) -> bytes:

@@ -40,9 +40,7 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
 
 
 def _lines(file: IOBase) -> Iterator[bytes]:
-    metadata = pq.ParquetFile(
-        file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
-    ).metadata
+    metadata = _metadata(file)
     if metadata.num_columns <= MANY_COLUMNS:
         yield from _encoded(file, metadata)
         return
@@ -53,9 +51,27 @@ def _lines(file: IOBase) -> Iterator[bytes]:
         end()
 
 
-def _encoded(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
+def open_parquet(file: IOBase) -> pq.ParquetFile:
+    """The file with bounds on what its metadata and its reading may take. Raises ArrowException, OSError."""
+    return _opened(file, _metadata(file))
+
+
+def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
+    for number in range(parquet.metadata.num_row_groups):
+        for batch in _batches(parquet, number):
+            yield from _small(batch)
+
+
+def _metadata(file: IOBase) -> pq.FileMetaData:
+    return pq.ParquetFile(
+        file, thrift_container_size_limit=_MAX_METADATA_ITEMS, thrift_string_size_limit=_MAX_METADATA_BYTES
+    ).metadata
+
+
+def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
     buffer_bytes = min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES)
-    parquet = pq.ParquetFile(
+    return pq.ParquetFile(
         _wide(file, metadata, buffer_bytes),
         metadata=metadata,
         # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
@@ -66,13 +82,15 @@ def _encoded(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
         thrift_container_size_limit=_MAX_METADATA_ITEMS,
         thrift_string_size_limit=_MAX_METADATA_BYTES,
     )
+
+
+def _encoded(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
+    parquet = _opened(file, metadata)
     encoder = JsonLinesEncoder(tuple(Column(name, ResultType.STRING, "") for name in parquet.schema_arrow.names))
-    for number in range(metadata.num_row_groups):
-        for batch in _batches(parquet, number):
-            for part in _small(batch):
-                made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
-                for start in range(0, len(made), OUTPUT_BYTES):
-                    yield made[start : start + OUTPUT_BYTES]
+    for part in parquet_parts(parquet):
+        made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
+        for start in range(0, len(made), OUTPUT_BYTES):
+            yield made[start : start + OUTPUT_BYTES]
 
 
 def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from queryserver.schemas.requests.administration import InstallExamplesRequest as InstallExamplesRequest
 from queryserver.schemas.requests.administration import ServerLogsParameters as ServerLogsParameters
+from queryserver.schemas.requests.administration import StatementListParameters as StatementListParameters
 from queryserver.schemas.requests.connectors import ConnectorFields as ConnectorFields
 from queryserver.schemas.requests.connectors import ConnectorIdRequest as ConnectorIdRequest
 from queryserver.schemas.requests.connectors import ConnectorRequest as ConnectorRequest
@@ -9,6 +10,7 @@ from queryserver.schemas.requests.connectors import NewConnectorRequest as NewCo
 from queryserver.schemas.requests.import_tables import CreateTableRequest as CreateTableRequest
 from queryserver.schemas.requests.import_tables import ImportColumn as ImportColumn
 from queryserver.schemas.requests.import_tables import idempotency_key as idempotency_key
+from queryserver.schemas.requests.importing import ColumnParameters as ColumnParameters
 from queryserver.schemas.requests.importing import HeaderParameters as HeaderParameters
 from queryserver.schemas.requests.importing import MetadataParameters as MetadataParameters
 from queryserver.schemas.requests.importing import PreviewParameters as PreviewParameters
@@ -35,6 +37,7 @@ from queryserver.schemas.requests.statements import HistoryParameters as History
 from queryserver.schemas.requests.statements import IdempotencyHeader as IdempotencyHeader
 from queryserver.schemas.requests.statements import LogsRequest as LogsRequest
 from queryserver.schemas.requests.statements import OperationRequest as OperationRequest
+from queryserver.schemas.requests.statements import ResultMetadataRequest as ResultMetadataRequest
 from queryserver.schemas.requests.statements import SessionRequest as SessionRequest
 from queryserver.schemas.requests.statements import parse as parse
 from queryserver.schemas.requests.statements import query_parameters as query_parameters
@@ -55,6 +58,11 @@ from queryserver.schemas.requests.storage_uploading import UploadCompleteRequest
 from queryserver.schemas.requests.storage_uploading import UploadPartRequest as UploadPartRequest
 from queryserver.schemas.requests.storage_uploading import UploadRequest as UploadRequest
 from queryserver.schemas.requests.storage_uploading import UploadStateRequest as UploadStateRequest
+from queryserver.schemas.requests.tokens import LogInRequest as LogInRequest
+from queryserver.schemas.requests.tokens import RefreshTokenRequest as RefreshTokenRequest
+from queryserver.schemas.requests.tokens import RevokeTokenRequest as RevokeTokenRequest
+from queryserver.schemas.requests.tokens import VerifyTokenRequest as VerifyTokenRequest
+from queryserver.schemas.requests.users import PreferencesRequest as PreferencesRequest
 from queryserver.schemas.requests.users import UserAutocompleteParameters as UserAutocompleteParameters
 from queryserver.schemas.requests.users import UserListParameters as UserListParameters
 from queryserver.schemas.requests.users import UsersParameters as UsersParameters

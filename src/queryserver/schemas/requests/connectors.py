@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from queryserver.schemas.fields import Few, Json, Nested, Text, Whole, must
 from queryserver.schemas.snippets import Fields
@@ -31,10 +31,12 @@ class ConnectorFields(Fields):
     nice_name: Text | None = None
     dialect: Text | None = None
     interface: Text | None = None
-    description: Text | None = None
+    description: Text | None = Field(default=None, description="Text about it, at most 1000 characters.")
     settings: Few[tuple[Nested[ConnectorSettingFields], ...]] | None = None
     groups: Few[tuple[Text, ...]] | None = None
-    version: Annotated[int, Whole(0)] | None = None
+    version: Annotated[int, Whole(0)] | None = Field(
+        default=None, description="The version that is changed; another one than the stored is refused."
+    )
 
     @property
     def setting_values(self) -> dict[str, Any] | None:

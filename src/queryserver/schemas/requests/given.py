@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from pydantic import BeforeValidator, Field
@@ -59,6 +60,14 @@ def parse_given(model: type[Model], given: Given, *, max_json_depth: int) -> Mod
     """
     values = {name: value for name in model.model_fields if (value := _value(model, name, given)) is not None}
     return parse(model, values, max_json_depth=max_json_depth)
+
+
+@cache
+def wire_names(model: type[Fields]) -> frozenset[str]:
+    """The names by which clients may give the fields of a model."""
+    synonyms: Mapping[str, Sequence[str]] = model.SYNONYMS if issubclass(model, StorageFields) else {}
+    own = {field.alias or name for name, field in model.model_fields.items()}
+    return frozenset(own.union(*synonyms.values()))
 
 
 def _value(model: type[StorageFields], name: str, given: Given) -> Any:

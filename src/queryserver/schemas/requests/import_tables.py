@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Va
 from queryserver.domain.errors import InvalidColumns, InvalidJson
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.schemas.fields import JSON_DEPTH, Flag, Name, NameOrNumber, Text, Whole, must, without_nulls
-from queryserver.schemas.requests.importing import HeaderParameters
+from queryserver.schemas.requests.importing import ColumnParameters
 from queryserver.schemas.requests.statements import IdempotencyHeader, parse
 from queryserver.schemas.snippets import Fields
 
@@ -27,10 +27,18 @@ class ImportColumn(Fields):
 
     source: NameOrNumber = Field(description="Position in the file from 1, or name in the preview.")
     name: Text | None = None
-    type: Text | None = Field(default=None, description="A type of the dialect, without precision.")
+    type: Text | None = Field(
+        default=None,
+        description="A type of the dialect, as the preview names it or with its digits or length: `numeric(12,2)`,"
+        " `varchar(20)`.",
+    )
     precision: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")
     scale: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
     nullable: Flag = Field(default=True, description="Whether the column takes NULL.")
+    format: Text | None = Field(
+        default=None,
+        description="How its dates or numbers are written: a value of `date_format` or `number_format`.",
+    )
 
 
 def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
@@ -57,14 +65,17 @@ def _column(value: Any) -> ImportColumn:
         raise InvalidColumns(f"columns: {name} {text}") from None
 
 
-class CreateTableRequest(HeaderParameters):
+class CreateTableRequest(ColumnParameters):
     """Fields of create_table, in a form or as JSON. Separators are raw or with backslash escapes."""
 
-    has_header: Flag
     connector: Name = Field(description="Id of a connector, or its dialect.")
     database: Annotated[Text, AfterValidator(_named)] | None = None
     table: Annotated[Text, AfterValidator(_named)]
-    if_exists: Literal["error", "append"] = "error"
+    if_exists: Literal["error", "append", "replace"] = Field(
+        default="error",
+        description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"
+        " all rows are loaded; Phoenix cannot.",
+    )
     max_bad_rows: Annotated[int, Whole(-1)] = Field(default=0, description="-1: no limit.")
     columns: Annotated[tuple[ImportColumn, ...] | None, BeforeValidator(_columns)] = Field(
         default=None, description="All columns as in the preview by default."

@@ -4,22 +4,25 @@ Models are read with `parse_import` only: values are not trimmed, empty ones cou
 wrong is told in the order of the fields.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
 from queryserver.domain.errors import InvalidDialect, InvalidParameter
 from queryserver.domain.importing import FileType, Origin
 from queryserver.domain.json_text import MAX_DEPTH
-from queryserver.schemas.fields import JSON_DEPTH, Flag, Text
+from queryserver.domain.value_formats import UnknownFormat, date_format
+from queryserver.schemas.fields import JSON_DEPTH, Flag, Name, Text, must
 from queryserver.schemas.requests.statements import as_domain_error
 from queryserver.schemas.snippets import Fields
 
 _SHOWN_CHARACTERS = 100
 _NO_CHOICE = frozenset({"enum", "literal_error"})
 _DIALECT = "sql_dialect"
+_CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
 
 def _words(*words: str) -> WithJsonSchema:
@@ -28,7 +31,18 @@ def _words(*words: str) -> WithJsonSchema:
 
 GivenOrigin: TypeAlias = Annotated[Origin, _words(*Origin)]
 GivenFileType: TypeAlias = Annotated[FileType, _words(*FileType)]
-PreviewDialect: TypeAlias = Literal["hive", "impala", "trino", "phoenix", "sparksql"]
+PreviewDialect: TypeAlias = Literal[
+    "duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino"
+]
+NumberForm: TypeAlias = Literal["1234.5", "1234,5", "1,234.5", "1.234,5", "1 234.5", "1 234,5", "1'234.5"]
+
+
+def _date_form(value: str) -> str:
+    try:
+        date_format(value)
+    except UnknownFormat as error:
+        raise must(f"be a format of dates such as %d/%m/%Y: {error}.") from None
+    return value
 
 
 class MetadataParameters(Fields):
@@ -51,17 +65,40 @@ class HeaderParameters(Fields):
     encoding: Text | None = Field(default=None, description="Detected by default.")
 
 
-class PreviewParameters(HeaderParameters):
+class ColumnParameters(HeaderParameters):
+    """What decides on the columns of a file."""
+
+    has_header: Flag | None = Field(
+        default=None,
+        description="Whether the first row names the columns. Required, but for files of records, which name them.",
+    )
+    date_format: Annotated[Text, AfterValidator(_date_form)] | None = Field(
+        default=None,
+        description="How dates or timestamps of a text are written, as in strftime: `%d/%m/%Y`, `%b %d %Y %H:%M`."
+        " Detected by default, where the first rows leave no doubt.",
+    )
+    number_format: NumberForm | None = Field(
+        default=None,
+        description="The number 1234.5 as the text writes it. Detected by default, where the first rows leave no"
+        " doubt.",
+    )
+
+
+_DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required without one."
+
+
+class PreviewParameters(ColumnParameters):
     """Query of preview."""
 
-    sql_dialect: PreviewDialect
-    has_header: Flag
+    sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
+    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 class SqlTypesParameters(Fields):
     """Query of sql_type_mapping."""
 
-    sql_dialect: PreviewDialect
+    sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
+    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 Model = TypeVar("Model", bound=Fields)
@@ -83,4 +120,6 @@ def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_dept
 def _no_choice(problem: ErrorDetails) -> InvalidParameter | InvalidDialect:
     name = ".".join(str(part) for part in problem["loc"])
     failure = InvalidDialect if name == _DIALECT else InvalidParameter
-    return failure(f'"{str(problem["input"])[:_SHOWN_CHARACTERS]}" is not a valid choice for {name}.')
+    shown = str(problem["input"])[:_SHOWN_CHARACTERS]
+    valid = ", ".join(one[1:-1] for one in _CHOICE.findall(str(problem.get("ctx", {}).get("expected", ""))))
+    return failure(f'"{shown}" is not a valid choice for {name}. Valid values: {valid}.')

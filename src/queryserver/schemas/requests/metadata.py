@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from queryserver.schemas.fields import Flag, Json, Name, Text, TextOrNothing, Whole
+from queryserver.schemas.requests.statements import BigNumbersField
 from queryserver.schemas.snippets import Fields, Snippet, SnippetConnector
 
 _PAGE_MAX = 10**6
@@ -38,11 +39,12 @@ def _word(value: Any) -> Any:
 
 
 class SampleRequest(MetadataRequest):
-    """Fields of sample (Contract editor 10.3). `escape` None: as the settings say; `timeout` is for `async`."""
+    """Fields of sample (Contract editor 10.3). Without `escape` the settings decide; `timeout` is for `async`."""
 
     operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(_word)] = "default"
     is_async: Flag = Field(default=False, alias="async")
     escape: Flag | None = None
+    big_numbers: BigNumbersField = None
     timeout: Annotated[int, Whole(1, 86400)] | None = None
 
 

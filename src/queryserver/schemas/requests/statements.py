@@ -7,13 +7,14 @@ the model's properties, never by the single fields.
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
 from queryserver.domain.json_text import MAX_DEPTH
+from queryserver.domain.user import BigNumbers
 from queryserver.schemas.fields import (
     INT64_MAX,
     INVALID_JSON,
@@ -75,6 +76,18 @@ def _idempotency_key(value: str) -> str:
     return value
 
 
+BigNumbersField: TypeAlias = Annotated[
+    BigNumbers | None,
+    Field(
+        description="`text`: cells of BIGINT_TYPE columns, and integers of 64 bits within arrays, maps and structs, are"
+        " JSON strings, as decimals always are: JSON readers that make doubles of numbers lose digits beyond 2^53."
+        " `meta` then has `as_text` for each column. `number`: they are JSON numbers. Without it the preference of the"
+        " user is in force, which is `number` at first (iam/preferences).",
+    ),
+]
+"""How numbers are written that may have more digits than a double keeps; None: as the user prefers."""
+
+
 class IdempotencyHeader(Fields):
     """The header that does what the field `client_request_id` of execute does (Contract editor 4.4)."""
 
@@ -90,7 +103,18 @@ class ExecuteRequest(Fields):
     session_id: Annotated[int, Whole()] | None = None
     wait: Annotated[float, Number(0, 60)] = 0
     timeout: Annotated[int, Whole(1, 86400)] | None = None
-    limit: Annotated[int, Whole(1)] | None = None
+    limit: Annotated[int, Whole(1)] | None = Field(
+        default=None,
+        description="Rows to keep, up to `result_max_rows`. Without it `default_limit` is in force, or a larger LIMIT"
+        " of the statement itself. `query_status` says whether a result was cut.",
+    )
+    rows: Annotated[int, Whole(0, 10_000)] = Field(
+        default=0,
+        description="So many first rows come in `result` of this answer, as fetch_result_data gives them, if the"
+        " statement ends within `wait`. Later fetches go on after them.",
+    )
+    escape: Flag | None = None
+    big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
     notebook: Json[NotebookFields] = NotebookFields()
     snippet: Json[Snippet] = Snippet()
@@ -185,16 +209,23 @@ class CheckStatusRequest(OperationRequest):
 
 
 class FetchRequest(OperationRequest):
-    """Fields of fetch_result_data (Contract editor 6.1). `escape` None: as the settings say."""
+    """Fields of fetch_result_data (Contract editor 6.1). Without `escape` the settings decide."""
 
     rows: Annotated[int, Whole(1, 10_000)] = 100
     start_over: Flag = Field(default=False, alias="startOver")
     start_row: Annotated[int, Whole(0)] | None = None
     escape: Flag | None = None
+    big_numbers: BigNumbersField = None
+
+
+class ResultMetadataRequest(OperationRequest):
+    """Fields of fetch_result_metadata (Contract editor 6.2)."""
+
+    big_numbers: BigNumbersField = None
 
 
 class LogsRequest(OperationRequest):
-    """Fields of get_logs (Contract editor 7.1). `start` None: the whole log."""
+    """Fields of get_logs (Contract editor 7.1). Without `from`: the whole log."""
 
     start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
     size: Annotated[int, Whole(1)] | None = None
@@ -210,8 +241,13 @@ class EventsParameters(Fields):
 class DownloadParameters(Fields):
     """Query of download (Contract editor 8.2)."""
 
-    format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "ndjson"] = "csv"
+    format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson"] = "csv"
     guard: Flag = False
+    allow_truncated: Flag = Field(
+        default=False,
+        description="Download the rows that were kept also where the server cut the result; else that is 409"
+        " `truncated`. A result that was cut by the `limit` of its call needs no permission.",
+    )
 
 
 def _as_int64(value: Any) -> Any:

@@ -69,7 +69,7 @@ class PathsRequest(StorageFields):
 
 
 class DeleteRequest(PathsRequest):
-    """Fields of rmtree, delete and delete/bulk. `skip_trash` None: as is usual on the store."""
+    """Fields of rmtree, delete and delete/bulk. Without `skip_trash` the store decides."""
 
     skip_trash: Flag | None = None
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None

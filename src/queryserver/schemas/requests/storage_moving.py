@@ -12,7 +12,7 @@ _FROM = ("src_path", "source_path")
 
 
 class RenameRequest(StorageFields):
-    """Fields of rename. `wait`: seconds until the work goes on without the caller; absent: it is waited for."""
+    """Fields of rename. After `wait` seconds the answer comes and the work goes on; without it, at the end."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
 

@@ -1,6 +1,6 @@
 """Query parameters of the calls that look users up (Contract platform 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from queryserver.domain.errors import InvalidJson, TooManyIds
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.schemas.fields import INT64_MAX, INVALID_JSON, JSON_DEPTH, MAX_ENTRIES, Flag, Text, Whole, must
+from queryserver.schemas.requests.statements import BigNumbersField
 from queryserver.schemas.snippets import Fields
 
 
@@ -73,3 +74,14 @@ class UserAutocompleteParameters(Fields):
     extend_user: Flag = False
     include_myself: Flag = False
     only_mygroups: Flag = False
+
+
+class PreferencesRequest(Fields):
+    """Preferences of the caller that are to be changed; others stay as they are."""
+
+    big_numbers: BigNumbersField = None
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """Those that came."""
+        return self.model_dump(exclude_none=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from queryserver.domain.importing import SAMPLE_BYTES, SAMPLE_TEXT_BYTES, BaseType, ColumnType, Delimiters, FileType
 from queryserver.formats.cell_types.preview import Analysis, Oddity, PreviewColumn, SampleWarning
+from queryserver.formats.cell_types.written_forms import GivenFormats
 from queryserver.formats.delimited.detection import Detected, detect
 from queryserver.formats.delimited.encodings import detect_encoding
 from queryserver.formats.kinds import FileKind, recognise, recognise_told
@@ -27,9 +28,15 @@ def options_json(options: ReadingOptions) -> Mapping[str, Any]:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """`is_whole`: there is nothing behind `head`. Raises FileEmpty, UnsupportedFormat."""
-    if recognise(head, is_whole=options["is_whole"]) is FileKind.WORKBOOK_CANDIDATE:
+    """What `detected_of` reads, WORKBOOK, or the type of a file of records.
+
+    `is_whole`: there is nothing behind `head`. Raises FileEmpty, UnsupportedFormat.
+    """
+    kind = recognise(head, is_whole=options["is_whole"])
+    if kind is FileKind.WORKBOOK_CANDIDATE:
         return WORKBOOK
+    if kind is not FileKind.TEXT:
+        return FileType[kind.name].value
     return asdict(detect(head, is_whole=options["is_whole"]))
 
 
@@ -57,7 +64,8 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
     form = _form_of(head, options)
     if form is None:
         return WORKBOOK
-    sample = PreviewSample(form, has_header=options["has_header"])
+    reading = _reading_of(options["reading"])
+    sample = PreviewSample(form, has_header=options["has_header"], given=reading.formats)
     if not _is_fed(sample, options, head):
         return MORE
     analysis = sample.analysis()
@@ -68,11 +76,12 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
 def analysis_of(answer: Mapping[str, Any]) -> Analysis:
     """What `preview` gives for a text."""
     return Analysis(
-        [PreviewColumn(one["name"], _type_of(one["type"])) for one in answer["columns"]],
+        [PreviewColumn(one["name"], _type_of(one["type"]), one["format"]) for one in answer["columns"]],
         answer["rows"],
         [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
         answer["has_header"],
         answer["is_whole"],
+        answer["fields"],
     )
 
 
@@ -130,6 +139,7 @@ def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
         reading["quote_char"],
         reading["record_separator"],
         reading["encoding"],
+        GivenFormats(**reading["formats"]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.importing import TypedText
+from queryserver.domain.importing import FileType, TypedText
 from queryserver.formats.converting.rows import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.blocks import Block, BlockReader
 from queryserver.interfaces.workbooks import WorkbookReader
@@ -77,8 +77,24 @@ class Conversion:
                     yield batch
 
     def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
-        sheet = self.plan.reading.sheet
-        return self._of_text(converter, counted) if sheet is None else self._of_workbook(converter, sheet)
+        reading = self.plan.reading
+        if reading.records is not None:
+            return self._of_records(converter, reading.records)
+        return (
+            self._of_text(converter, counted) if reading.sheet is None else self._of_workbook(converter, reading.sheet)
+        )
+
+    async def _of_records(self, converter: RowConverter, kind: FileType) -> AsyncGenerator[Portion]:
+        run, record = asyncio.get_running_loop().run_in_executor, 1
+        async with (
+            self.file.on_disk() as path,
+            aclosing(self.workbooks.record_batches(path, kind, self.plan.reading.fields)) as portions,
+            aclosing(ahead(portions)) as coming,
+        ):
+            async for portion in coming:
+                yield await run(self.threads, converter.records, portion.rows, portion.strange, record)
+                record += portion.rows.num_rows
+                self.seen(portion.rows.num_rows)
 
     async def _of_text(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
         run, has_header = asyncio.get_running_loop().run_in_executor, self.plan.reading.has_header

@@ -16,11 +16,12 @@ from queryserver.domain.errors import (
     ImportTargetDenied,
     InvalidDialect,
     NotSupported,
+    ReplacingNotSupported,
     TableExists,
     UnknownDialect,
 )
-from queryserver.domain.import_types import TABLE_DIALECTS, declared_type
-from queryserver.domain.importing import SAMPLE_BYTES, Delimiters, Origin
+from queryserver.domain.import_types import REPLACING_DIALECTS, TABLE_DIALECTS, declared_type
+from queryserver.domain.importing import RECORD_TYPES, SAMPLE_BYTES, Delimiters, Origin
 from queryserver.domain.user import User
 from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.loading import LoadingEngine, TableName
@@ -57,6 +58,7 @@ class AskedTable:
     table: str
     columns: Sequence[AskedColumn] | None = None
     append: bool = False
+    replace: bool = False
     max_bad_rows: int | None = 0
     idempotency_key: str | None = None
 
@@ -96,13 +98,15 @@ class TableCreations:
         the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
         """
         connector = await self._connector(user, asked.connector)
+        if asked.replace and connector.dialect not in REPLACING_DIALECTS:
+            raise ReplacingNotSupported(connector.dialect)
         asked.reading.require_separator()
         async with self._parts.sources.opened(user, asked.origin, asked.file_path) as file:
             plan = await self._plan(user, asked, file, connector.dialect)
         new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), asked.idempotency_key)
         recorded = await self._parts.submissions.replay(user, connector, new)
         if recorded is None:
-            if not plan.append and await self._exists(user, connector, plan.target):
+            if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
                 raise TableExists(f"The table {plan.shown_target} exists already.")
             recorded = await self._parts.submissions.submit(user, connector, new)
         return Created(recorded, plan.shown_target)
@@ -117,6 +121,7 @@ class TableCreations:
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise InvalidDialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
+                f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
             raise ImportTargetDenied("This connector is read-only.")
@@ -137,6 +142,8 @@ class TableCreations:
                 sheet=asked.reading.sheet_name,
                 delimiters=asked.reading.delimiters or Delimiters(),
                 encoding=asked.reading.encoding or await self._encoding(user, file, asked.reading),
+                records=asked.reading.file_type if asked.reading.file_type in RECORD_TYPES else None,
+                fields=tuple(analysis.fields),
             ),
             columns=columns,
             declared=tuple(declared_type(column.type, dialect) for column in columns),
@@ -144,11 +151,12 @@ class TableCreations:
             table=asked.table,
             append=asked.append,
             max_bad_rows=asked.max_bad_rows,
+            replace=asked.replace,
         )
 
     async def _encoding(self, user: User, file: ImportFile, reading: ReadingOptions) -> str:
         """As the preview of the file takes it."""
-        if reading.sheet_name is not None:
+        if reading.sheet_name is not None or reading.file_type in RECORD_TYPES:
             return "utf-8"
         async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
             head = await first_bytes(pieces)

@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from queryserver.domain.errors import FileTooComplex, TooComplex
-from queryserver.domain.importing import SAMPLE_BYTES
+from queryserver.domain.importing import SAMPLE_BYTES, FileType
 from queryserver.formats.delimited.detection import Detected
 from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.workbooks import WorkbookReader
@@ -26,6 +27,16 @@ class Sheets:
     names: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A file that names its columns itself."""
+
+    type: FileType
+
+
+Found: TypeAlias = Detected | Sheets | Records
+
+
 class Detection:
     """Looks at files. Of those that never change, answers are kept."""
 
@@ -33,28 +44,30 @@ class Detection:
         self._workbooks = workbooks
         self._computing = computing
         self._places = places
-        self._kept: KeptAnswers[Detected | Sheets] = KeptAnswers(_weight, max_bytes=_KEPT_BYTES)
+        self._kept: KeptAnswers[Found] = KeptAnswers(_weight, max_bytes=_KEPT_BYTES)
 
-    async def metadata(self, user_id: int, file: ImportFile) -> Detected | Sheets:
-        """How a text is delimited, or the sheets of a workbook.
+    async def metadata(self, user_id: int, file: ImportFile) -> Found:
+        """How a text is delimited, the sheets of a workbook, or the type of a file of records.
 
         Raises FileEmpty, UnsupportedFormat, FileEncrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
         reading raises.
         """
         return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
 
-    async def _metadata(self, user_id: int, file: ImportFile) -> Detected | Sheets:
+    async def _metadata(self, user_id: int, file: ImportFile) -> Found:
         async with self._places.place(user_id):
             return await self._looked_at(user_id, file)
 
-    async def _looked_at(self, user_id: int, file: ImportFile) -> Detected | Sheets:
+    async def _looked_at(self, user_id: int, file: ImportFile) -> Found:
         async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
             head = await first_bytes(pieces)
         options = {"is_whole": file.size_bytes <= len(head)}
         with of_a_file():
             answer = await self._computing.run(user_id, Task.DETECT_FILE, options, head)
-        if answer != WORKBOOK:
+        if not isinstance(answer, str):
             return detected_of(answer)
+        if answer != WORKBOOK:
+            return Records(FileType(answer))
         async with file.on_disk() as path:
             return Sheets(await self._workbooks.sheet_names(path))
 
@@ -78,5 +91,5 @@ def of_a_file() -> Generator[None]:
         raise FileTooComplex(f"The file could not be read: {error.message}") from None
 
 
-def _weight(answer: Detected | Sheets) -> int:
+def _weight(answer: Found) -> int:
     return _ANSWER_BYTES + (sum(len(name) + 64 for name in answer.names) if isinstance(answer, Sheets) else 0)

@@ -17,6 +17,7 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
     names = (name for name in (plan.database, plan.table) if name is not None)
     target = ".".join(_quoted(name, dialect) for name in names)
     head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
+    head = "CREATE OR REPLACE TABLE" if plan.replace else head
     return f"-- Import of {_line(plan.shown)}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
 
 

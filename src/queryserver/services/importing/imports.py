@@ -132,7 +132,7 @@ class _Import:
     async def into(self, loader: TableLoader) -> Imported:
         append = self.plan.append
         if await loader.exists(self.plan.target):
-            if not append:
+            if not append and not self.plan.replace:
                 raise StatementRejected(f"The table {self.plan.shown_target} exists already.")
         else:
             append = False
@@ -205,12 +205,12 @@ class _Import:
     def _saw_first(self, amount: int) -> None:
         """The first pass is the shorter one; how long that over a workbook is, nobody knows before."""
         self._seen += amount
-        share = self._seen / max(self.file.size_bytes, 1) if self.plan.reading.sheet is None else 0.5
+        share = self._seen / max(self.file.size_bytes, 1) if self.plan.reading.is_text else 0.5
         self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
 
     def _saw_again(self, counted: Counted, amount: int) -> None:
         self._seen += amount
-        self._tell_of_loading(self._seen, self.file.size_bytes if self.plan.reading.sheet is None else counted.rows)
+        self._tell_of_loading(self._seen, self.file.size_bytes if self.plan.reading.is_text else counted.rows)
 
     def _tell_of_loading(self, done: int, total: int) -> None:
         share = min(done / max(total, 1), 1)

@@ -9,15 +9,17 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from queryserver.domain.errors import InvalidColumns
-from queryserver.domain.import_types import chosen_base, declared_type
+from queryserver.domain.import_types import choosable_types, chosen_type, declared_type, type_name
 from queryserver.domain.importing import (
     MAX_COLUMNS,
     STRING,
     BaseType,
     ColumnType,
     Delimiters,
+    FileType,
     Origin,
 )
+from queryserver.domain.value_formats import DateFormat, NumberFormat, UnknownFormat, value_format
 from queryserver.formats.cell_types.preview import PreviewColumn
 from queryserver.formats.converting.rows import TargetColumn
 from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
@@ -27,12 +29,22 @@ _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
 # Values of these types that a dialect has no type for are stored as the text that the file has.
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+_TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
+_NUMBERS = frozenset(
+    {
+        *(BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
+        BaseType.FLOAT32,
+        BaseType.FLOAT64,
+        BaseType.DECIMAL,
+    }
+)
+_MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How the rows of a file are read. `sheet` of a workbook, else `delimiters` and `encoding`.
+    """How the rows of a file are read: `sheet` of a workbook, `records` and `fields`, or `delimiters` and `encoding`.
 
     `width`: how many columns the file has.
     """
@@ -44,6 +56,14 @@ class FileReading:
     sheet: str | None = None
     delimiters: Delimiters = field(default_factory=Delimiters)
     encoding: str = "utf-8"
+    records: FileType | None = None
+    """The type of a file of records; `fields` are the names of its columns."""
+    fields: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is delimited text."""
+        return self.sheet is None and self.records is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +80,8 @@ class ImportPlan:
     table: str
     append: bool = False
     max_bad_rows: int | None = 0
+    replace: bool = False
+    """Whether a table of that name makes way for the new one."""
 
     @property
     def target(self) -> TableName:
@@ -79,6 +101,7 @@ class ImportPlan:
             staging=TableName(self.database, f"_qs_import_{statement_id.hex}"),
             columns=tuple(LoadColumn(one.name, one.type, declared, one.nullable) for one, declared in columns),
             append=append,
+            replace=self.replace,
         )
 
 
@@ -105,6 +128,7 @@ class AskedColumn:
     precision: int | None = None
     scale: int | None = None
     nullable: bool = True
+    format: str | None = None
 
 
 def target_columns(
@@ -132,10 +156,51 @@ def _column(inferred: Sequence[PreviewColumn], asked: AskedColumn, dialect: str)
         raise InvalidColumns("columns: a name is empty.")
     if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
         raise InvalidColumns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
-    type_ = inferred[source].type if asked.type is None else _chosen(asked, asked.type, dialect)
+    found = inferred[source]
+    type_ = found.type if asked.type is None else _chosen(found.type, asked, asked.type, dialect)
+    if type_.base in _TEXTS and asked.format is not None and asked.type is not None:
+        type_ = _kept_as_text(asked, asked.type, asked.format, dialect) or type_
     if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
         type_ = STRING
-    return TargetColumn(source, name, type_, asked.nullable)
+    return TargetColumn(source, name, type_, asked.nullable, _format(found, asked.format, type_))
+
+
+def _kept_as_text(asked: AskedColumn, name: str, form: str, dialect: str) -> ColumnType | None:
+    """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
+    known = _known_format(form)
+    if isinstance(known, NumberFormat):
+        found = None if asked.precision is None else _decimal(ColumnType(BaseType.DECIMAL), asked, name)
+    else:
+        found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
+    return found if found is not None and type_name(found, dialect) == name.upper() else None
+
+
+def _known_format(text: str) -> DateFormat | NumberFormat:
+    """Raises InvalidColumns."""
+    try:
+        return value_format(text)
+    except UnknownFormat as error:
+        raise InvalidColumns(f"columns: the format {_shown(text)} is not known: {error}.") from None
+
+
+def _format(inferred: PreviewColumn, asked: str | None, type_: ColumnType) -> str | None:
+    """The format of the cells of a column of this type; columns of text keep their cells as they are."""
+    if type_.base in _TEXTS:
+        return None
+    if asked is None:
+        # As in the preview, if it is a format of such values.
+        return inferred.format if inferred.format is not None and _suits(inferred.format, type_) else None
+    if not _suits(asked, type_):
+        raise InvalidColumns(f"columns: {_shown(asked)} is no format of values of the type {type_.base.value}.")
+    return asked
+
+
+def _suits(text: str, type_: ColumnType) -> bool:
+    """Raises InvalidColumns."""
+    known = _known_format(text)
+    if isinstance(known, NumberFormat):
+        return type_.base in _NUMBERS
+    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known.has_time)
 
 
 def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
@@ -151,16 +216,34 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
     return source - 1
 
 
-def _chosen(asked: AskedColumn, name: str, dialect: str) -> ColumnType:
-    base = chosen_base(name, dialect)
-    if base is None:
-        raise InvalidColumns(f"columns: {_shown(name)} is no type that a column of this table can have.")
-    if base is not BaseType.DECIMAL:
-        return ColumnType(base)
-    precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
-    if precision is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
-        raise InvalidColumns(f"columns: {name} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it.")
-    return ColumnType(base, precision, scale)
+def _chosen(inferred: ColumnType, asked: AskedColumn, name: str, dialect: str) -> ColumnType:
+    if " ".join(name.upper().split()) == type_name(inferred, dialect) and asked.precision in {None, inferred.precision}:
+        # What the preview says may be sent back: where a name stands for several types, it is the one that was found.
+        if asked.scale is None or inferred.base is not BaseType.DECIMAL:
+            return inferred
+        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, asked.scale), asked, name)
+    chosen = chosen_type(name, dialect)
+    if chosen is None:
+        valid = ", ".join(choosable_types(dialect))
+        raise InvalidColumns(
+            f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
+        )
+    if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
+        raise InvalidColumns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
+    return _decimal(chosen, asked, name) if chosen.base is BaseType.DECIMAL else chosen
+
+
+def _decimal(chosen: ColumnType, asked: AskedColumn, name: str) -> ColumnType:
+    precision, scale = chosen.precision, chosen.scale
+    if precision is None:
+        precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
+    elif asked.precision not in {None, precision} or asked.scale not in {None, scale}:
+        raise InvalidColumns(f"columns: {_shown(name)} has other digits than precision and scale say.")
+    if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
+        raise InvalidColumns(
+            f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
+        )
+    return ColumnType(BaseType.DECIMAL, precision, scale)
 
 
 def _shown(text: str) -> str:

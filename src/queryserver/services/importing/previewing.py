@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 from queryserver.domain.errors import FileEmpty, FormatMismatch
-from queryserver.domain.importing import SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES
+from queryserver.domain.importing import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.preview import Analysis, analyse_records
-from queryserver.formats.kinds import FileKind, recognise_told
+from queryserver.formats.kinds import FileKind, recognise, recognise_told
 from queryserver.interfaces.computation import Computing, Task
 from queryserver.interfaces.workbooks import SheetRows, WorkbookReader
 from queryserver.services.importing.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, analysis_of, options_json
@@ -56,6 +56,10 @@ class Previews:
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
+            if options.file_type in RECORD_TYPES:
+                await self._require_records(user_id, file, options.file_type)
+                async with file.on_disk() as path:
+                    return analysis_of(await self._workbooks.record_preview(path, options.file_type))
             if options.sheet_name is not None:
                 # One more than is looked at: it tells whether the sheet goes on.
                 sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
@@ -66,9 +70,22 @@ class Previews:
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         async with self._places.place(user_id):
+            if options.file_type in RECORD_TYPES:
+                await self._require_records(user_id, file, options.file_type)
+                return True
             if options.sheet_name is not None:
                 return await self._sheet_has_header(user_id, file, options.sheet_name)
             return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
+
+    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
+        """Raises FormatMismatch for a file that begins otherwise; of JSON Lines only the reader can tell."""
+        if kind is FileType.NDJSON:
+            return
+        async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
+            head = await first_bytes(pieces)
+        recognised = partial(recognise, head, is_whole=file.size_bytes <= len(head))
+        if (await self._threads.run(user_id, lambda _: recognised())).name != kind.name:
+            raise FormatMismatch(f"The file is not of the type {kind}.")
 
     async def _sheet_has_header(self, user_id: int, file: ImportFile, sheet_name: str) -> bool:
         # No row of a sheet is wholly empty, but its cells may be errors.
@@ -120,4 +137,5 @@ def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object
 def _weight(analysis: Analysis) -> int:
     """Bytes, about: objects of text take some 60 bytes each, and up to four for a character."""
     cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
-    return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns)
+    fields = sum(60 + 2 * len(name) for name in analysis.fields)
+    return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from queryserver.domain.errors import FileEmpty, RecordTooLong, SeparatorRequired, SheetRequired
-from queryserver.domain.importing import SAMPLE_RECORDS, CellKind, Cells, Delimiters, FileType
+from queryserver.domain.importing import RECORD_TYPES, SAMPLE_RECORDS, CellKind, Cells, Delimiters, FileType
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.preview import (
@@ -19,6 +19,7 @@ from queryserver.formats.cell_types.preview import (
     analyse_records,
     sample_width,
 )
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.delimited.blocks import Block, BlockReader
 from queryserver.formats.delimited.encodings import Decoder, encoding_of
 from queryserver.formats.delimited.records import RecordReader
@@ -42,6 +43,8 @@ class ReadingOptions:
     """As they came, where `delimiters` is None."""
     encoding: str | None = None
     """None: detected."""
+    formats: GivenFormats = NOT_GIVEN
+    """Of the dates and numbers of a text."""
 
     @classmethod
     def given(
@@ -53,19 +56,21 @@ class ReadingOptions:
         quote_char: str | None = None,
         record_separator: str | None = None,
         encoding: str | None = None,
+        formats: GivenFormats = NOT_GIVEN,
     ) -> Self:
         """The parameters of a call, with None for absent ones. Raises SheetRequired, InvalidParameter."""
         if file_type is FileType.EXCEL:
             if sheet_name is None:
                 raise SheetRequired
             return cls(file_type, sheet_name)
+        if file_type in RECORD_TYPES:
+            return cls(file_type)
         encoding = None if encoding is None else encoding_of(encoding)
         field = field_separator or USUAL_SEPARATORS.get(file_type)
         if field is None:
-            return cls(file_type, None, None, quote_char, record_separator, encoding)
-        return cls(
-            file_type, delimiters=delimiters_of(field, quote=quote_char, record=record_separator), encoding=encoding
-        )
+            return cls(file_type, None, None, quote_char, record_separator, encoding, formats)
+        delimiters = delimiters_of(field, quote=quote_char, record=record_separator)
+        return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
 
     def require_separator(self) -> None:
         """Raises SeparatorRequired: a delimited file whose separator is not told."""
@@ -105,8 +110,9 @@ class Sample(Protocol):
 class PreviewSample:
     """Enough of a file for an Analysis: 10,000 records behind the header."""
 
-    def __init__(self, form: TextForm, *, has_header: bool) -> None:
+    def __init__(self, form: TextForm, *, has_header: bool, given: GivenFormats = NOT_GIVEN) -> None:
         self._form = form
+        self._given = given
         self._has_header = has_header
         self._is_whole = False
         self._first = _FirstRecords(form)
@@ -165,6 +171,7 @@ class PreviewSample:
                 has_header=self._has_header,
                 is_whole=self._is_whole,
                 undecodable=decoder.undecodable,
+                given=self._given,
             )
         except WidthUncertain:
             return self._of_records(self._all_records())
@@ -191,6 +198,7 @@ class PreviewSample:
             is_whole=self._is_whole,
             unclosed=found.unclosed,
             undecodable=found.decoder.undecodable,
+            given=self._given,
         )
 
 

@@ -52,14 +52,20 @@ class ImportSources:
 
     async def _stored(self, user: User, file_path: str) -> "StoredFile":
         with _import_errors():
-            path = self._stores.path(file_path, parameter="file_path")
-            place = self._stores.place(Caller.of(user), path)
+            place = self._place(Caller.of(user), file_path)
+            path = place.path
             status = await place.storage.stat(path.path)
         if status.kind is EntryKind.LINK:
             raise InvalidParameter(f"{path} is a link; links are not followed.")
         if not status.is_file:
             raise InvalidParameter(f"{path} is not a file.")
         return StoredFile(place, status, self._uploads, self._max_copy_bytes)
+
+    def _place(self, caller: Caller, file_path: str) -> Place:
+        try:
+            return self._stores.place(caller, self._stores.path(file_path, parameter="file_path"))
+        except (UnknownScheme, StorageNotConfigured) as error:
+            raise self._stores.with_configured(error, caller) from None
 
 
 @dataclass(frozen=True, slots=True)

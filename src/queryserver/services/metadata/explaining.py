@@ -18,6 +18,7 @@ from queryserver.domain.errors import (
     SessionNotFound,
     StatementRejected,
 )
+from queryserver.domain.positions import Position, behind, position_of, without_prefix
 from queryserver.domain.result import Column
 from queryserver.domain.user import User
 from queryserver.formats.cells import cell_values
@@ -36,10 +37,11 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the engine gives no plan."""
+    """Why the engine gives no plan, and where in the statement its error is."""
 
     code: str
     message: str
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,12 @@ class Explanations:
         budget = connector.limits.metadata_timeout
         packed = await self._lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
         plan, refusal = orjson.loads(packed)
-        return Explained(statement, plan, Refusal(*refusal) if refusal else None)
+        if not refusal:
+            return Explained(statement, plan)
+        found = Position(*plan) if isinstance(plan, list) else None
+        before = statement[: len(statement) - len(text)]
+        code, message = refusal
+        return Explained(statement, "", Refusal(code, message, behind(found, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None: it is gone. Raises SessionNotFound for anybody else's."""
@@ -121,11 +128,18 @@ class Explanations:
     async def _plan_here(self, user: User, connector: Connector, asked: Sequence[Any]) -> bytes:
         statement, database, session_id = asked
         capabilities = self._connectors.engine(connector).capabilities
+        is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:
+                is_open = True
                 answer = await direct.run(session, statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            return orjson.dumps(["", [refusal.code, refusal.message]])
+            # Before that the engine was sent other texts than the statement.
+            place = refusal.place if is_open else None
+            found = without_prefix(position_of(place, statement), capabilities.explain_prefix)
+            # In the place of the plan, which instances of the version before do not read beside a refusal.
+            position = (found.line, found.column) if found else ""
+            return orjson.dumps([position, [refusal.code, refusal.message]])
         plan = _plan(answer, capabilities)
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
         if failure is not None:

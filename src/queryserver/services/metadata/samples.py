@@ -13,7 +13,7 @@ import pyarrow as pa
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import EngineForbidden, InvalidParameter, PageRowTooLarge, StatementDenied
-from queryserver.domain.result import Column, ResultType
+from queryserver.domain.result import CellForm, Column, ResultType
 from queryserver.domain.user import User
 from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.interfaces.statements import Recorded
@@ -79,14 +79,14 @@ class Samples:
         self._budget = budget
         self._max_bytes = max_bytes
 
-    async def read(self, user: User, connector: str | None, wanted: Sampled, *, escape: bool) -> Sample:
+    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> Sample:
         """The rows. Raises EngineTimeout."""
         _require_column(wanted)
-        return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), escape=escape)
+        return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
 
-    async def hello(self, user: User, connector: str | None, *, escape: bool) -> Sample:
+    async def hello(self, user: User, connector: str | None, form: CellForm) -> Sample:
         """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
-        return await self._sample(user, self._connectors.resolve(user, connector), None, escape=escape)
+        return await self._sample(user, self._connectors.resolve(user, connector), None, form)
 
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
@@ -109,16 +109,20 @@ class Samples:
         )
         return await self._submissions.submit(user, submission)
 
-    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, *, escape: bool) -> Sample:
+    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> Sample:
         budget = source.limits.sample_timeout
-        return _unpacked(await self._lookups.anywhere(user, source, _ROWS, [wanted, escape], budget=budget))
+        arguments = [wanted, form.is_escaped]
+        if form.big_numbers_as_text:  # instances of the version before know two arguments
+            arguments.append(True)
+        return _unpacked(await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget))
 
     async def _rows_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
-        wanted, escape = asked
+        wanted, is_escaped, *more = asked
+        form = CellForm(is_escaped, bool(more and more[0]))
         statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
         if not statement:
             return _packed(Sample(message=NOT_SAMPLED))
-        return _packed(await self._rows(user, source, statement, escape=escape))
+        return _packed(await self._rows(user, source, statement, form))
 
     async def _statement_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
         """The engine's query; empty for a view where views are not sampled."""
@@ -133,14 +137,21 @@ class Samples:
                 return b""
             return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
 
-    async def _rows(self, user: User, source: Connector, statement: str, *, escape: bool) -> Sample:
+    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> Sample:
         try:
             async with self._lookups.session(user, source) as session:
                 answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
         except StatementDenied as error:
             # Whoever samples names an object, not a statement.
             raise EngineForbidden(error.message) from error
-        render = partial(render_page, answer.rows, columns=answer.columns, escape=escape, max_bytes=self._max_bytes)
+        render = partial(
+            render_page,
+            answer.rows,
+            columns=answer.columns,
+            escape=form.is_escaped,
+            max_bytes=self._max_bytes,
+            big_numbers_as_text=form.big_numbers_as_text,
+        )
         loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
         measure = partial(_memory_of, answer.rows)
         size_bytes = measure() if is_narrow else await loop.run_in_executor(self._threads, measure)

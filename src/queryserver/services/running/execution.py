@@ -21,7 +21,8 @@ from queryserver.domain.errors import (
     QueryServerError,
     SessionLost,
 )
-from queryserver.domain.result import Column, Segment, bounded
+from queryserver.domain.positions import Position, position_of
+from queryserver.domain.result import Column, Segment, Truncation, TruncationReason, bounded
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_data
 from queryserver.interfaces.engine import (
@@ -104,6 +105,16 @@ class Execution:
         self._detached = True
         self.abandon()
         return True
+
+    async def give_up(self) -> None:
+        """Record an end although the engine has not confirmed any: this process is about to end.
+
+        Has no effect once an end is recorded. Raises nothing.
+        """
+        message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
+        outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
+        with suppress(LeaseLost, DatabaseUnavailable):
+            await self._record.finish(outcome, engine_is_done=False)
 
     @property
     def was_sent(self) -> bool:
@@ -289,7 +300,7 @@ class Execution:
     def _conclude(self, outcome: Outcome) -> None:
         """The last lines of a statement that has ended well, after all that its engine had to say."""
         if outcome.truncated_reason:
-            self._log.add(f"The result was cut ({outcome.truncated_reason.value}): {outcome.rows} rows are kept.")
+            self._log.add(outcome.message)
         if outcome.state is StatementState.AVAILABLE:
             self._log.add(f"Finished: {outcome.rows} rows stored.")
         elif outcome.state is StatementState.SUCCESS:
@@ -329,6 +340,7 @@ class Execution:
         status = await session.poll(handle)
         return Outcome(
             StatementState.AVAILABLE,
+            message=self._truncation_message(spooled.truncated_reason, spooled.rows, may_change=to_the_end),
             has_result_set=True,
             columns=columns,
             rows=spooled.rows,
@@ -336,6 +348,17 @@ class Execution:
             truncated_reason=spooled.truncated_reason,
             modified_row_count=status.modified_rows,
             inline_result=spooled.inline,
+        )
+
+    def _truncation_message(self, reason: TruncationReason | None, rows: int, *, may_change: bool) -> str:
+        if reason is None:
+            return ""
+        settings = self._tools.settings
+        return Truncation(reason, self.assignment.limit_source).message(
+            rows=rows,
+            max_rows=settings.result_max_rows,
+            max_bytes=settings.result_max_bytes,
+            may_change=may_change,
         )
 
     def _segment_sink(self, columns: tuple[Column, ...]) -> Callable[[Segment, str | None], Awaitable[None]]:
@@ -386,7 +409,16 @@ class Execution:
         message = storable(error.message)
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
-        return Outcome(StatementState.FAILED, error_code=error.code, message=message)
+        return Outcome(
+            StatementState.FAILED, error_code=error.code, message=message, error_position=self._position(error)
+        )
+
+    def _position(self, error: EngineError) -> Position | None:
+        """Within the statement of the client: to open a session, and for an import, the engine is sent others."""
+        assignment = self.assignment
+        if not self._sent or assignment.import_plan is not None:
+            return None
+        return position_of(error.place, assignment.statement)
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:

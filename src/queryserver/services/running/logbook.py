@@ -32,14 +32,17 @@ def shortened(text: str) -> str:
 
 
 class Logbook:
-    """Collects lines between two reports and says when old ones must go. Line numbers keep counting."""
+    """Collects lines between two reports and says when old ones must go. Line numbers keep counting.
 
-    def __init__(self, max_bytes: int, *, stored: Resumption | None = None) -> None:
+    `stored_lines` are in the record already, whoever wrote them.
+    """
+
+    def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
         self._max_bytes = max_bytes
         self._pending: list[str] = []
         self._pending_bytes = 0
         self._dropped = 0
-        self._next_line = stored.log_lines if stored else 0
+        self._next_line = stored.log_lines if stored else stored_lines
         self._pieces: deque[tuple[int, int]] = deque()
         self._kept_bytes = 0
         self.engine_lines = stored.mark.log_lines if stored else 0

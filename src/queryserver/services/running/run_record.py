@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.result import Column, Segment
-from queryserver.domain.statement import Assignment, EngineMark, Outcome
+from queryserver.domain.statement import Assignment, EngineMark, Outcome, StatementState
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.statements import StatementLeases
 from queryserver.services.running.errors import LeaseLost
@@ -49,7 +49,7 @@ class RunRecord:
         self._running = asyncio.Lock()
         # Where to go on and what is stored are one fact: a write that overtakes another would tell an older one.
         self._writing = asyncio.Lock()
-        self.log = Logbook(settings.log_max_bytes, stored=resumption)
+        self.log = Logbook(settings.log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
         self.is_running = resumption is not None
         """Whether the record tells that the engine has accepted the statement."""
         self.is_settled = False
@@ -114,7 +114,7 @@ class RunRecord:
             self._engine_goes_on = not engine_is_done
             if self._before_end is not None:
                 await self._written(self._ready_to_end)
-            if outcome.message:
+            if outcome.message and outcome.state is not StatementState.AVAILABLE:
                 self.log.add_engine([outcome.message])
             lease, retention = self._assignment.lease, self._settings.retention
             with self.log.taken() as (start, lines):

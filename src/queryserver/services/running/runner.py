@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +13,14 @@ from uuid import UUID
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors import DatabaseUnavailable, Stopping
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_objects, refusal_where_read_only
+from queryserver.domain.stopping import (
+    SESSIONS_CLOSED_WITHIN_S,
+    STATEMENTS_RECORDED_WITHIN_S,
+    STATEMENTS_STOPPED_WITHIN_S,
+)
 from queryserver.domain.user import User
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
@@ -30,8 +35,12 @@ from queryserver.services.running.session_opener import ImportOpener, SessionOpe
 from queryserver.services.running.slots import Slots
 from queryserver.services.running.tools import ExecutionSettings, ExecutionTools
 from queryserver.services.signals import StateSignals
+from queryserver.services.stopping import stop_step
 
 log = structlog.get_logger(__name__)
+
+_LEAST_S = 0.5
+"""For one write at the end of a stop."""
 
 _GONE = Outcome(
     StatementState.FAILED,
@@ -97,6 +106,7 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._data_held: set[str] = set()
         self._draining = False
+        self._drained = False
         self._others_may_be_late_until = 0.0
 
     @asynccontextmanager
@@ -122,6 +132,11 @@ class Runner:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
 
+    def require_open(self) -> None:
+        """Raises Stopping once this process begins no new work."""
+        if self._draining:
+            raise Stopping
+
     async def may_run(self, connector: Connector) -> bool:
         """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""
         data = self._parts.connectors.data_of(connector)
@@ -136,7 +151,12 @@ class Runner:
         return data in self._data_held
 
     def start(self, assignment: Assignment, user: User) -> None:
-        """Run a claimed statement."""
+        """Run a claimed statement; after the grace of the stop it is left to another server."""
+        if self._drained:
+            # The call was accepted just before the stop began.
+            release = self._parts.leases.release(assignment.lease)
+            self._keep(asyncio.create_task(_tolerantly(release), name="statement-left"))
+            return
         statement_id = assignment.lease.statement_id
         tools = ExecutionTools(
             leases=self._parts.leases,
@@ -326,30 +346,59 @@ class Runner:
                 await self._parts.connectors.discard_engines(name)
 
     async def drain(self) -> None:
-        """Let statements finish for the grace time, then stop them.
+        """Let statements finish for the grace time, then stop them: within `REST_S` at most.
 
-        What was not sent, and what another server can go on following, is left to it. Repeating it is harmless.
-        Callers are still answered meanwhile.
+        What was not sent, and what another server can go on following, is left to it. Calls are still answered
+        meanwhile; those that would start work are refused. Repeated, it does nothing.
         """
+        if self._drained:
+            await _ended(self._tasks, _LEAST_S)
+            return
         self._draining = True
         grace_s = self._parts.limits.shutdown_grace.total_seconds()
+        with stop_step("statements may finish", within_s=grace_s, statements=len(self._runs)):
+            await self._all_ended(grace_s)
+        self._drained = True
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
+            with stop_step("statements are stopped", within_s=STATEMENTS_STOPPED_WITHIN_S, statements=len(self._runs)):
+                await self._stop_all(STATEMENTS_STOPPED_WITHIN_S)
+            with stop_step("unconfirmed ends are recorded", within_s=STATEMENTS_RECORDED_WITHIN_S):
+                await self._give_up_all(STATEMENTS_RECORDED_WITHIN_S)
+        self._parts.signals.end_waits()
+        with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
+            await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
+            # The next heartbeat must not take back what other servers may have from now on.
+            self._data_held.clear()
+            release = self._parts.sessions.release_engines(owner=self.owner)
+            await _within(_tolerantly(release), SESSIONS_CLOSED_WITHIN_S)
+
+    async def _all_ended(self, within_s: float) -> None:
+        """Wait for all statements, with those that calls accepted before the stop begin meanwhile."""
+        end = time.monotonic() + within_s
+        while self._tasks and (left_s := end - time.monotonic()) > 0:
+            await _ended(self._tasks, left_s)
+
+    async def _stop_all(self, within_s: float) -> None:
+        """Stop or give away all statements; returns when all have ended, or after `within_s`."""
+        end = time.monotonic() + within_s
         left = [execution for execution in list(self._runs.values()) if execution.detach()]
-        for execution in list(self._runs.values()):
-            if execution not in left and (execution.was_sent or not await self._hand_over(execution)):
-                execution.stop("Canceled by the shutdown of the server.")
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=4 * self._parts.execution.cancel_wait.total_seconds())
-        for execution in left:
-            await _tolerantly(self._parts.leases.hand_over(execution.assignment.lease))
+        others = [execution for execution in list(self._runs.values()) if execution not in left]
+        await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
+        await _ended(self._tasks, end - time.monotonic())
+        hand_overs = (_tolerantly(self._parts.leases.hand_over(one.assignment.lease)) for one in left)
+        await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
+
+    async def _stop_or_release(self, execution: Execution) -> None:
+        if execution.was_sent or not await self._hand_over(execution):
+            execution.stop("Canceled by the shutdown of the server.")
+
+    async def _give_up_all(self, within_s: float) -> None:
+        """Record an end for the statements whose engines have not confirmed any; their tasks end."""
+        end = time.monotonic() + within_s
+        await _within(asyncio.gather(*(one.give_up() for one in list(self._runs.values()))), within_s / 2)
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.held.aclose()
-        # The next heartbeat must not take back what others may have from now on.
-        self._data_held.clear()
-        await _tolerantly(self._parts.sessions.release_engines(owner=self.owner))
+        await _ended(self._tasks, end - time.monotonic())
 
     async def _hand_over(self, execution: Execution) -> bool:
         """Leave an unsent statement to another server; False when it was sent meanwhile."""
@@ -383,6 +432,20 @@ class Runner:
 
 def _rejected(message: str) -> Outcome:
     return Outcome(StatementState.FAILED, error_code="rejected", message=message)
+
+
+async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None:
+    if tasks:
+        await asyncio.wait(list(tasks), timeout=max(within_s, 0))
+
+
+async def _within(action: Awaitable[object], within_s: float) -> None:
+    """Wait for it no longer than that; it is cancelled then."""
+    try:
+        async with asyncio.timeout(within_s):
+            await action
+    except TimeoutError:
+        log.warning("given up at the stop", seconds=within_s)
 
 
 async def _tolerantly(action: Awaitable[object]) -> None:

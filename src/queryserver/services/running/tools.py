@@ -20,6 +20,7 @@ Attached = tuple[EngineSession, OperationHandle]
 class ExecutionSettings:
     """Limits of one run."""
 
+    result_max_rows: int
     result_max_bytes: int
     cell_max_bytes: int
     log_max_bytes: int

@@ -17,6 +17,7 @@ from queryserver.domain.errors import (
     PermissionDenied,
     QueryServerError,
     SourceNotConfigured,
+    configured,
 )
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import MAX_REACH, FacetName, Record, Search, SourceAnswer, SourceName
@@ -142,7 +143,8 @@ class MetadataSearch:
     ) -> tuple["_Answers", Sequence[Record]]:
         """Sources one after the other, documents first: the order within each is the catalogue's own."""
         if interface not in self._parts.catalogs:
-            raise CatalogNotSupported(f"There is no adapter for the catalogue {interface[:40]}.")
+            known = configured(sorted({*_LOCAL, *self._parts.catalogs} - {""}), word="Known")
+            raise CatalogNotSupported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
         catalog = self._parts.catalogs[interface]
         if catalog is None:
             raise CatalogNotConfigured("metadata.catalog.api_url is not set.")

@@ -1,5 +1,6 @@
 """Whole results as files, again and again, from the spool (Contract editor 8.2)."""
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from queryserver.services.statements.access import Access
 from queryserver.services.statements.reading import Reading
 
 _DOWNLOAD = "result.download"
+_SIZES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,24 @@ class StoredRows:
         return self.reading.schemas(self.status.id, self.status.rows)
 
 
+class FileSizes:
+    """Bytes of files that were made from results before, by entity tag. The last 4,096 ones of this process."""
+
+    def __init__(self) -> None:
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, tag: str) -> int | None:
+        """Bytes of a file; None when it was not made to its end here."""
+        return self._sizes.get(tag)
+
+    def put(self, tag: str, size_bytes: int) -> None:
+        """Keep the size of a file that was made to its end."""
+        self._sizes[tag] = size_bytes
+        self._sizes.move_to_end(tag)
+        while len(self._sizes) > _SIZES:
+            self._sizes.popitem(last=False)
+
+
 class Downloads:
     """Opens results for downloading."""
 
@@ -48,14 +68,19 @@ class Downloads:
         self._access = access
         self._reading = reading
         self._enabled = enabled
+        self.sizes = FileSizes()
 
-    async def open(self, user: User, operation_id: UUID) -> StoredRows:
+    async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
         """The stored rows of an own operation.
 
-        Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result.
+        Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
+        unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
         """
         with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
-            return await self._opened(user, operation_id)
+            rows = await self._opened(user, operation_id)
+            if not allow_truncated:
+                _require_whole(rows.status)
+            return rows
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """The pieces of the file. An audit event is written when the first is made, another if a later one fails."""
@@ -68,6 +93,21 @@ class Downloads:
             with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
                 async for piece in pieces:
                     yield piece
+
+    async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
+        """Bytes of the file of this tag; where that is not known, the pieces are made for it, and dropped.
+
+        An audit event is written if that fails.
+        """
+        async with aclosing(pieces):
+            size = self.sizes.get(tag)
+            if size is None:
+                size = 0
+                with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
+                    async for piece in pieces:
+                        size += len(piece)
+                self.sizes.put(tag, size)
+            return size
 
     def require(self, user: User, status: StatementStatus) -> None:
         """Raises DownloadDisabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
@@ -94,3 +134,12 @@ def _require_result(status: StatementStatus) -> None:
         raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
     if status.state is StatementState.SUCCESS:
         raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
+
+
+def _require_whole(status: StatementStatus) -> None:
+    cut = status.truncation
+    if cut is not None and not cut.is_asked_for:
+        message = status.message or f"Only the first {status.rows} rows were kept."
+        raise DownloadRefused(
+            "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
+        )

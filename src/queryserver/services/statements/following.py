@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
@@ -42,10 +42,16 @@ class Following:
         Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
         """
         status = await self._access.follow(user, operation_id)
-        if wait_s <= 0 or status.state.is_terminal:
+        if wait_s > 0 and not status.state.is_terminal:
+            with self._streams.place(user) as place:
+                status = await self.awaited(status, wait_s, place)
+        return await self.placed(status)
+
+    async def placed(self, status: StatementStatus) -> StatementStatus:
+        """The same with its place in the queue, while it waits for one; for others no query is needed."""
+        if not status.is_queued:
             return status
-        with self._streams.place(user) as place:
-            return await self.awaited(status, wait_s, place)
+        return replace(status, queue_position=await self._records.queue_position(status.id))
 
     async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
         """As `settled`, while the user of the place may follow the statement. Raises as `StreamPlace.recheck`."""
@@ -63,7 +69,7 @@ class Following:
             while True:
                 status = await self._look(status.id)
                 left_s = give_up - asyncio.get_running_loop().time()
-                if status.state.is_terminal or left_s <= 0:
+                if status.state.is_terminal or left_s <= 0 or self._signals.waits_are_over:
                     return status
                 await watch.changed(min(left_s, _LOOK_EVERY_S))
                 if recheck is not None:
@@ -77,7 +83,7 @@ class Following:
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
     ) -> tuple[StatementStatus, LogPage]:
         """The log from line `start` on. Raises OperationNotFound, PermissionDenied."""
-        status = await self._access.follow(user, operation_id)
+        status = await self.placed(await self._access.follow(user, operation_id))
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(
@@ -95,7 +101,8 @@ class Following:
                 log = await self._records.logs(status.id, start=log_from, size=None)
                 log_from = log.start + len(log.lines)
                 yield Progress(status, log)
-                if status.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
+                over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
+                if status.state.is_terminal or over:
                     return
                 await self._state_changed(status, watch, within_s=_LOOK_AGAIN_S)
                 await recheck()
@@ -105,7 +112,7 @@ class Following:
         give_up = asyncio.get_running_loop().time() + within_s
         while (left_s := give_up - asyncio.get_running_loop().time()) > 0:
             await watch.changed(min(left_s, _LOOK_EVERY_S))
-            if (await self._look(status.id)).state is not status.state:
+            if self._signals.waits_are_over or (await self._look(status.id)).state is not status.state:
                 return
 
     async def _look(self, operation_id: UUID) -> StatementStatus:

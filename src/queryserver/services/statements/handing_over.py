@@ -33,7 +33,7 @@ async def hand_over(
     refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
     if refusal is not None:
         outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
-        await parts.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=0)
+        await parts.leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
         refused = await parts.records.read(new.id)
         return Recorded(refused or recorded.record, replayed=False)
     parts.queue.dispatch(_assignment(new, lease, recorded.record), user)
@@ -69,4 +69,6 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         history_id=record.status.history_id,
         import_plan=new.import_plan,
         token=new.token,
+        limit_source=new.limit_source,
+        log_lines=1,
     )

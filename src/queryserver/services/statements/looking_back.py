@@ -1,7 +1,8 @@
 """The query history (Contract editor 11)."""
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queryserver.domain.statement import HistoryEntry
 from queryserver.domain.user import User
@@ -28,13 +29,19 @@ class History:
         self._connectors = connectors
 
     async def page(self, user: User, asked: HistoryQuestion) -> tuple[int, Sequence[HistoryEntry]]:
-        """How many entries match, and one page of them."""
+        """How many entries match, and one page of them; waiting ones with their place in the queue."""
         keys, dialect = self._connectors.matching(asked.doc_type) if asked.doc_type else (None, None)
         if asked.connector is not None:
             keys = tuple(key for key in (asked.connector,) if keys is None or key in keys)
-        return await self._records.history(
+        count, entries = await self._records.history(
             user.id,
             HistoryFilter(connectors=keys, dialect=dialect, text=asked.text),
             offset=(asked.page - 1) * asked.limit,
             limit=asked.limit,
         )
+        return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
+
+    async def _placed(self, entry: HistoryEntry) -> HistoryEntry:
+        if not entry.is_queued:
+            return entry
+        return replace(entry, queue_position=await self._records.queue_position(entry.id))

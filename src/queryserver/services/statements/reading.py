@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from queryserver.domain.errors import (
     ServiceUnavailable,
     StorageError,
 )
-from queryserver.domain.result import Column, Segment
+from queryserver.domain.result import CellForm, Column, Segment
 from queryserver.domain.statement import ACTIVE, StatementState, StatementStatus, StoredResult
 from queryserver.domain.user import User
 from queryserver.formats import arrow_stream
@@ -65,12 +65,12 @@ class ResultPage:
 
     @property
     def message(self) -> str:
-        """Why there are fewer rows than were asked for, when the next one was too large for this batch."""
-        if not self.rendered.is_cut:
-            return ""
-        return (
-            f"The batch ends before row {self.start_row + self.rows}: with it, it would exceed {self.max_bytes} bytes."
-        )
+        """What cut the stored result, and that the next row was too large for this batch; empty if neither."""
+        parts = [self.status.message] if self.status.truncation else []
+        if self.rendered.is_cut:
+            before = self.start_row + self.rows
+            parts.append(f"The batch ends before row {before}: with it, it would exceed {self.max_bytes} bytes.")
+        return " ".join(parts)
 
     @property
     def has_more(self) -> bool:
@@ -87,7 +87,7 @@ class PageRequest:
     rows: int
     start_row: int | None = None
     start_over: bool = False
-    escape: bool = False
+    form: CellForm = field(default=CellForm())
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Reading:
                     if pages:
                         break
                     raise _NeedsMore(needed)
-                page = await self._render_slice(table, stored.columns, escape=asked.escape, max_bytes=left)
+                page = await self._render_slice(table, stored.columns, form=asked.form, max_bytes=left)
                 pages.append(page)
                 left -= page.size_bytes - 1  # joining puts a comma in the place of two brackets
                 if page.is_cut or left <= 0:
@@ -260,9 +260,16 @@ class Reading:
         return await asyncio.get_running_loop().run_in_executor(self._parts.threads, memory_of, table, max_bytes)
 
     async def _render_slice(
-        self, table: pa.Table, columns: Sequence[Column], *, escape: bool, max_bytes: int
+        self, table: pa.Table, columns: Sequence[Column], *, form: CellForm, max_bytes: int
     ) -> RenderedRows:
-        render = partial(render_page, [table], columns=columns, escape=escape, max_bytes=max_bytes)
+        render = partial(
+            render_page,
+            [table],
+            columns=columns,
+            escape=form.is_escaped,
+            max_bytes=max_bytes,
+            big_numbers_as_text=form.big_numbers_as_text,
+        )
         cells = table.num_rows * max(len(columns), 1)
         if cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES:
             return render()

@@ -21,6 +21,7 @@ from queryserver.domain.errors import (
     SessionNotFound,
     StatementTextExpired,
 )
+from queryserver.domain.result import LimitSource
 from queryserver.domain.script_choice import Choice, Steering
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import (
@@ -173,7 +174,7 @@ class Submissions:
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are looked at before anything that they name (Contract editor 1.5)."""
-        self._row_limit(asked.limit)
+        self._row_limit(asked.limit, None)
         self._settings(asked, None)
         # They are stored with each statement, and count as no text.
         for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
@@ -269,6 +270,7 @@ class Submissions:
         owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
         handle = _handle(prepared.script, choice, session)
+        row_limit, limit_source = self._row_limit(asked.limit or _inherited_limit(inherited), choice.own_limit)
         return NewStatement(
             id=uuid4(),
             user_id=prepared.user.id,
@@ -279,7 +281,8 @@ class Submissions:
             script_id=inherited.script_id if inherited and same_script else None,
             database=_database(asked, inherited),
             settings=self._settings(asked, inherited),
-            row_limit=self._row_limit(asked.limit or (inherited.row_limit if inherited else None)),
+            row_limit=row_limit,
+            limit_source=limit_source,
             timeout=timedelta(seconds=timeout_s) if timeout_s else connector.limits.statement_timeout,
             has_result_set=choice.has_result_set,
             in_history=asked.in_history,
@@ -301,13 +304,16 @@ class Submissions:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         return asked.settings or (inherited.settings if inherited else {})
 
-    def _row_limit(self, limit: int | None) -> int:
-        limits = self._parts.limits
-        if limit is None:
-            return limits.default_limit or limits.result_max_rows
-        if limit > limits.result_max_rows:
-            raise InvalidParameter(f"limit: must be between 1 and {limits.result_max_rows}.")
-        return limit
+    def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
+        """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
+        default, most = self._parts.limits.default_limit, self._parts.limits.result_max_rows
+        if limit is not None:
+            if limit > most:
+                raise InvalidParameter(f"limit: must be between 1 and {most}.")
+            return limit, LimitSource.CALLER
+        if default in {0, most} or (own_limit or 0) > default:
+            return most, LimitSource.MAXIMUM
+        return default, LimitSource.DEFAULT
 
 
 def _handle(script: str, choice: Choice, session: _Session) -> StatementHandle:
@@ -323,6 +329,13 @@ def _handle(script: str, choice: Choice, session: _Session) -> StatementHandle:
         session_id=session.id,
         session_guid=session.guid,
     )
+
+
+def _inherited_limit(inherited: StatementRecord | None) -> int | None:
+    """The `limit` of an earlier call. A default is not inherited: the next statement may have a LIMIT of its own."""
+    if inherited is None or inherited.status.limit_source in {LimitSource.DEFAULT, LimitSource.MAXIMUM}:
+        return None
+    return inherited.row_limit
 
 
 def _database(asked: Submission, inherited: StatementRecord | None) -> str | None:

@@ -1,18 +1,23 @@
 """Files on their way to a client (Contract storage 5.5)."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError, SymlinkNotFollowed
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.user import DOWNLOAD, User
+from queryserver.services.ranges import Conditions, Part, Version, is_unchanged, requested_part
 from queryserver.services.storage.auditing import StorageAudit
-from queryserver.services.storage.ranges import Conditions, Part, asked_part, is_unchanged
 from queryserver.services.storage.stores import Caller, Place, Stores
 from queryserver.services.streams import Streams
 
 _OPERATION = "storage.download"
+_TAG_TEXT = re.compile(r"[\x21\x23-\x7e]{1,200}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ class FileDownloads:
             raise SymlinkNotFollowed(f"{path} is a link.")
         if not status.is_file:
             raise NotAFile(f"{path} is not a file.")
-        part = None if is_unchanged(conditions, status) else asked_part(conditions, status)
+        version = Version(entity_tag(status), status.modified_at)
+        part = None if is_unchanged(conditions, version) else requested_part(conditions, version, status.size_bytes)
         return FoundFile(place, status, part)
 
     def _require_right(self, user: User) -> None:
@@ -111,3 +117,13 @@ async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[
         raise StorageError("The store gave fewer bytes than the file has.")
     if last:
         yield last
+
+
+def entity_tag(status: FileStatus) -> str:
+    """A strong tag in quotes: the store's, else of file, size and time of change in milliseconds."""
+    if _TAG_TEXT.fullmatch(status.tag):
+        return f'"{status.tag}"'
+    changed = 0 if status.modified_at is None else (status.modified_at - _EPOCH) // timedelta(milliseconds=1)
+    seed = f"{status.tag}-{status.file_id}" if status.tag else status.file_id
+    known = seed if not seed or _TAG_TEXT.fullmatch(seed) else sha256(seed.encode("utf-8", "replace")).hexdigest()
+    return f'"{known}-{status.size_bytes}-{changed}"'

@@ -9,8 +9,11 @@ from queryserver.domain.errors import (
     InvalidPath,
     InvalidUsername,
     MissingParameter,
+    QueryServerError,
     StorageAccessDenied,
     StorageNotConfigured,
+    UnknownScheme,
+    configured,
 )
 from queryserver.domain.files import Scheme, StoragePath, StorageUser
 from queryserver.domain.storage_paths import PathReader
@@ -112,6 +115,12 @@ class Stores:
         """As `as_user`, with the store itself."""
         storage = self.as_user(path.scheme, user)
         return Place(path, self._file_systems[path.scheme], storage)
+
+    def with_configured(self, error: QueryServerError, caller: Caller) -> QueryServerError:
+        """The same error; one about a store that is not there names those that the caller may use."""
+        if not isinstance(error, UnknownScheme | StorageNotConfigured):
+            return error
+        return type(error)(f"{error.message}{configured([one.scheme.value for one in self.permitted(caller)])}")
 
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
         """The stores that the caller may use."""

@@ -1,4 +1,4 @@
-"""Header or not: H1-H14 and the rules that they are cases of (Contract importer 11)."""
+"""Header or not: H1-H15 and the rules that they are cases of (Contract importer 11)."""
 
 import pytest
 
@@ -34,7 +34,15 @@ CASES: list[tuple[str, str, Delimiters, bool]] = [
     ("H8", "time\n12:30\n13:45\n", COMMA, True),
     ("H9", "id,id\n1,2\n", COMMA, True),
     ("H9", "x,x\nfoo,bar\n", COMMA, False),
-    ("H10", "name,2019,2020\nFR,1,2\n", COMMA, False),
+    ("H10", "name,2019,2020\nFR,1,2\n", COMMA, True),
+    ("H10", "Country,Code,1960,1961,1962\nAruba,ABW,,,\nAngola,AGO,1.5,,2\n", COMMA, True),
+    ("H10", "name,2019,5\nFR,1,2\n", COMMA, False),
+    ("H10", "name,2019\nFR,1\n", COMMA, False),
+    ("H10", "name,2019,2018,2020\nFR,1,2,3\n", COMMA, False),
+    ("H10", "1960,1961\n1,2\n", COMMA, False),
+    ("H10", "anna,1960,1985\nbob,1970,1991\n", COMMA, False),
+    ("H10", "flight,1000,1010\nboat,300,400\n", COMMA, False),
+    ("H15", "who,seen\nanna,15/01/2024\nbob,01/02/2024\n", COMMA, True),
     ("H11", "d,v\n2024-01-01,1.5\n2024-01-02,2.5\n", COMMA, True),
     ("H11", "id,ok\n1,true\n2,\n", COMMA, True),
     ("H12", "007,abc\n008,def\n", COMMA, False),

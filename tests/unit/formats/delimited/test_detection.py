@@ -77,8 +77,9 @@ def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, 
 
 @pytest.mark.importer(12)
 def test_d31_json_is_no_delimited_text():
+    assert recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileKind.NDJSON
     with pytest.raises(UnsupportedFormat):
-        recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True)
+        recognise(b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', is_whole=True)
 
 
 @pytest.mark.importer(12, 38)

@@ -6,8 +6,8 @@ import lzma
 
 import pytest
 
-from queryserver.domain.errors.imports import FileEmpty, UnsupportedFormat
-from queryserver.formats.kinds import FileKind, recognise
+from queryserver.domain.errors.imports import FileEmpty, FormatMismatch, UnsupportedFormat
+from queryserver.formats.kinds import FileKind, recognise, recognise_told
 
 
 @pytest.mark.importer(31)
@@ -33,13 +33,12 @@ def test_zip_and_compound_files_may_be_workbooks(sample):
         bz2.compress(b""),
         lzma.compress(b"a,b\n1,2\n"),
         b"%PDF-1.7\n",
-        b"PAR1....",
-        b"Obj\x01....",
         b'<?xml version="1.0"?><a/>',
         b"<!DOCTYPE html>",
         b"\n <html>",
         b"{\\rtf1 hello}",
         "<?xml?>".encode("utf-16"),
+        '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
     ],
 )
 def test_known_other_formats_are_unsupported(sample):
@@ -51,7 +50,8 @@ def test_known_other_formats_are_unsupported(sample):
     "text",
     [
         '{"a": 1',
-        ' { "a": 1}',
+        ' { "a": 1}\n{',
+        '{"a": 1}\n[1]\n{',
         '[{"a": 1}]',
         "[ {",
         '{}\n[1]\n\n{"a": 2}\n',
@@ -61,7 +61,25 @@ def test_known_other_formats_are_unsupported(sample):
 )
 def test_json_is_unsupported(text):
     with pytest.raises(UnsupportedFormat):
-        recognise(text.encode(), is_whole=False)
+        recognise(text.encode(), is_whole=text.endswith("{"))
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind"),
+    [
+        (b"PAR1....", FileKind.PARQUET),
+        (b"Obj\x01....", FileKind.AVRO),
+        (b"ARROW1\0\0....", FileKind.ARROW),
+        (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW),
+        (b'{"a": 1}', FileKind.NDJSON),
+        (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON),
+    ],
+)
+def test_files_of_records_are_recognised(sample, kind):
+    assert recognise(sample, is_whole=False) is kind
+    if kind is not FileKind.NDJSON:
+        with pytest.raises(FormatMismatch):
+            recognise_told(sample, is_whole=False)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,18 @@ class TestColumns:
         types = [one.type for one in target_columns(PREVIEW, asked, "duckdb")]
         assert types == [ColumnType(BaseType.DECIMAL, 10, 3), STRING]
 
+    def test_the_scale_of_a_decimal_that_was_found_may_be_another_one(self):
+        found = [
+            PreviewColumn("a", ColumnType(BaseType.DECIMAL, 20, 0)),
+            PreviewColumn("b", ColumnType(BaseType.INT32)),
+        ]
+        asked = [AskedColumn(1, type="numeric", precision=20, scale=5), AskedColumn(2, type="integer", scale=2)]
+        types = [one.type for one in target_columns(found, asked, "postgresql")]
+        assert types == [ColumnType(BaseType.DECIMAL, 20, 5), ColumnType(BaseType.INT32)]
+        for precision in (20, None):
+            with pytest.raises(InvalidColumns):
+                target_columns(found, [AskedColumn(1, type="NUMERIC", precision=precision, scale=21)], "postgresql")
+
     @pytest.mark.parametrize(
         "asked",
         [

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import orjson
@@ -13,7 +14,7 @@ from tests.fakes.results import MemoryResults
 
 from queryserver.domain.errors import PageRowTooLarge, PathNotFound, ServiceUnavailable
 from queryserver.domain.result import Column, ResultType, Segment
-from queryserver.domain.statement import StatementState, StatementStatus, StoredResult
+from queryserver.domain.statement import StatementState, StatementStatus, StatementTimes, StoredResult
 from queryserver.domain.user import User
 from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.signals import StateSignals
@@ -41,6 +42,7 @@ def status(state: StatementState, rows: int) -> StatementStatus:
         progress=0,
         expires_at=None,
         owner=None,
+        times=StatementTimes(datetime.now(UTC), None, None, datetime.now(UTC)),
     )
 
 

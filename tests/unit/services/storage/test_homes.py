@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.fakes.storage import MemoryFileSystem
 
+from queryserver.domain.errors import InvalidPath, StorageNotConfigured
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.storage_paths import PathReader
 from queryserver.domain.user import User
@@ -38,3 +39,15 @@ async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all
 def test_other_users_have_the_home_of_the_settings() -> None:
     stores = Stores([], PathReader((Scheme.S3A,)), {Scheme.S3A: "s3a://lake/user/${USER}"})
     assert str(stores.home(Caller.of(User(1, "ana")), Scheme.S3A)) == "s3a://lake/user/ana"
+
+
+def test_a_refusal_names_only_the_stores_that_the_caller_may_use() -> None:
+    stores = Stores(
+        [MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)], PathReader((Scheme.HDFS, Scheme.S3A))
+    )
+    for user, usable in ((User(1, "ana"), "hdfs"), (User(2, "root", is_admin=True), "hdfs, s3a")):
+        error = stores.with_configured(StorageNotConfigured("The store ofs is not configured."), Caller.of(user))
+        assert isinstance(error, StorageNotConfigured)
+        assert error.message == f"The store ofs is not configured. Configured: {usable}."
+        other = InvalidPath("The path holds encoded dots.")
+        assert stores.with_configured(other, Caller.of(user)) is other

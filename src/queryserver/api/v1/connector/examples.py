@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/connector/examples", tags=["connector"], rout
     summary="Install the connectors of the settings",
 )
 async def install(call: AdminCall) -> Response:
-    """Adds what is missing, and updates what this call put there and nobody edited since."""
+    """Adds missing ones, and updates those that this call added and that were not edited since."""
     done = await call.services.stored_connectors.examples.install(call.user)
     return answer(
         wire.ConnectorExamplesResponse(

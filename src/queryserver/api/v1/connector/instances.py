@@ -46,7 +46,7 @@ async def new(call: PlatformCall, dialect: str, interface: str) -> Response:
     summary="One connector",
 )
 async def get(call: PlatformCall, id: str) -> Response:  # noqa: A002 the path's own name
-    """The instance; its secrets are masked."""
+    """A connector with its settings; secrets are masked."""
     shown = await call.services.stored_connectors.instances.get(call.user, id)
     return answer(wire.ConnectorResponse(**dict(shapes.connector(shown)), status=0))
 

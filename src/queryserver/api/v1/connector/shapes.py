@@ -39,9 +39,9 @@ def type_groups(types: Iterable[ShownType]) -> list[wire.ConnectorTypeGroup]:
     ]
 
 
-def categories() -> list[wire.ConnectorCategory]:
+def categories() -> list[wire.ConnectorCategoryEntry]:
     """All six, in their order."""
-    return [wire.ConnectorCategory(name=one.label, type=one, description="") for one in Category]
+    return [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
 
 
 def groups(instances: Iterable[ShownInstance]) -> list[wire.ConnectorGroup]:

@@ -19,7 +19,7 @@ _FAILURES = failures()
     summary="Types of connectors",
 )
 async def types(call: PlatformCall) -> Response:
-    """The catalogue, in six groups."""
+    """The types that a connector may have, in six groups."""
     return await _types(call)
 
 
@@ -30,7 +30,7 @@ async def types(call: PlatformCall) -> Response:
     summary="Types of connectors",
 )
 async def types_of_connectors(call: PlatformCall) -> Response:
-    """The same under the name of older clients."""
+    """The types that a connector may have, in six groups."""
     return await _types(call)
 
 
@@ -41,7 +41,7 @@ async def types_of_connectors(call: PlatformCall) -> Response:
     summary="Types of connectors",
 )
 async def ask_types(call: PlatformCall) -> Response:
-    """The same for clients that post."""
+    """The types that a connector may have, in six groups."""
     return await _types(call)
 
 

@@ -45,7 +45,7 @@ def _asked_by_both(path: str, *, answers: object, summary: str) -> Callable[[Han
     summary="Databases, or functions, of a data source",
 )
 async def databases(call: AuthenticatedCall) -> Response:
-    """Names that the caller may see. Spec §4, Contract editor 10.1, 10.2."""
+    """Databases that the caller may see, or functions of the data source. Spec §4, Contract editor 10.1, 10.2."""
     asked = await call.read(AutocompleteRequest)
     if asked.operation == "functions":
         return await _functions(call, asked, None)
@@ -81,7 +81,7 @@ async def tables(call: AuthenticatedCall, database: str) -> Response:
     summary="Columns and keys of a table",
 )
 async def table(call: AuthenticatedCall, database: str, table: str) -> Response:
-    """A table or view. Spec §4, Contract editor 10.1."""
+    """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.table(_source(call, asked), database, table)
     return answer(metadata_shapes.table(found))

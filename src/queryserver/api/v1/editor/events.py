@@ -70,7 +70,10 @@ async def _told(call: Call, look: Progress, sender: "_Sender") -> list[bytes]:
     record = None
     if look.status.outcome is not None:
         record = await call.services.following.record(call.user, look.status.id)
-    pieces = sender.status(_status_body(look.status, record), look.status)
+    status = look.status
+    if sender.is_news(status):
+        status = await call.services.following.placed(status)
+    pieces = sender.status(_status_body(status, record), status)
     if not look.status.state.is_terminal:
         pieces += sender.progress(look)
     pieces += sender.log(look)
@@ -102,9 +105,13 @@ class _Sender:
         self._commented = asyncio.get_running_loop().time()
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
+    def is_news(self, status: StatementStatus) -> bool:
+        """Whether its state is another than the client knows."""
+        return self._state != status.state.value
+
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
         """First, and at every change of state."""
-        if self._state == status.state.value:
+        if not self.is_news(status):
             return []
         self._state = status.state.value
         return [self.event("status", body)]

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.presence import while_connected
-from queryserver.domain.errors import UnknownDialect
+from queryserver.api.v1.editor import shapes
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import ExplainRequest
 from queryserver.services.metadata.explaining import ToExplain
@@ -30,9 +30,9 @@ async def explain(call: AuthenticatedCall) -> Response:
 
 @router.post("/editor/explain/{dialect:name}", **_DECLARED)
 async def explain_on(call: AuthenticatedCall, dialect: str) -> Response:
-    """The same on a dialect or connector id. Contract editor 8.3."""
+    """The plan of a statement on the data source of the path; it is not run. Contract editor 8.3."""
     if not dialect.strip():
-        raise UnknownDialect(dialect)
+        raise call.services.connectors.unknown(call.user, dialect)
     return await _explain(call, dialect)
 
 
@@ -45,5 +45,11 @@ async def _explain(call: Call, dialect: str | None) -> Response:
     if refusal is None:
         return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
     return answer(
-        wire.ExplainFailure(status=1, code=refusal.code, message=refusal.message, statement=explained.statement)
+        wire.ExplainFailure(
+            status=1,
+            code=refusal.code,
+            message=refusal.message,
+            statement=explained.statement,
+            **shapes.error_place(refusal.position),
+        )
     )

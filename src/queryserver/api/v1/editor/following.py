@@ -45,7 +45,7 @@ async def check_status(call: AuthenticatedCall) -> Response:
     summary="The log of a statement",
 )
 async def get_logs(call: AuthenticatedCall) -> Response:
-    """Log lines and progress, in every state. Spec §4, Contract editor 7.1."""
+    """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
     asked = await call.read(LogsRequest)
     operation_id = await operation_of(call, asked)
     status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
@@ -57,6 +57,7 @@ async def get_logs(call: AuthenticatedCall) -> Response:
             logs="\n".join(log.lines),
             isFullLogs=asked.start is None,
             next_from=log.start + len(log.lines),
+            **shapes.times(status),
         )
     )
 
@@ -85,6 +86,8 @@ async def watch(call: AuthenticatedCall, operation_id: str) -> Response:
     }
     if status.outcome is None:
         return answer(wire.WatchResponse(status=0, **shown))
+    if record.status.outcome is None:  # it ended between the two reads
+        record = await following.record(call.user, status.id)
     number, code = status.outcome
     failure = wire.WatchFailure(
         status=number,
@@ -93,6 +96,7 @@ async def watch(call: AuthenticatedCall, operation_id: str) -> Response:
         handle=shapes.handle(record),
         history_id=status.history_id,
         history_uuid=str(status.id),
+        **shapes.error_place(record.error_position),
         **shown,
     )
     return answer(failure)

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, failures, milliseconds
 from queryserver.api.dependencies import AuthenticatedCall, CallRoute
+from queryserver.api.v1.editor import shapes
 from queryserver.domain.statement import HistoryEntry
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import HistoryParameters, query_parameters
@@ -46,13 +47,15 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
         type=f"query-{entry.dialect}",
         data=wire.HistoryData(
             statement=entry.statement,
-            lastExecuted=milliseconds(entry.recorded_at),
+            lastExecuted=milliseconds(entry.times.submitted),
             status=entry.state.wire_status,
             parentSavedQueryUuid=entry.parent_uuid,
             state=entry.state.value,
             message=entry.message,
             database=entry.database or "",
             rows=entry.rows,
+            **shapes.times(entry),
+            **shapes.error_place(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )

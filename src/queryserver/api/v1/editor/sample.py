@@ -9,7 +9,9 @@ from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.routing import names_of
 from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.pages import cell_form
 from queryserver.domain.catalog import SampleKind
+from queryserver.domain.result import CellForm
 from queryserver.domain.statement import StatementRecord
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import SampleRequest
@@ -54,26 +56,26 @@ async def _sample(
     wanted = None
     if asked.operation != "hello":
         wanted = Sampled(database, table, column, nested, SampleKind(asked.operation))
-    escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
+    form = cell_form(call, asked)
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
         if started is None:
-            return _rows(Sample(message=NOT_SAMPLED), escape=escape)
+            return _rows(Sample(message=NOT_SAMPLED), form)
         return answer(_start(started.record))
     if wanted is None:
-        return _rows(await samples.hello(call.user, connector, escape=escape), escape=escape)
-    return _rows(await samples.read(call.user, connector, wanted, escape=escape), escape=escape)
+        return _rows(await samples.hello(call.user, connector, form), form)
+    return _rows(await samples.read(call.user, connector, wanted, form), form)
 
 
-def _rows(sample: Sample, *, escape: bool) -> Response:
+def _rows(sample: Sample, form: CellForm) -> Response:
     """The body, put together around rows that are JSON already."""
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
-        full_headers=shapes.meta(sample.columns),
+        full_headers=shapes.meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
         rows=[],
         message=sample.message,
-        isEscaped=escape,
+        isEscaped=form.is_escaped,
     )
     fields = body.model_dump()
     fields["rows"] = orjson.Fragment(sample.rows_json)

@@ -1,16 +1,19 @@
 """Domain values as wire models of the editor."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
-from queryserver.domain.result import Column
-from queryserver.domain.statement import ACTIVE, StatementRecord, StatementState, StatementStatus
+from queryserver.domain.positions import Position
+from queryserver.domain.result import NUMBERS_AS_TEXT, Column
+from queryserver.domain.statement import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
 from queryserver.schemas import generated as wire
 
 RETRY_HINT = {"Retry-After": "1"}
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:
@@ -21,12 +24,36 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         status=state.wire_status,
         has_result_set=expected,
         state=state.value,
-        message=status.message if status.outcome else "",
+        message=status.message,
         rows=status.rows,
-        truncated=status.truncated_reason is not None,
+        **truncation(status),
         modified_row_count=status.modified_row_count,
         expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
+        **times(status),
     )
+
+
+def truncation(status: StatementStatus) -> dict[str, Any]:
+    """Whether the stored result was cut, and by what (Contract editor 6.4)."""
+    found = status.truncation
+    return {
+        "truncated": found is not None,
+        "truncated_reason": found.reason.value if found else None,
+        "truncated_by": found.by if found else None,
+    }
+
+
+def times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
+    """When a statement was recorded, sent and ended, and its place in the queue (Contract editor 2.5)."""
+    known = shown.times
+    return {
+        "submitted": moment(known.submitted),
+        "started": moment(known.started),
+        "ended": moment(known.ended),
+        "elapsed_ms": known.elapsed // _MILLISECOND,
+        "queued_ms": known.queued // _MILLISECOND,
+        "queue_position": shown.queue_position,
+    }
 
 
 def handle(record: StatementRecord) -> wire.Handle:
@@ -64,7 +91,13 @@ def failure_body(record: StatementRecord) -> wire.StatementFailure:
         handle=handle(record),
         history_id=record.status.history_id,
         history_uuid=str(record.status.id),
+        **error_place(record.error_position),
     )
+
+
+def error_place(position: Position | None) -> dict[str, Any]:
+    """`line` and `column` of a failure (Contract editor 3.4)."""
+    return {"line": position and position.line, "column": position and position.column}
 
 
 def failed(record: StatementRecord) -> Response:
@@ -72,20 +105,21 @@ def failed(record: StatementRecord) -> Response:
     return answer(failure_body(record))
 
 
-def meta(columns: Sequence[Column]) -> list[wire.ColumnMeta]:
+def meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[wire.ColumnMeta]:
     """`meta` of a result."""
-    return [
-        wire.ColumnMeta(name=one.name, type=one.type.value, comment=one.comment, native_type=one.native_type)
-        for one in columns
-    ]
+    return [wire.ColumnMeta(**one) for one in plain_meta(columns, big_numbers_as_text=big_numbers_as_text)]
 
 
-def plain_meta(columns: Sequence[Column]) -> list[dict[str, str]]:
-    """The same as plain values: 10,000 models take 30 ms."""
-    return [
+def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[dict[str, Any]]:
+    """The same as plain values: 10,000 models take 30 ms. `as_text` is there with `big_numbers_as_text` only."""
+    plain: list[dict[str, Any]] = [
         {"name": one.name, "type": one.type.value, "comment": one.comment, "native_type": one.native_type}
         for one in columns
     ]
+    if big_numbers_as_text:
+        for shown, column in zip(plain, columns, strict=True):
+            shown["as_text"] = column.type in NUMBERS_AS_TEXT
+    return plain
 
 
 def jobs(reported: Sequence[Any]) -> list[wire.Job]:

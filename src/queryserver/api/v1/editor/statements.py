@@ -5,23 +5,33 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
+import structlog
 from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.presence import while_connected
 from queryserver.api.v1.editor import shapes
-from queryserver.domain.errors import TooManyStreams, UnknownDialect
+from queryserver.api.v1.editor.pages import cell_form, page_answer
+from queryserver.domain.errors import (
+    PageRowTooLarge,
+    ServiceUnavailable,
+    TooManyRequests,
+    TooManyStreams,
+)
 from queryserver.domain.splitter import PreviousStatement
-from queryserver.domain.statement import StatementRecord
+from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.interfaces.statements import Recorded
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
 from queryserver.services.statements.access import parse_operation_id
+from queryserver.services.statements.reading import PageRequest, ResultPage
 from queryserver.services.statements.submission import Submission
 from queryserver.services.streams import StreamPlace
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
+
+log = structlog.get_logger(__name__)
 
 _EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 
@@ -82,7 +92,7 @@ async def execute(call: AuthenticatedCall) -> Response:
     summary="Run a statement on a connector",
 )
 async def execute_on(call: AuthenticatedCall, dialect: str) -> Response:
-    """The same on a dialect or connector id. Spec §4, Contract editor 4.1."""
+    """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
 
@@ -94,7 +104,7 @@ async def execute_on(call: AuthenticatedCall, dialect: str) -> Response:
     summary="Run a statement on a connector",
 )
 async def query(call: AuthenticatedCall, dialect: str) -> Response:
-    """The same under another path. Spec §4, Contract editor 4.1."""
+    """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
 
@@ -103,7 +113,25 @@ async def _execute(call: Call, dialect: str | None) -> Response:
     submission = _submission(call, asked, dialect)
     recorded = await _submitted(call, submission, wait_s=asked.wait)
     headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
-    return answer(_executed(recorded.record), headers=headers)
+    body, status = _executed(recorded.record), recorded.record.status
+    page = await _first_page(call, asked, status) if asked.rows and status.has_ended_well else None
+    if page is None:
+        return answer(body, headers=headers)
+    return page_answer(page, cell_form(call, asked), beside=body.model_dump(by_alias=True), headers=headers)
+
+
+async def _first_page(call: Call, asked: ExecuteRequest, status: StatementStatus) -> ResultPage | None:
+    """The first `asked.rows` rows; later fetches go on after them. None: fetch_result_data says why there are none.
+
+    The statement has run: whatever becomes of its rows, the client gets the handle.
+    """
+    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
+    try:
+        page = await call.services.reading.page(call.user, status.id, wanted)
+    except (PageRowTooLarge, TooManyRequests, ServiceUnavailable) as error:
+        log.info("first rows not given", operation_id=str(status.id), code=error.code)
+        return None
+    return page if page.status.outcome is None else None
 
 
 async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Recorded:
@@ -129,14 +157,15 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
         except TooManyStreams:
             return recorded
         await services.following.awaited(status, wait_s, waiting)
-        return replace(recorded, record=await services.following.record(user, status.id))
+        record = await services.following.record(user, status.id)
+        return replace(recorded, record=replace(record, status=await services.following.placed(record.status)))
 
 
 def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
     continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
     if dialect is not None and not dialect.strip():
         # Only a path without the segment means the default connector.
-        raise UnknownDialect(dialect)
+        raise call.services.connectors.unknown(call.user, dialect)
     named = asked.snippet.dialect or dialect
     previous = asked.previous
     handle = asked.snippet.result.handle

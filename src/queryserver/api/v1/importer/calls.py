@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 from fastapi import Depends, Request
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.dependencies import Body, CallRoute, authenticated, read_body, services_of
+from queryserver.api.dependencies import Body, CallRoute, authenticated, query_fields, read_body, services_of
 from queryserver.api.errors import IMPORTER_STYLE
+from queryserver.api.unknown_fields import reads
 from queryserver.domain.errors import ImporterDenied, QueryServerError
 from queryserver.domain.user import IMPORTER, User
-from queryserver.formats.bodies import parse_form
 from queryserver.schemas.requests.importing import parse_import
 from queryserver.schemas.snippets import Fields
 from queryserver.services.everything import Services
@@ -33,6 +33,7 @@ class _ImporterCall:
 
     async def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
+        reads(self.request.scope, model)
         depth = self.services.settings.limits.max_json_depth
         parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
         if not self.body.is_large:
@@ -77,7 +78,7 @@ class ImporterRoute(CallRoute):
     async def body(self, request: Request, user_id: int) -> Body:
         """The fields of the call; of a repeated one the last counts. Raises as `read_body`."""
         if request.method == "GET":
-            return Body(parse_form(request.scope["query_string"]))
+            return query_fields(request)
         return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, importer_failures
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
-from queryserver.api.v1.importer.sources import asked_reading
+from queryserver.api.v1.importer.sources import asked_header, asked_reading
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CreateTableRequest, ImportColumn, idempotency_key
 from queryserver.services.importing.creating import AskedTable
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=Imp
     "/create_table",
     status_code=202,
     response_model=wire.CreateTableResponse,
-    responses=importer_failures(429),
+    responses=importer_failures(429, 503),
     openapi_extra=accepts(CreateTableRequest),
     summary="Make a table of a file",
 )
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=Imp
     "/submit",
     status_code=202,
     response_model=wire.CreateTableResponse,
-    responses=importer_failures(429),
+    responses=importer_failures(429, 503),
     openapi_extra=accepts(CreateTableRequest),
     summary="Make a table of a file",
 )
@@ -55,16 +55,19 @@ def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
         origin=asked.import_type,
         file_path=asked.file_path,
         reading=asked_reading(asked),
-        has_header=asked.has_header,
+        has_header=asked_header(asked),
         connector=asked.connector,
         database=asked.database,
         table=asked.table,
         columns=None if asked.columns is None else _columns(asked.columns),
         append=asked.if_exists == "append",
+        replace=asked.if_exists == "replace",
         max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,
         idempotency_key=key,
     )
 
 
 def _columns(asked: Sequence[ImportColumn]) -> Sequence[AskedColumn]:
-    return [AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable) for one in asked]
+    return [
+        AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format) for one in asked
+    ]

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=Imp
     summary="Whether a file has a header",
 )
 async def guess_header(call: ImporterCall) -> Response:
-    """Ambiguous text gives false. Spec §4, Contract importer 5, 11."""
+    """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
     asked = await call.read(HeaderParameters)
     reading = asked_reading(asked)
     async with asked_file(call, asked) as file:

@@ -11,7 +11,7 @@ from queryserver.api.v1.importer.sources import asked_file
 from queryserver.domain.errors import DetectionFailed
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import MetadataParameters, query_parameters
-from queryserver.services.importing.detecting import Sheets
+from queryserver.services.importing.detecting import Records, Sheets
 
 
 class _DetectionRoute(ImporterRoute):
@@ -25,19 +25,21 @@ router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=_De
 
 @router.get(
     "/file/guess_metadata",
-    response_model=wire.DelimitedMetadata | wire.ExcelMetadata,
+    response_model=wire.DelimitedMetadata | wire.ExcelMetadata | wire.RecordsMetadata,
     responses=importer_failures(),
     openapi_extra={"parameters": query_parameters(MetadataParameters)},
     summary="Kind, separators or sheets of a file",
 )
 async def guess_metadata(call: ImporterCall) -> Response:
-    """The content decides, not the name. Spec §4, Contract importer 4, 9, 10."""
+    """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(MetadataParameters)
     async with asked_file(call, asked) as file:
         detecting = call.services.importing.detection.metadata(call.user.id, file)
         found = await while_connected(call.request, detecting)
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
+    if isinstance(found, Records):
+        return answer(wire.RecordsMetadata(type=found.type))
     return answer(
         wire.DelimitedMetadata(
             type=found.type,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import importer_failures
 from queryserver.api.presence import while_connected
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
-from queryserver.api.v1.importer.sources import asked_file, asked_reading
+from queryserver.api.v1.importer.sources import asked_dialect, asked_file, asked_header, asked_reading
 from queryserver.domain.import_types import type_name
 from queryserver.formats.cell_types.preview import Analysis, PreviewColumn, SampleWarning
 from queryserver.schemas import generated as wire
@@ -27,17 +27,17 @@ _CHARACTERS_AT_ONCE = 256 * 1024
     summary="Typed columns and first rows of a file",
 )
 async def preview(call: ImporterCall) -> Response:
-    """At most 50 rows; types are told from at most 10,000. Spec §4, Contract importer 7."""
+    """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
     asked = await call.read(PreviewParameters)
-    reading = asked_reading(asked)
+    reading, dialect, has_header = asked_reading(asked), asked_dialect(call, asked), asked_header(asked)
     reading.require_separator()
     async with asked_file(call, asked) as file:
         previews = call.services.importing.previews
-        analysing = previews.analysis(call.user.id, file, reading, has_header=asked.has_header)
+        analysing = previews.analysis(call.user.id, file, reading, has_header=has_header)
         analysis = await while_connected(call.request, analysing)
     if _is_small(analysis):
-        return _preview(asked, analysis)
-    return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, analysis))
+        return _preview(asked, dialect, analysis)
+    return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
 
 
 def _is_small(analysis: Analysis) -> bool:
@@ -45,11 +45,11 @@ def _is_small(analysis: Analysis) -> bool:
     return cells <= _CELLS_AT_ONCE and sum(len(cell) for row in analysis.rows for cell in row) <= _CHARACTERS_AT_ONCE
 
 
-def _preview(asked: PreviewParameters, analysis: Analysis) -> Response:
+def _preview(asked: PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """A hundred thousand cells are not worth a validation each, which would hold all other calls up."""
     told = wire.Preview(
         type=asked.file_type,
-        columns=[_column(column, asked.sql_dialect) for column in analysis.columns],
+        columns=[_column(source, column, dialect) for source, column in enumerate(analysis.columns, 1)],
         preview_data=[],
         warnings=[_warning(warning) for warning in analysis.warnings] or None,
     )
@@ -58,10 +58,15 @@ def _preview(asked: PreviewParameters, analysis: Analysis) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-def _column(column: PreviewColumn, dialect: str) -> wire.PreviewColumn:
-    told = column.type
+def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewColumn:
+    found = column.type
     return wire.PreviewColumn(
-        name=column.name, type=type_name(told, dialect), precision=told.precision, scale=told.scale
+        name=column.name,
+        type=type_name(found, dialect),
+        precision=found.precision,
+        scale=found.scale,
+        source=source,
+        format=column.format,
     )
 
 

@@ -3,9 +3,18 @@
 from contextlib import AbstractAsyncContextManager
 
 from queryserver.api.v1.importer.calls import ImporterCall
-from queryserver.domain.importing import Origin
+from queryserver.domain.errors import ImportConnectorNotFound, InvalidDialect, MissingParameter, UnknownDialect
+from queryserver.domain.import_types import PREVIEW_DIALECTS
+from queryserver.domain.importing import RECORD_TYPES, Origin
 from queryserver.domain.storage_paths import repaired
-from queryserver.schemas.requests import HeaderParameters, MetadataParameters
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.schemas.requests import (
+    ColumnParameters,
+    HeaderParameters,
+    MetadataParameters,
+    PreviewParameters,
+    SqlTypesParameters,
+)
 from queryserver.services.importing.files import ImportFile
 from queryserver.services.importing.samples import ReadingOptions
 
@@ -29,4 +38,37 @@ def asked_reading(asked: HeaderParameters) -> ReadingOptions:
         quote_char=asked.quote_char,
         record_separator=asked.record_separator,
         encoding=asked.encoding,
+        formats=_formats(asked),
     )
+
+
+def asked_header(asked: ColumnParameters) -> bool:
+    """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
+    if asked.file_type in RECORD_TYPES:
+        return True
+    if asked.has_header is None:
+        raise MissingParameter("has_header is required.")
+    return asked.has_header
+
+
+def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
+    """The dialect that types are named in. Raises MissingParameter, ImportConnectorNotFound, InvalidDialect."""
+    if asked.sql_dialect is not None:
+        return asked.sql_dialect
+    if asked.connector is None:
+        raise MissingParameter("sql_dialect is required.")
+    try:
+        dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
+    except UnknownDialect:
+        raise ImportConnectorNotFound(asked.connector) from None
+    if dialect not in PREVIEW_DIALECTS:
+        raise InvalidDialect(
+            f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
+        )
+    return dialect
+
+
+def _formats(asked: HeaderParameters) -> GivenFormats:
+    if not isinstance(asked, ColumnParameters):
+        return NOT_GIVEN
+    return GivenFormats(asked.date_format, asked.number_format)

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, importer_failures
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
+from queryserver.api.v1.importer.sources import asked_dialect
 from queryserver.domain.import_types import SQL_TYPES
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import SqlTypesParameters, query_parameters
@@ -21,4 +22,4 @@ router = APIRouter(prefix="/api/v1/importer", tags=["importer"], route_class=Imp
 async def sql_type_mapping(call: ImporterCall) -> Response:
     """Names of types, sorted. Spec §4, Contract importer 6."""
     asked = await call.read(SqlTypesParameters)
-    return answer(wire.SqlTypes(list(SQL_TYPES[asked.sql_dialect])))
+    return answer(wire.SqlTypes(list(SQL_TYPES[asked_dialect(call, asked)])))

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import answer, importer_failures, moment
 from queryserver.api.multipart_bodies import MULTIPART, announced_bytes, multipart_type, pieces
+from queryserver.api.unknown_fields import came, came_unread
 from queryserver.api.v1.importer.calls import ImporterCall, StreamedRoute, require_importer
 from queryserver.domain.errors import MissingParameter, NotMultipart
 from queryserver.formats.multipart_stream import MultipartStream
@@ -45,6 +46,8 @@ async def upload_file(call: ImporterCall) -> Response:
         name = await _file_name(stream)
         content = place.rechecked(stream.content(), require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
+    came_unread(call.request.scope)
+    came(call.request.scope, (field for field, _ in stream.fields))
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""

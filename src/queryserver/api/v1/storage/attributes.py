@@ -39,7 +39,7 @@ async def stat(call: StorageCall, path: str) -> Response:
     summary="Attributes of an entry, by parameter",
 )
 async def stat_of(call: StorageCall) -> Response:
-    """As `stat=`. Contract storage 5.4."""
+    """Attributes of a file or directory; the path is a parameter. Contract storage 5.4."""
     return await _stat(call, given_place(call))
 
 
@@ -63,7 +63,7 @@ async def summary(call: StorageCall, path: str) -> Response:
     summary="What a tree holds, by parameter",
 )
 async def summary_of(call: StorageCall) -> Response:
-    """As `content_summary=`. Contract storage 5.6."""
+    """Counts and bytes of a tree; the path is a parameter. Contract storage 5.6."""
     return await _summary(given_place(call))
 
 

@@ -122,5 +122,5 @@ async def set_replication(call: StorageCall) -> Response:
     summary="Set the replication factor",
 )
 async def replication(call: StorageCall) -> Response:
-    """The other name of set_replication. Contract storage 1, 6."""
+    """Set the replication factor of a file, as `set_replication`. Contract storage 1, 6."""
     return await _replication(call)

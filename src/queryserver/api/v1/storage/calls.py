@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import RawBody, authenticated, holding, parsed_aside, raw_body, services_of
 from queryserver.api.errors import respond
+from queryserver.api.unknown_fields import came, came_unread, reads
 from queryserver.api.v1.storage.counting import count
 from queryserver.domain.errors import (
     ImpersonationNotAllowed,
@@ -32,6 +33,7 @@ MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
 # A bulk call names up to 1000 items; a few more fields say what is to be done with them.
 _MAX_FIELDS = 1100
+_ALWAYS_READ = {"doas"}
 
 Model = TypeVar("Model", bound=StorageFields)
 
@@ -47,6 +49,8 @@ class _StorageCall:
 
     def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
+        came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
+        reads(self.request.scope, model)
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
 
 
@@ -72,7 +76,7 @@ class StorageRoute(APIRoute):
         await (await self._answer(request))(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        given, outcome = None, "internal_error"
+        call, given, outcome = None, None, "internal_error"
         try:
             call = await self._call(request)
             given = call.given
@@ -84,7 +88,8 @@ class StorageRoute(APIRoute):
             shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
             outcome, answer = shown.code, respond(request, shown, plain=True)
         except QueryServerError as error:
-            outcome, answer = error.code, respond(request, error, plain=True)
+            told = call.services.storage.stores.with_configured(error, call.caller) if call else error
+            outcome, answer = error.code, respond(request, told, plain=True)
         finally:
             count(request, given, outcome)
         return answer
@@ -95,11 +100,15 @@ class StorageRoute(APIRoute):
         user = await authenticated(request)
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
+            came(request.scope, query.keys() - _ALWAYS_READ)
             return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
         body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
             raise InvalidParameter("doas is for GET calls only.")
         chosen = self._from_query(query)
+        came(request.scope, body)
+        came(request.scope, chosen)
+        came_unread(request.scope, but=chosen)
         return _StorageCall(request, services, Caller.of(user), Given(chosen, body))
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:

@@ -60,7 +60,7 @@ async def rmtree(call: StorageCall) -> Response:
     summary="Delete an entry with its content",
 )
 async def delete(call: StorageCall) -> Response:
-    """The other name of rmtree. Contract storage 1, 7.7."""
+    """Delete an entry with its content, as `rmtree`. Contract storage 1, 7.7."""
     return await _delete(call)
 
 

@@ -3,10 +3,11 @@
 from datetime import UTC
 from email.utils import format_datetime
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from queryserver.api.answers import failures
+from queryserver.api.conditions import conditions_of
 from queryserver.api.streaming import HEADERS_ONLY, stream
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.domain.errors import MissingParameter
@@ -15,7 +16,8 @@ from queryserver.domain.storage_paths import decoded_path, repaired
 from queryserver.formats.media_types import content_disposition, is_harmless, media_type_of
 from queryserver.schemas.requests import query_parameters
 from queryserver.schemas.requests.storage_viewing import DispositionParameters, DownloadFileParameters
-from queryserver.services.storage.ranges import Conditions, Part, entity_tag
+from queryserver.services.ranges import Part
+from queryserver.services.storage.downloading import entity_tag
 
 router = APIRouter(prefix="/api/v1/storage", tags=["storage"], route_class=StorageRoute)
 
@@ -62,7 +64,7 @@ async def _download(call: StorageCall, text: str, asked: DispositionParameters) 
     path = call.services.storage.stores.path_or_root(text)
     headers_only = bool(call.request.scope.get(HEADERS_ONLY))
     downloads = call.services.storage.downloads
-    found = await downloads.find(call.caller, path, _conditions(call.request), headers_only=headers_only)
+    found = await downloads.find(call.caller, path, conditions_of(call.request), headers_only=headers_only)
     headers = _version(call, found.status)
     part = found.part
     if part is None:
@@ -72,16 +74,6 @@ async def _download(call: StorageCall, text: str, asked: DispositionParameters) 
     if headers_only:
         return Response(status_code=status, headers=headers)
     return await stream(downloads.body(call.caller, found, part), headers=headers, status=status)
-
-
-def _conditions(request: Request) -> Conditions:
-    given = request.headers
-    return Conditions(
-        range=given.get("range", ""),
-        if_range=given.get("if-range", ""),
-        if_none_match=", ".join(given.getlist("if-none-match")),
-        if_modified_since=given.get("if-modified-since", ""),
-    )
 
 
 def _version(call: StorageCall, status: FileStatus) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Calls whose body is multipart with one file of any size."""
 
 from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from queryserver.api.multipart_bodies import MULTIPART, multipart_type, pieces
+from queryserver.api.unknown_fields import came
 from queryserver.api.v1.storage.calls import StorageCall, grouped
 from queryserver.domain.errors import InvalidParameter, UnsupportedMediaType
 from queryserver.formats.multipart_stream import MultipartStream
@@ -44,4 +46,12 @@ async def file_call(
     fields = grouped(stream.fields)
     if "doas" in fields:
         raise InvalidParameter("doas is for GET calls only.")
-    return FileCall(replace(call, given=Given(call.given.query, fields)), name, stream.content())
+    return FileCall(replace(call, given=Given(call.given.query, fields)), name, _noted(call, stream))
+
+
+async def _noted(call: StorageCall, stream: MultipartStream) -> AsyncGenerator[bytes]:
+    """The file; after it, the names of the fields behind it are known too."""
+    async with aclosing(stream.content()) as content:
+        async for piece in content:
+            yield piece
+    came(call.request.scope, (name for name, _ in stream.fields))

@@ -94,7 +94,7 @@ async def upload_state(call: StorageCall) -> Response:
     summary="Give up an upload in parts",
 )
 async def discard_upload(call: StorageCall) -> Response:
-    """Remove the parts. Contract storage 9.2."""
+    """Delete the parts of an upload that were sent. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
     target = await call.services.storage.uploading.parts.discard(call.caller, asked.qquuid)
     return answer(wire.PathResponse(status=0, path=str(target)))

@@ -1,20 +1,18 @@
-"""Which part of a file a download asks for, and whether it is wanted at all (RFC 9110 sections 13 and 14)."""
+"""Which part of a file a download asks for, and whether the caller has it already (RFC 9110 sections 13 and 14)."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from hashlib import sha256
 
 from queryserver.domain.errors import RangeNotSatisfiable
-from queryserver.domain.files import FileStatus
 
 _UNIT = "bytes="
 _RANGE = re.compile(r"([0-9]*)-([0-9]*)")
 _ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-_TAG_TEXT = re.compile(r"[\x21\x23-\x7e]{1,200}")
 _HUGE = 2**63
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,15 @@ class Conditions:
     if_range: str = ""
     if_none_match: str = ""
     if_modified_since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a caller may name the present content by."""
+
+    tag: str
+    """A strong entity tag, in quotes."""
+    modified_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +50,51 @@ class Part:
         return f"bytes {self.start}-{self.start + self.length - 1}/{self.size_bytes}"
 
 
-def entity_tag(status: FileStatus) -> str:
-    """A strong tag in quotes: the store's, else of file, size and time of change in milliseconds."""
-    if _TAG_TEXT.fullmatch(status.tag):
-        return f'"{status.tag}"'
-    changed = 0 if status.modified_at is None else (status.modified_at - _EPOCH) // timedelta(milliseconds=1)
-    seed = f"{status.tag}-{status.file_id}" if status.tag else status.file_id
-    known = seed if not seed or _TAG_TEXT.fullmatch(seed) else sha256(seed.encode("utf-8", "replace")).hexdigest()
-    return f'"{known}-{status.size_bytes}-{changed}"'
-
-
-def is_unchanged(conditions: Conditions, status: FileStatus) -> bool:
+def is_unchanged(conditions: Conditions, version: Version) -> bool:
     """Whether the caller has this version already; tags take precedence over dates."""
     if conditions.if_none_match:
         if conditions.if_none_match.strip() == "*":
             return True
-        return entity_tag(status) in _ENTITY_TAG.findall(conditions.if_none_match)
+        return version.tag in _ENTITY_TAG.findall(conditions.if_none_match)
     since = _date(conditions.if_modified_since)
-    return since is not None and status.modified_at is not None and _in_seconds(status.modified_at) <= since
+    return since is not None and version.modified_at is not None and _in_seconds(version.modified_at) <= since
 
 
-def asked_part(conditions: Conditions, status: FileStatus) -> Part:
-    """The part to send: one range that holds for this version, else the whole file. Raises RangeNotSatisfiable."""
-    size = status.size_bytes
-    asked = conditions.range.strip()
-    if asked[: len(_UNIT)].lower() != _UNIT or not _holds(conditions.if_range.strip(), status):
+def wants_part(conditions: Conditions, version: Version) -> bool:
+    """Whether bytes of this version are requested."""
+    requested = conditions.range.strip()
+    if requested[: len(_UNIT)].lower() != _UNIT:
+        return False
+    return _holds(conditions.if_range.strip(), version)
+
+
+def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
+    """The part to send, of `size` bytes: one range that holds for this version, else the whole file.
+
+    Raises RangeNotSatisfiable.
+    """
+    if not wants_part(conditions, version):
         return Part(0, size, size, is_whole=True)
-    ranges = [_bounds(text.strip(" \t"), size) for text in asked[len(_UNIT) :].split(",")]
+    ranges = [_bounds(text.strip(" \t"), size) for text in conditions.range.strip()[len(_UNIT) :].split(",")]
     if len(ranges) > 1:
         return Part(0, size, size, is_whole=True)
     first, last = ranges[0]
     if first >= size:
         raise RangeNotSatisfiable(size)
     return Part(first, min(last, size - 1) - first + 1, size, is_whole=False)
+
+
+async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
+    """The bytes of a part out of those of the whole file; what comes before it is made, and dropped."""
+    position, beyond = 0, part.start + part.length
+    async with aclosing(pieces):
+        async for piece in pieces:
+            wanted = piece[max(part.start - position, 0) : max(beyond - position, 0)]
+            position += len(piece)
+            if wanted:
+                yield wanted
+            if position >= beyond:
+                return
 
 
 def _bounds(text: str, size: int) -> tuple[int, int]:
@@ -97,14 +116,14 @@ def _number(digits: str) -> int:
     return int(digits or "0") if len(digits) < 19 else _HUGE
 
 
-def _holds(if_range: str, status: FileStatus) -> bool:
+def _holds(if_range: str, version: Version) -> bool:
     """Whether the range is meant for this version. Only a strong tag or the very date will do."""
     if not if_range:
         return True
     if if_range.endswith('"'):
-        return if_range == entity_tag(status)
+        return if_range == version.tag
     date = _date(if_range)
-    return date is not None and status.modified_at is not None and _in_seconds(status.modified_at) == date
+    return date is not None and version.modified_at is not None and _in_seconds(version.modified_at) == date
 
 
 def _date(text: str) -> datetime | None:

@@ -1,0 +1,157 @@
+"""`statements list`, `show` and `stop`: what runs, whose, since when (Contract platform 12)."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from queryserver.cli.auditing import operator
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, printable, run, settings_of
+from queryserver.domain.statement import ACTIVE
+from queryserver.domain.statement_overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
+
+if TYPE_CHECKING:
+    from queryserver.services.statements.administering import StatementAdministration
+
+app = typer.Typer(help="Statements of all users: list, show, stop.", no_args_is_help=True)
+
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Id of the statement.", show_default=False)]
+
+_MOST_LISTED = 100_000
+_HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING", "ROWS", "SERVER")
+
+
+@app.command("list")
+def list_statements(
+    user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
+    connector: Annotated[str | None, typer.Option(help="Only those of the connector of this id.")] = None,
+    state: Annotated[
+        StatementStates, typer.Option(help="Those that wait or run, all, or one state.")
+    ] = StatementStates.ACTIVE,
+    older_than_s: Annotated[
+        int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=LONGEST_AGE_S)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Most that are listed, the newest first.", min=1, max=_MOST_LISTED)] = 100,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    no_header: NoHeader = False,
+) -> None:
+    """List statements, newest first; without options those that wait or run."""
+    older_than = None if older_than_s is None else timedelta(seconds=older_than_s)
+    chosen = OverviewFilter(state.states, user, connector, older_than)
+
+    async def work(statements: "StatementAdministration") -> None:
+        page, following = await statements.page(chosen, limit=limit)
+        if as_json:
+            print_json([_exported(entry) for entry in page])
+            return
+        print_table(_HEADER, map(_line, page), with_header=not no_header)
+        if following is not None:
+            typer.echo(f"More than {limit}: see --limit.", err=True)
+
+    _administrate(config, work)
+
+
+@app.command("show")
+def show_statement(statement_id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show one statement with its text; that is written to the audit."""
+
+    async def work(statements: "StatementAdministration") -> None:
+        found = await statements.details(_parsed(statement_id), by=operator())
+        further = {
+            "database": found.database,
+            "message": found.message,
+            "row_limit": found.row_limit,
+            "timeout_s": found.timeout_s,
+            "deadline": found.deadline,
+            "text_is_cut": found.text_is_cut,
+            "text": found.statement,
+        }
+        shown = {**_exported(found.entry), **further}
+        if as_json:
+            print_json(shown)
+            return
+        for name, value in shown.items():
+            if value is not None and name != "text":
+                typer.echo(f"{name}: {_moment(value) if isinstance(value, datetime) else printable(str(value))}")
+        typer.echo(f"\n{printable(found.statement)}")
+
+    _administrate(config, work)
+
+
+@app.command("stop")
+def stop_statement(
+    statement_id: Id,
+    wait_s: Annotated[int, typer.Option("--wait", help="Seconds to wait for its end.", min=0)] = 15,
+    config: ConfigFile = None,
+) -> None:
+    """Cancel a statement; exit 1 when its end is not confirmed in time."""
+
+    async def work(statements: "StatementAdministration") -> None:
+        entry = await statements.stop(_parsed(statement_id), by=operator(), wait_s=wait_s)
+        if entry.state in ACTIVE:
+            typer.echo(f"{entry.id}: the cancel is recorded, its end is not confirmed after {wait_s} s.", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"{entry.id}: {entry.state}")
+
+    _administrate(config, work)
+
+
+def _parsed(statement_id: str) -> Any:
+    from queryserver.services.statements.access import parse_operation_id  # noqa: PLC0415 slow to import
+
+    return parse_operation_id(statement_id)
+
+
+def _line(entry: OverviewEntry) -> tuple[str, ...]:
+    times = entry.times
+    running = _seconds(times.elapsed) if times.started else "-"
+    return (
+        str(entry.id),
+        f"{entry.state}, cancel requested" if entry.cancel_requested and entry.state in ACTIVE else str(entry.state),
+        entry.user,
+        entry.connector,
+        _moment(times.submitted),
+        _seconds(times.queued),
+        running,
+        str(entry.rows),
+        entry.server or "-",
+    )
+
+
+def _exported(entry: OverviewEntry) -> dict[str, Any]:
+    """As GET admin/statements shows it."""
+    plain = asdict(entry)
+    size_bytes = plain.pop("size_bytes")
+    del plain["times"]
+    times = entry.times
+    moments = {"submitted": times.submitted, "started": times.started, "ended": times.ended}
+    lengths = {"elapsed_ms": times.elapsed // _MILLISECOND, "queued_ms": times.queued // _MILLISECOND}
+    # The driver's own class of UUIDs is not known to the JSON writer.
+    return {**plain, "id": str(entry.id), "bytes": size_bytes, **moments, **lengths}
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _moment(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _seconds(length: timedelta) -> str:
+    return f"{length.total_seconds():.1f}s"
+
+
+def _administrate(config: Path | None, work: "Callable[[StatementAdministration], Awaitable[None]]") -> None:
+    from queryserver.container.statements import open_statements  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with open_statements(settings) as statements:
+            await work(statements)
+
+    run(opened)

@@ -1,0 +1,260 @@
+"""Where in a statement an engine found an error: as engines say it, and as clients see it (Contract editor 3.4).
+
+Engines count characters, bytes, UTF-16 units or columns of a screen, and show a part of the text. `position_of` makes a
+line and a column of all of them.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, assert_never
+
+_DOTS = "..."
+_FEW = 1000
+_FIRST_JOINED = 0xAD
+# Vowels of Thai and Lao, parts of Hangul syllables, letters of flags, colours of skin.
+_JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Line and column, both from 1; columns count Unicode code points. Lines end as in Contract editor 5.2."""
+
+    line: int
+    column: int | None
+
+
+class Unit(Enum):
+    """What an engine counts its columns in."""
+
+    CHARACTER = auto()
+    UTF16 = auto()
+    SCREEN = auto()
+    """Columns of a terminal: wide characters count two, control characters none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Character:
+    """The number of a character, from 0."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Octet:
+    """The number of a byte of the UTF-8 text, from 0."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineColumn:
+    """A line from 1, ended by a line feed, and a column from 1, as far as it is known."""
+
+    line: int
+    column: int | None = None
+    unit: Unit = Unit.CHARACTER
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A line from 1, the part of it that is shown with `...` for what is left out, and a mark below it, from 0."""
+
+    line: int
+    shown: str
+    mark: int
+    unit: Unit = Unit.CHARACTER
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The text from the error on, which may be cut, and a line from 1."""
+
+    line: int
+    text: str
+
+
+Place: TypeAlias = Character | Octet | LineColumn | Excerpt | Rest
+"""As an engine says it."""
+
+
+def position_of(place: Place | None, statement: str) -> Position | None:
+    """Line and column in `statement`; None for a place that is not known, or outside of it."""
+    match place:
+        case None:
+            return None
+        case Character(offset):
+            return _position(statement, offset)
+        case Octet(offset):
+            return _position(statement, _characters(statement, offset))
+        case LineColumn(line, column, unit):
+            return _in_line(statement, line, lambda text: None if column is None else _steps(text, column - 1, unit))
+        case Excerpt(line, shown, mark, unit):
+            found = _line_of(statement, line, shown)
+            return None if found is None else _in_line(statement, found, lambda text: _marked(text, shown, mark, unit))
+        case Rest(line, text):
+            start = _start_of_rest(statement, line, text)
+            return _in_line(statement, line, lambda _: None) if start is None else _position(statement, start)
+        case _:
+            assert_never(place)
+
+
+def place_within(place: Place | None, prefix: str) -> Place | None:
+    """The same place in a text without the `prefix` of one line that stands before it; None within the prefix."""
+    match place:
+        case Character(offset):
+            return Character(offset - len(prefix)) if offset >= len(prefix) else None
+        case Octet(offset):
+            size = len(prefix.encode())
+            return Octet(offset - size) if offset >= size else None
+        case LineColumn(1, int(column), unit):
+            return LineColumn(1, column - len(prefix), unit) if column > len(prefix) else None
+        case Excerpt(line, shown, mark, unit) if shown.startswith(prefix):
+            return Excerpt(line, shown[len(prefix) :], mark - len(prefix), unit) if mark >= len(prefix) else None
+        case _:
+            return place
+
+
+def without_prefix(position: Position | None, prefix: str) -> Position | None:
+    """The same position in a text without the `prefix` of one line before it; None within the prefix."""
+    if position is None or position.line > 1 or position.column is None:
+        return position
+    column = position.column - len(prefix)
+    return Position(1, column) if column > 0 else None
+
+
+def behind(position: Position | None, before: str) -> Position | None:
+    """The same position in a text that has `before` before it."""
+    start = _position(before, len(before))
+    if position is None or start is None or start.column is None:
+        return position
+    column = position.column
+    if column is not None and position.line == 1:
+        column += start.column - 1
+    return Position(position.line + start.line - 1, column)
+
+
+def _position(statement: str, offset: int) -> Position | None:
+    """Of the character `offset`; the one behind the last stands for the end."""
+    if not 0 <= offset <= len(statement):
+        return None
+    ends = sum(statement.count(end, 0, offset) for end in "\r\n") - statement.count("\r\n", 0, offset)
+    start = max(statement.rfind(end, 0, offset) for end in "\r\n") + 1
+    return Position(ends + 1, offset - start + 1)
+
+
+def _characters(statement: str, octets: int) -> int:
+    """How many characters the first `octets` bytes are; -1 when there are not so many."""
+    if octets < 0 or (not statement.isascii() and octets > len(statement.encode())):
+        return -1
+    return octets if statement.isascii() else len(statement.encode()[:octets].decode(errors="ignore"))
+
+
+def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
+    """Where a line, as engines count them, begins and ends."""
+    if line < 1 or line - 1 > statement.count("\n"):
+        return None
+    start, stop, before = 0, len(statement), line - 1  # so many lines end between the two
+    while stop - start > _FEW:
+        middle = (start + stop) // 2
+        ends = statement.count("\n", start, middle)
+        if ends >= before:
+            stop = middle
+        else:
+            start, before = middle, before - ends
+    for _ in range(before):
+        start = statement.index("\n", start) + 1
+    end = statement.find("\n", start)
+    return start, len(statement) if end < 0 else end
+
+
+def _line_of(statement: str, line: int, shown: str) -> int | None:
+    """`line` if it holds what is shown, else the only line that does.
+
+    DuckDB counts the lines of a text around the statement too, while it reads the rows of a guarded one.
+    """
+    body = shown.removeprefix(_DOTS).removesuffix(_DOTS)
+    bounds = _line_bounds(statement, line)
+    if bounds is not None and body in statement[slice(*bounds)]:
+        return line
+    first = statement.find(body)
+    if first < 0 or statement.find(body, first + 1) >= 0:
+        return None
+    return statement.count("\n", 0, first) + 1
+
+
+def _in_line(statement: str, line: int, place: Callable[[str], int | None]) -> Position | None:
+    bounds = _line_bounds(statement, line)
+    if bounds is None:
+        return None
+    start, end = bounds
+    within = place(statement[start:end])
+    if within is not None and 0 <= within <= end - start:
+        return _position(statement, start + within)
+    found = _position(statement, start)
+    return found and Position(found.line, None)
+
+
+def _steps(text: str, column: int, unit: Unit) -> int | None:
+    """How many characters come before the column `column`, from 0; None when that is uncertain, or the text shorter."""
+    if column < 0:
+        return None
+    if unit is Unit.CHARACTER:
+        return column
+    if unit is Unit.UTF16:
+        units = text[:column].encode("utf-16-le", "replace")[: 2 * column]
+        return len(units.decode("utf-16-le", "ignore")) if len(units) == 2 * column else None
+    so_far = 0
+    for number, character in enumerate(text):
+        if so_far < column and _is_joined(character):
+            return None
+        width = _width(character)
+        if so_far >= column and width:
+            return number
+        so_far += width
+    return len(text) if so_far >= column else None
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in {"Cc", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def _is_joined(character: str) -> bool:
+    """Whether the room of a character on a screen depends on its neighbours: joined emoji, flags, vowel signs."""
+    if ord(character) < _FIRST_JOINED:
+        return False
+    if unicodedata.category(character) in {"Mn", "Mc", "Me", "Cf"}:
+        return not unicodedata.combining(character)
+    return _JOINED.match(character) is not None
+
+
+def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
+    """The place in `text` of what the mark stands below; None when it cannot be said for certain."""
+    before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
+    body = shown[before:]
+    if body.endswith(_DOTS) and body not in text:
+        body = body[: -len(_DOTS)]
+    start = text.find(body)
+    if start < 0 or (before and text.find(body, start + 1) >= 0):
+        return None
+    within = _steps(body, mark - before, unit)
+    return None if within is None else start + within
+
+
+def _start_of_rest(statement: str, line: int, rest: str) -> int | None:
+    """Where the text begins that is the only one like `rest`, or the only one in that line."""
+    if statement.endswith(rest):
+        return len(statement) - len(rest)
+    first = statement.find(rest)
+    if first >= 0 and statement.find(rest, first + 1) < 0:
+        return first
+    bounds = _line_bounds(statement, line)
+    if bounds is None:
+        return None
+    start, end = bounds
+    first = statement.find(rest, start, end + len(rest))
+    return None if first < 0 or statement.find(rest, first + 1, end + len(rest)) >= 0 else first

@@ -1,0 +1,179 @@
+"""The format of a column whose cells are no plain numbers, dates or timestamps (Contract importer 12.5)."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+
+from queryserver.domain.importing import BaseType, TypedText
+from queryserver.domain.value_formats import NUMBER_FORMATS, date_format
+from queryserver.formats.cell_types.arrays import facts_of_array, facts_of_cells
+from queryserver.formats.cell_types.classes import BLANKS, is_null_word
+from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.rewriting import rewritten
+from queryserver.formats.cells_kernels import kernels
+
+_FIRST, _PROBED = 100, 5
+"""So many of the first cells are compared with all formats one by one; few columns of text pass."""
+
+_LONGEST = 40
+_DIGIT = re.compile("[0-9]")
+_PADDED = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}(?:[^0-9]|$)"
+
+_DETECTED_NUMBERS = ("1,234.5", "1.234,5", "1 234.5", "1 234,5", "1'234.5")
+_MARKED_NUMBER = re.compile(r"-?[0-9.,](?:[0-9.,'\u2019 \u00a0\u202f]*[0-9])?")
+_DATES = {
+    "dmy": ("%d/%m/%Y", "%d-%m-%Y", "%d.%m.%Y"),
+    "mdy": ("%m/%d/%Y", "%m-%d-%Y", "%m.%d.%Y"),
+    "ymd": ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d"),
+    "named": tuple(
+        form
+        for month in ("%b", "%B")
+        for form in (
+            f"{month} %d %Y", f"{month} %d, %Y", f"%d {month} %Y", f"%d-{month}-%Y", f"%d/{month}/%Y",
+        )
+    ),
+}  # fmt: skip
+"""Formats by the order of their parts: the order of cells that fit two of these is not known."""
+
+_TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
+    "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p",
+)))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFormats:
+    """What a caller says of all columns; None: detected."""
+
+    date: str | None = None
+    number: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return (one for one in (self.date, self.number) if one is not None)
+
+
+NOT_GIVEN = GivenFormats()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The facts of a column, of its cells as the format reads them where it has one."""
+
+    facts: ColumnFacts
+    format: str | None = None
+
+
+def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN) -> Measured:
+    """The facts of a column of a Block, or of a list of cells of any kind.
+
+    A given format that all cells fit counts first. Others are looked for only in columns of text, and never among the
+    cells of workbooks, which have types of their own.
+    """
+    for form in given:
+        values = _values(cells)
+        found = _fitting(values, form) if values is not None and len(values) else None
+        if found is not None:
+            return found
+    facts = facts_of_array(cells) if isinstance(cells, pa.Array) else facts_of_cells(cells)
+    if not facts.kinds or column_type(facts, is_whole=True).base is not BaseType.STRING:
+        return Measured(facts)
+    return _detected(cells) or Measured(facts)
+
+
+def _values(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
+    """The trimmed cells that are not NULL; None for those of a workbook."""
+    if isinstance(cells, pa.Array):
+        given: pa.StringArray = cells
+    elif any(isinstance(cell, TypedText) for cell in cells):
+        return None
+    else:
+        given = pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string())
+    texts = kernels.utf8_trim(given.drop_null(), characters=BLANKS)
+    return texts.filter(kernels.and_(kernels.not_equal(texts, ""), kernels.not_equal(texts, r"\N")))
+
+
+def _fitting(values: pa.StringArray, form: str) -> Measured | None:
+    """The facts of the rewritten cells if all of them fit."""
+    plain = rewritten(values, form)
+    if plain.null_count:
+        return None
+    facts = facts_of_array(plain)
+    return None if facts.is_text or not facts.kinds else Measured(facts, form)
+
+
+def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
+    values = _values(cells[:_FIRST])
+    if values is None or not _may_be_written(probes := values[:_PROBED].to_pylist()):
+        return None
+    values = _values(cells)
+    if values is None:
+        return None
+    if not len(probes):
+        probes = values[:_PROBED].to_pylist()
+    is_number = all(map(_MARKED_NUMBER.fullmatch, probes))
+    return (_number(values, probes) if is_number else None) or _date(values, probes)
+
+
+def _may_be_written(probes: Sequence[str]) -> bool:
+    """Whether the cells are short and have digits; no cells may be anything."""
+    return all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes)
+
+
+def _number(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
+    """The format whose decimal mark is certain: `1,234` alone may be either number.
+
+    Groups by points, blanks or apostrophes alone prove nothing: they may be an address or a telephone number.
+    """
+    fitting = {
+        form: one
+        for form in _surviving(_DETECTED_NUMBERS, probes)
+        if _has_proof(values, form) and (one := _fitting(values, form))
+    }
+    points = {NUMBER_FORMATS[form].point for form in fitting}
+    return next(iter(fitting.values())) if len(points) == 1 else None
+
+
+def _has_proof(values: pa.StringArray, form: str) -> bool:
+    if form in {"1,234.5", "1.234,5"}:
+        return _any_has(values, ",")
+    known = NUMBER_FORMATS[form]
+    return _any_has(values, known.point) and any(_any_has(values, mark) for mark in known.groups)
+
+
+def _any_has(values: pa.StringArray, mark: str) -> bool:
+    return bool(kernels.any(kernels.match_substring(values, mark)).as_py())
+
+
+def _date(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
+    found: Measured | None = None
+    for forms in _candidates():
+        # Formats of one order differ in marks only: a cell fits one of them, or two that read it alike.
+        fitting = next((one for form in _surviving(forms, probes) if (one := _date_in(values, form))), None)
+        if fitting is not None and found is not None:
+            return None
+        found = fitting or found
+    return found
+
+
+def _date_in(values: pa.StringArray, form: str) -> Measured | None:
+    """As `_fitting`. `2024.1.3` is as often a version as a date, `2024.01.03` is a date."""
+    if form.startswith("%Y.%m.%d") and not kernels.all(kernels.match_substring_regex(values, _PADDED)).as_py():
+        return None
+    return _fitting(values, form)
+
+
+@cache
+def _candidates() -> Sequence[Sequence[str]]:
+    return [[day + time for day in days for time in _TIMES] for days in _DATES.values()]
+
+
+def _surviving(forms: Iterable[str], probes: Sequence[str]) -> Iterator[str]:
+    return (form for form in forms if all(map(_pattern(form).fullmatch, probes)))
+
+
+@cache
+def _pattern(form: str) -> "re.Pattern[str]":
+    known = NUMBER_FORMATS[form] if form in NUMBER_FORMATS else date_format(form)
+    return re.compile(known.pattern)

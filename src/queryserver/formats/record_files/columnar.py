@@ -1,0 +1,178 @@
+"""Parquet and Arrow files, whose columns have types, as batches (Contract importer 8a).
+
+Everything here blocks, and trusts the file no further than Arrow does: it is the work of a process with limits.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from io import IOBase
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+from pyarrow import types
+
+from queryserver.domain.errors import FileCorrupt, FormatMismatch
+from queryserver.domain.import_types import arrow_type
+from queryserver.domain.importing import STRING, BaseType, ColumnType
+from queryserver.domain.result import Column, ResultType
+from queryserver.formats.cells_kernels import kernels
+from queryserver.formats.download.text import texts
+from queryserver.formats.record_files.reading import RecordBatch, RecordColumn
+from queryserver.formats.unpacking.parquet import open_parquet, parquet_parts
+
+_ARROW_FILE = b"ARROW1"
+_ROWS_AT_ONCE = 4096
+_PORTION_BYTES = 4 * 1024 * 1024
+_MAX_DIGITS = 38
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31 in days since 1970-01-01."""
+_MICROSECONDS_OF_A_DAY = 86_400_000_000
+
+_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+_VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
+_PLAIN = {
+    pa.int8(): BaseType.INT8,
+    pa.int16(): BaseType.INT16,
+    pa.int32(): BaseType.INT32,
+    pa.int64(): BaseType.INT64,
+    pa.uint8(): BaseType.UINT8,
+    pa.uint16(): BaseType.UINT16,
+    pa.uint32(): BaseType.UINT32,
+    pa.uint64(): BaseType.UINT64,
+    pa.float16(): BaseType.FLOAT32,
+    pa.float32(): BaseType.FLOAT32,
+    pa.float64(): BaseType.FLOAT64,
+    pa.bool_(): BaseType.BOOLEAN,
+    pa.date32(): BaseType.DATE,
+    pa.date64(): BaseType.DATE,
+    pa.null(): BaseType.NULL,
+}
+
+
+def column_type_of(kind: pa.DataType) -> ColumnType:
+    """The type of a column of the table to be. Nested values become JSON text."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return column_type_of(kind.value_type)
+    if kind in _PLAIN:
+        return ColumnType(_PLAIN[kind])
+    if types.is_decimal(kind):
+        is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
+        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else STRING
+    if types.is_timestamp(kind):
+        return ColumnType(BaseType.DATETIME)
+    if types.is_time(kind):
+        return ColumnType(BaseType.TIME)
+    if any(is_so(kind) for is_so in _BYTES):
+        return ColumnType(BaseType.BINARY)
+    return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
+
+
+class ColumnarFile:
+    """See RecordFile."""
+
+    def __init__(self, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
+        self._parts = parts
+        self.columns: Sequence[RecordColumn] = [
+            RecordColumn(field.name, column_type_of(field.type)) for field in schema
+        ]
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Batches of some 1 MiB, of the types of `arrow_type`. Raises FileCorrupt."""
+        for part in self._parts:
+            for rows in _portions(part):
+                arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
+                names = [str(place) for place in range(len(arrays))]
+                yield from map(RecordBatch, _halved(pa.RecordBatch.from_arrays(arrays, names=names)))
+
+
+def _portions(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows, a few MiB at a time as far as their types show it, however large a batch the file has."""
+    for start in range(0, part.num_rows, _ROWS_AT_ONCE):
+        yield from _halved(part.slice(start, _ROWS_AT_ONCE))
+
+
+def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if rows.num_rows <= 1 or sum(map(_bytes_of, rows.columns)) <= _PORTION_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halved(rows.slice(0, half))
+    yield from _halved(rows.slice(half))
+
+
+def _bytes_of(values: pa.Array) -> int:
+    """What the values take, those of a dictionary where they are used. Views are small: they share their bytes."""
+    if types.is_dictionary(values.type):
+        known = values.dictionary
+        return known.nbytes * len(values) // max(len(known), 1)
+    return 0 if any(is_so(values.type) for is_so in _VIEWS) else values.nbytes
+
+
+def parquet_file(file: BinaryIO) -> ColumnarFile:
+    """Raises FormatMismatch, FileCorrupt."""
+    if file.read(4) != b"PAR1":
+        raise FormatMismatch("The file is no parquet file.")
+    file.seek(0)
+    parquet = open_parquet(cast("IOBase", file))
+    return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
+
+
+def arrow_file(file: BinaryIO) -> ColumnarFile:
+    """Of the stream form or the file form (Feather version 2). Raises FormatMismatch."""
+    head = file.read(len(_ARROW_FILE))
+    file.seek(0)
+    if head == _ARROW_FILE:
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
+        return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
+    if head[:4] != b"\xff\xff\xff\xff":
+        raise FormatMismatch("The file is no arrow file.")
+    stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
+    return ColumnarFile(stream.schema, map(_checked, stream))
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow believes what a file says of its buffers. Raises ArrowInvalid."""
+    batch.validate(full=True)
+    return batch
+
+
+def _settled(values: pa.Array, wanted: ColumnType) -> pa.Array:
+    """Values as `arrow_type` has them: timestamps in UTC without a zone. Raises FileCorrupt."""
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if types.is_run_end_encoded(values.type):
+        values = kernels.run_end_decode(values)
+    target = arrow_type(wanted)
+    if values.type == target and not types.is_string(target):
+        return _within_years(values)
+    if types.is_string(target):
+        return _texts(values)
+    if types.is_timestamp(values.type):
+        values = kernels.cast(values, pa.timestamp(values.type.unit))
+    with suppress(pa.ArrowInvalid):
+        # Digits of a second beyond the sixth are dropped.
+        is_finer = getattr(values.type, "unit", "") == "ns"
+        return _within_years(kernels.cast(values, target, safe=not is_finer))
+    raise FileCorrupt("The file holds a value that is out of the range of its type.")
+
+
+def _within_years(values: pa.Array) -> pa.Array:
+    """Raises FileCorrupt for days before the year 1 or after the year 9999, which no engine here takes."""
+    is_date = types.is_date(values.type)
+    if not is_date and not types.is_timestamp(values.type):
+        return values
+    ends = kernels.min_max(kernels.cast(values, pa.int32() if is_date else pa.int64())).as_py()
+    unit = 1 if is_date else _MICROSECONDS_OF_A_DAY
+    if ends["min"] is not None and not (_FIRST_DAY * unit <= ends["min"] and ends["max"] < (_LAST_DAY + 1) * unit):
+        raise FileCorrupt("The file holds a date that is not of the years 1 to 9999.")
+    return values
+
+
+def _texts(values: pa.Array) -> pa.StringArray:
+    return kernels.cast(
+        texts(values, Column("", RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING), "")),
+        pa.string(),
+    )
+
+
+RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}

@@ -1,0 +1,100 @@
+"""Error codes: each that the program can answer has a meaning in the description, and the description has no others."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryserver.api.application import create_application
+from queryserver.api.document.codes import error_codes, statuses_by_code
+from queryserver.api.document.texts import texts
+from queryserver.container.interfaces.problems import OptionsRefused
+from queryserver.domain.errors import ConfigurationError
+
+SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
+# How code writes a code without an error class: as a value of an answer, an outcome, a refused download.
+_WRITTEN = re.compile(
+    r"""["']code["']:\s*["']([a-z_]+)["']"""
+    r"""|\b(?:error_)?code=["']([a-z_]+)["']"""
+    r"""|\b(?:failure|answer|_of_importer)\(\s*\d{3},\s*["']([a-z_]+)["']"""
+    r"""|\bDownloadRefused\(\s*["']([a-z_]+)["']"""
+    r"""|\breturn -?\d+, ["']([a-z_]+)["']"""
+    r"""|\(["']([a-z_]+)["'], ["'][A-Z][^"']*\.["']\)"""
+    r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
+)
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[dict[str, Any]]:
+    return create_application().openapi()["x-error-codes"]
+
+
+def written_codes() -> set[str]:
+    texts_of_files = [file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py")]
+    return {code for text in texts_of_files for found in _WRITTEN.findall(text) for code in found if code}
+
+
+def test_the_search_finds_what_it_is_for():
+    assert {
+        "method_not_allowed",
+        "no_result_set",
+        "statement_timeout",
+        "outcome_unknown",
+        "not_ready",
+    } <= written_codes()
+
+
+@pytest.mark.platform(101)
+def test_every_code_of_the_program_has_a_meaning_and_there_are_no_others(listed: list[dict[str, Any]]):
+    known = {one["code"] for one in listed}
+    assert len(known) == len(listed)
+    assert known == set(statuses_by_code()) | written_codes()
+
+
+def test_each_meaning_is_a_sentence_and_each_code_has_a_status(listed: list[dict[str, Any]]):
+    for one in listed:
+        assert one.keys() == {"code", "http", "meaning"}
+        assert re.fullmatch(r"[A-Z`][^\n]{15,}\.", one["meaning"]), one
+        assert len(one["meaning"].split()) >= 4, one
+        assert one["http"], one
+        assert set(one["http"]) <= {200, *texts().words["failures"]}, one
+    meanings = [one["meaning"] for one in listed]
+    assert len(set(meanings)) == len(meanings)
+
+
+def test_statuses_are_those_of_the_error_classes():
+    found = {one["code"]: one["http"] for one in error_codes(texts().codes)}
+    assert found["quota_exceeded"] == [400, 409, 429]
+    assert found["engine_unavailable"] == [200, 409, 503]
+    assert found["engine_error"] == [200, 409]
+    assert found["expired"] == [200, 410]
+    assert found["internal_error"] == [500]
+
+
+def test_codes_that_no_answer_has_stay_out_with_all_classes_that_have_them():
+    assert issubclass(OptionsRefused, ConfigurationError)
+    assert not {"configuration_error", "schema_mismatch"} & statuses_by_code().keys()
+
+
+def test_the_examples_of_failures_have_codes_of_the_list():
+    failures = texts().words["failures"]
+    codes = {one["code"]: one["http"] for one in error_codes(texts().codes)}
+    for status, told in failures.items():
+        if told["code"]:
+            assert status in codes[told["code"]], status
+
+
+def test_the_guide_covers_what_a_client_needs_first():
+    guide = create_application().openapi()["info"]["description"]
+    assert re.findall(r"^## (.+)$", guide, re.MULTILINE) == [
+        "First steps", "Conventions", "Failures", "Limits", "Big numbers", "Time limits",
+    ]  # fmt: skip
+    assert not re.search(r"Contract|Spec §|docs/", guide)
+    described = create_application().openapi()
+    paths = {f"{method.upper()} {path}" for path, calls in described["paths"].items() for method in calls}
+    named = set(re.findall(r"`((?:GET|POST) /[^`?]*)", guide))
+    assert named
+    assert named <= paths
+    codes = {one["code"] for one in described["x-error-codes"]}
+    assert {"quota_exceeded", "statement_timeout", "expired"} <= codes & set(re.findall(r"`([a-z_]+)`", guide))

@@ -1,0 +1,232 @@
+"""The document as generators of clients read it: unions are clear, words enumerated, defaults may be left out."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
+
+from queryserver.api.document.schemas import FORM, JSON, references
+from queryserver.api.document.texts import texts
+from queryserver.api.errors import BODY_STATUS
+from queryserver.api.v1.editor.metadata_shapes import TABLE_TYPES
+from queryserver.domain.catalog import TableKind
+from queryserver.domain.connector_types import Category
+from queryserver.domain.files import EntryKind, Scheme
+from queryserver.domain.findings import Level
+from queryserver.domain.importing import FileType
+from queryserver.domain.result import LimitSource, ResultType, Truncation, TruncationReason
+from queryserver.domain.statement import StatementState
+from queryserver.domain.transfers import OperationState
+from queryserver.formats.cell_types.preview import Oddity
+from queryserver.formats.unpacking.codecs import Codec
+
+SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]
+SAMPLES = texts().samples
+BYTES = "application/octet-stream"
+PAPERS = re.compile(r"\bContract\b|\bSpec\b|§|\bADR\b|Hue form|x-source|x-extension|x-status|brief")
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+CUT_BY = tuple({Truncation(reason, source).by for reason in TruncationReason for source in LimitSource})
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "QueryStatus.state": tuple(StatementState),
+    "QueryStatus.status": tuple({state.wire_status for state in StatementState}),
+    "AdminStatement.state": tuple(StatementState),
+    "HistoryData.state": tuple(StatementState),
+    "HistoryData.status": tuple({state.wire_status for state in StatementState}),
+    "ResultPage.truncated_reason": tuple(TruncationReason),
+    "QueryStatus.truncated_reason": tuple(TruncationReason),
+    "ResultPage.truncated_by": CUT_BY,
+    "QueryStatus.truncated_by": CUT_BY,
+    "ColumnMeta.type": tuple(ResultType),
+    "TableSummary.type": ("Table", *TABLE_TYPES.values()),
+    "TableDetailProperties.table_type": tuple(TableKind),
+    "Filesystem.file_system": tuple(Scheme),
+    "FileEntry.type": tuple(EntryKind),
+    "FlatFileEntry.type": tuple(EntryKind),
+    "StatResponse.type": tuple(EntryKind),
+    "FileView.type": tuple(EntryKind),
+    "FileWindow.compression": tuple(Codec),
+    "FileDisplay.compression": tuple(Codec),
+    "OperationProgress.state": tuple(OperationState),
+    "ConfigProblem.level": tuple(Level),
+    "Preview.type": tuple(FileType),
+    "PreviewWarning.code": tuple(Oddity),
+    "Connector.category": tuple(Category),
+    "ConnectorType.category": tuple(Category),
+    "ConnectorGroup.category": tuple(Category),
+    "ConnectorCategoryEntry.type": tuple(Category),
+}
+"""Enumerations of answers, and where their words come from."""
+
+
+def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the document outside of examples, with its place."""
+    if isinstance(part, dict):
+        yield place, part
+        for key, value in part.items():
+            if key not in {"example", "examples", "default", "const", "enum"}:
+                yield from parts(value, f"{place}/{key}")
+    elif isinstance(part, list):
+        for position, element in enumerate(part):
+            yield from parts(element, f"{place}/{position}")
+
+
+def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Place, name and schema of every property of every schema."""
+    for place, part in parts(DOCUMENT):
+        if isinstance(part.get("properties"), dict) and (part.get("type") == "object" or "required" in part):
+            for name, field in part["properties"].items():
+                yield place, name, field
+
+
+def unions() -> Iterator[tuple[str, list[str]]]:
+    """Every answer that is one of several models."""
+    shared = [(name, answer) for name, answer in COMPONENTS["responses"].items()]
+    own = [(f"{one.key} {s}", a) for one in OPERATIONS for s, a in one.spec["responses"].items() if "$ref" not in a]
+    for name, answer in [*shared, *own]:
+        schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
+        if "anyOf" in schema:
+            yield name, [choice["$ref"].rpartition("/")[2] for choice in schema["anyOf"]]
+
+
+def is_taken_for(model: str, body: Any) -> bool:
+    """Whether a generated client reads `body` as `model`: it compares required keys, constants and enumerations."""
+    schema = SCHEMAS[model]
+    if not isinstance(body, dict):
+        return schema["type"] != "object"
+    if schema["type"] != "object" or not set(schema.get("required", ())) <= body.keys():
+        return False
+    known = schema.get("properties", {})
+    return all(
+        body[key] in field.get("enum", [field.get("const", body[key])]) for key, field in known.items() if key in body
+    )
+
+
+class TestUnions:
+    def test_the_first_model_that_fits_is_the_right_one(self):
+        wrong: list[str] = []
+        found = list(unions())
+        for name, models in found:
+            for model in models:
+                if (body := SAMPLES.get(model)) is None:
+                    continue
+                taken = next((one for one in models if is_taken_for(one, body)), "none")
+                wrong += [f"{name}: {model} is taken for {taken}"] if taken != model else []
+        assert wrong == []
+        assert sum("200" in name for name, _ in found) >= 39
+        assert {model for _, models in found for model in models} - SAMPLES.keys() <= {"SkippedFiles"}
+
+    def test_success_says_zero_and_failure_never_does(self):
+        models = {
+            name
+            for one in OPERATIONS
+            for status, answer in one.answers.items()
+            if status < "300"
+            for name in references(answer.get("content", {}).get(JSON, {}).get("schema", {}))
+        }
+        statuses = {name: SCHEMAS[name].get("properties", {}).get("status") for name in models}
+        failures = {"StatementFailure", "WatchFailure", "ExplainFailure", "ErrorBody"}
+        assert failures <= models
+        for name, status in statuses.items():
+            if name in failures:
+                assert 0 not in status.get("enum", [status.get("const", 0)]), name
+            elif name == "BulkResponse":
+                assert status["enum"] == [0, -1]
+            elif status is not None:
+                assert status["const"] == 0, name
+
+    def test_every_status_of_an_error_is_one_of_the_document(self):
+        used = {-1, -3, *BODY_STATUS.values()}
+        assert used == set(SCHEMAS["ErrorBody"]["properties"]["status"]["enum"])
+
+
+class TestWords:
+    def test_every_field_and_parameter_has_a_meaning(self):
+        assert [f"{place} {name}" for place, name, field in fields() if not field.get("description")] == []
+        parameters = [(one.key, parameter) for one in OPERATIONS for parameter in one.spec.get("parameters", ())]
+        assert [f"{key} {one['name']}" for key, one in parameters if not one.get("description")] == []
+
+    def test_nothing_is_cited_that_the_reader_does_not_have(self):
+        text = json.dumps(DOCUMENT, ensure_ascii=False)
+        assert [text[max(0, m.start() - 60) : m.end() + 20] for m in PAPERS.finditer(text)] == []
+
+    @pytest.mark.parametrize("name", WORDS)
+    def test_enumerations_are_the_words_of_the_domain(self, name: str):
+        model, _, field = name.partition(".")
+        schema = SCHEMAS[model]["properties"][field]
+        plain = next((one for one in schema.get("anyOf", ()) if "enum" in one), schema)
+        assert sorted(word for word in plain["enum"] if word is not None) == sorted(WORDS[name])
+
+    def test_times_are_in_the_format_of_times(self):
+        told = [
+            f"{place} {name}"
+            for place, name, field in fields()
+            if re.search(r"\bUTC\b", field["description"]) and "without zone" not in field["description"]
+            if "date-time" not in {one.get("format") for one in (field, *field.get("anyOf", ()))}
+        ]
+        assert told == []
+
+    def test_times_of_the_samples_are_rfc_3339(self):
+        times = {name for _, name, field in fields() if "date-time" in json.dumps(field)} - {"lastModified"}
+        found = [
+            (name, value)
+            for _, body in parts(list(SAMPLES.values()))
+            for name, value in body.items()
+            if name in times and isinstance(value, str) and value
+        ]
+        assert len(found) > 10
+        assert [one for one in found if not RFC3339.fullmatch(one[1])] == []
+
+
+class TestRequests:
+    def test_a_field_with_a_default_may_be_left_out(self):
+        bodies = [media["schema"] for one in OPERATIONS for media in one.bodies.values()]
+        wanted, found = set(references(bodies)), set[str]()
+        while wanted:
+            found |= wanted
+            wanted = {name for one in wanted for name in references(SCHEMAS[one])} - found
+        used = [*bodies, *(SCHEMAS[name] for name in found)]
+        known = [field for _, part in parts(used) for field in part.get("properties", {}).values()]
+        assert [field for field in known if "default" in field] == []
+        told = [field for field in known if "x-default" in field]
+        assert len(told) > 50
+        assert [field for field in told if not field["description"].endswith("`.")] == []
+
+    def test_bodies_have_names(self):
+        unnamed = [
+            one.key for one in OPERATIONS for kind in (FORM, JSON) if kind in one.bodies
+            if "$ref" not in one.bodies[kind]["schema"]
+        ]  # fmt: skip
+        assert unnamed == []
+        log_in = next(one for one in OPERATIONS if one.spec["operationId"] == "log_in")
+        names = {kind: schema["schema"]["$ref"].rpartition("/")[2] for kind, schema in log_in.bodies.items()}
+        assert sorted(names.values()) == ["LogInRequest", "LogInRequestForm", "LogInRequestParts"]
+
+
+class TestAnswers:
+    def test_bytes_come_before_the_types_of_files(self):
+        kinds = {
+            one.spec["operationId"]: list(answer["content"])
+            for one in OPERATIONS
+            for status, answer in one.answers.items()
+            if status < "300"
+            if any(media["schema"].get("format") == "binary" for media in answer.get("content", {}).values())
+        }
+        assert kinds.keys() == {"download_result", "download_path", "download_file", "download_server_logs"}
+        assert {name for name, found in kinds.items() if found[0] != BYTES} == set()
+
+    def test_other_paths_of_an_operation_are_deprecated_and_name_it(self):
+        names = {one.spec["operationId"]: one for one in OPERATIONS}
+        others = {key: told["same_as"] for key, told in texts().operations.items() if "same_as" in told}
+        deprecated = {one.key: one for one in OPERATIONS if one.spec.get("deprecated")}
+        assert deprecated.keys() == others.keys()
+        aliases = {name for name in names if re.search(r"_by_alias$|_of_query$|^query_on$", name)}
+        assert aliases <= {one.spec["operationId"] for one in deprecated.values()}
+        for key, same in others.items():
+            assert f"`{same}`" in deprecated[key].spec["description"]
+            assert not names[same].spec.get("deprecated")
+            answers = [one.spec["responses"] for one in (deprecated[key], names[same])]
+            success = min(answers[0])
+            assert answers[0][success]["content"] == answers[1][success]["content"]

@@ -1,0 +1,18 @@
+"""The end of messages about what is not there: what is there instead."""
+
+from queryserver.domain.errors import UnknownDialect, configured
+
+
+def test_names_are_listed_up_to_twenty():
+    assert configured(["duckdb", "sqlite"]) == " Configured: duckdb, sqlite."
+    assert configured([]) == " Configured: nothing that you may use."
+    assert configured(["a"], word="Known") == " Known: a."
+    names = [f"n{number}" for number in range(32)]
+    assert configured(names[:20]).endswith("n18, n19.")
+    assert configured(names).endswith("n18, n19 and 12 more.")
+    assert configured(["x" * 500]) == f" Configured: {'x' * 100}."
+
+
+def test_a_refused_connector_is_named_and_cut():
+    message = UnknownDialect("y" * 500, ["duckdb"]).message
+    assert message == f"Snippet type {'y' * 100} is not configured. Configured: duckdb."

@@ -1,0 +1,125 @@
+"""Lines and columns of errors, as engines count them (Contract editor 3.4)."""
+
+import time
+
+import pytest
+
+from queryserver.domain.positions import (
+    Character,
+    Excerpt,
+    LineColumn,
+    Octet,
+    Place,
+    Position,
+    Rest,
+    Unit,
+    behind,
+    place_within,
+    position_of,
+    without_prefix,
+)
+
+TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
+SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
+
+
+@pytest.mark.parametrize(
+    ("place", "position"),
+    [
+        (None, None),
+        (Character(0), (1, 1)),
+        (Character(8), (1, 9)),
+        (Character(14), (2, 1)),  # behind \r\n
+        (Character(21), (3, 1)),  # behind \r alone
+        (Character(len(TEXT)), (4, 1)),
+        (Character(len(TEXT) + 1), None),
+        (Character(-1), None),
+        (Octet(8), (1, 9)),
+        (Octet(10), (1, 10)),  # é has two bytes
+        (Octet(14), (1, 11)),  # and the other four
+        (Octet(999), None),
+        (LineColumn(1, 9), (1, 9)),
+        (LineColumn(2, 3), (2, 3)),
+        (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
+        (LineColumn(2), (2, None)),
+        (LineColumn(2, 99), (2, None)),
+        (LineColumn(2, 0), (2, None)),
+        (LineColumn(4, 1), None),
+        (LineColumn(0, 1), None),
+        (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
+        (Excerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
+        (Excerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
+        (Excerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
+        (Excerpt(2, "  no...", 2, SCREEN), (2, 3)),
+        (Excerpt(2, "no such text", 2, SCREEN), None),
+        (Excerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
+        (Excerpt(9, "\n", 0, SCREEN), None),
+        (Rest(1, "nope\rFROM t\n"), (2, 3)),
+        (Rest(1, "FROM"), (3, 1)),
+        (Rest(4, ""), (4, 1)),
+        (Rest(2, "other"), (2, None)),
+    ],
+    ids=repr,
+)
+def test_a_place_becomes_line_and_column(place: Place | None, position: tuple[int, int | None] | None):
+    assert position_of(place, TEXT) == (None if position is None else Position(*position))
+
+
+def test_what_stands_twice_is_not_guessed():
+    twice = "a\nx, x"
+    assert position_of(Excerpt(2, "...x", 3), twice) == Position(2, None)
+    assert position_of(Rest(2, "x"), "x, y\nx, y") == Position(2, 1)
+    assert position_of(Rest(2, "x,"), "x, y\nx, x, y") == Position(2, None)
+
+
+def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
+    line = "中\té́x"
+    assert position_of(Excerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
+
+
+@pytest.mark.parametrize("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
+def test_the_room_of_joined_characters_is_not_guessed(joined: str):
+    line = f"'{joined}', x"
+    assert position_of(Excerpt(1, line, 6, SCREEN), line) == Position(1, None)
+    assert position_of(Excerpt(1, line, 0, SCREEN), line) == Position(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "within"),
+    [
+        (Character(10), Character(2)),
+        (Character(7), None),
+        (Octet(8), Octet(0)),
+        (LineColumn(1, 10), LineColumn(1, 2)),
+        (LineColumn(1, 8), None),
+        (LineColumn(2, 1), LineColumn(2, 1)),
+        (Excerpt(1, "EXPLAIN SELECT x", 15), Excerpt(1, "SELECT x", 7)),
+        (Excerpt(1, "...ECT x", 7), Excerpt(1, "...ECT x", 7)),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_a_prefix_is_left_out(place: Place | None, within: Place | None):
+    assert place_within(place, "EXPLAIN ") == within
+
+
+def test_a_position_moves_with_its_text():
+    assert without_prefix(Position(1, 9), "EXPLAIN ") == Position(1, 1)
+    assert without_prefix(Position(1, 8), "EXPLAIN ") is None
+    assert without_prefix(Position(2, 3), "EXPLAIN ") == Position(2, 3)
+    assert without_prefix(None, "EXPLAIN ") is None
+    assert behind(Position(1, 3), "-- a\n  ") == Position(2, 5)
+    assert behind(Position(2, 3), "-- a\n  ") == Position(3, 3)
+    assert behind(Position(1, None), "-- a\n") == Position(2, None)
+    assert behind(None, "-- a\n") is None
+
+
+def test_large_statements_take_linear_time():
+    text = "x\n" * 4_000_000
+    started = time.process_time()
+    assert position_of(Character(len(text)), text) == Position(4_000_001, 1)
+    assert position_of(LineColumn(4_000_000, 1), text) == Position(4_000_000, 1)
+    assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
+    assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
+    # They are looked for between calls: a loop over the characters took four seconds and more.
+    assert time.process_time() - started < 2

@@ -1,0 +1,112 @@
+"""Where engines say that an error is, in their own texts; real servers are asked in the contract suite of engines."""
+
+import asyncpg
+import pytest
+from asyncmy.errors import ProgrammingError
+
+from queryserver.domain.errors import EngineError
+from queryserver.domain.positions import Position, position_of
+from queryserver.engines.error_places import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
+from queryserver.engines.hiveserver2.errors import Purpose, domain_error
+from queryserver.engines.mysql.errors import statement_errors as mysql_errors
+from queryserver.engines.phoenix.errors import Phase, avatica_errors
+from queryserver.engines.phoenix.messages import ServerError
+from queryserver.engines.postgresql.errors import statement_errors as postgresql_errors
+from queryserver.engines.trino.errors import engine_error
+
+SPARK_SYNTAX = """[PARSE_SYNTAX_ERROR] Syntax error at or near ')'. SQLSTATE: 42601 (line 2, pos 8)
+
+== SQL ==
+SELECT '😀é' AS a,
+ 1 AS b )
+--------^^^
+"""
+LONG = "SELECT " + ", ".join(f"c{number}" for number in range(40)) + " FORM t"
+CUT = f"...{LONG[-28:]}"
+"""Impala shows some 27 characters on each side of an error in a line of more than 60."""
+
+
+@pytest.mark.parametrize(
+    ("readings", "statement", "text", "position"),
+    [
+        (LABELED, "SELCT 1", 'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^', (1, 1)),
+        (LABELED, "SELECT 1", "Out of Memory Error: failed to pin block", None),
+        (
+            NEAR,
+            "SELECT 1,\n2 FORM t",
+            "You have an error in your SQL syntax; check the manual … to use near 't' at line 2",
+            (2, 8),
+        ),
+        (NEAR, "SELECT (\n", "You have an error … for the right syntax to use near '' at line 2", (2, 1)),
+        (NEAR, "SELECT 'near ' x", "… to use near 'near ' x' at line 1", (1, 9)),
+        (NEAR, "SELECT a", "Unknown column 'a' in 'field list'", None),
+        (HIVE, "SELCT 1", "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize", (1, 1)),
+        (
+            HIVE,
+            "SELECT *\nFROM nope",
+            "FAILED: SemanticException [Error 10001]: Line 2:5 Table not found 'nope'",
+            (2, 6),
+        ),
+        (SPARK, "SELECT '😀é' AS a,\n 1 AS b )", SPARK_SYNTAX, (2, 9)),
+        (SPARK, "SELECT nope", "[UNRESOLVED_COLUMN] A column cannot be resolved.; line 1 pos 7;\n'Project", (1, 8)),
+        (SPARK, "SELECT 1/0", "[DIVIDE_BY_ZERO] Division by zero.\n== SQL (line 1, position 8) ==\nSELECT 1/0", (1, 8)),
+        (
+            IMPALA,
+            "SELECT 1,\nFORM t",
+            "ParseException: Syntax error in line 2:\nFORM t\n     ^\nEncountered: IDENTIFIER\nExpected: FROM",
+            (2, 6),
+        ),
+        (
+            IMPALA,
+            LONG,
+            f"ParseException: Syntax error in line 1:\n{CUT}\n{' ' * CUT.index('FORM')}^\nEncountered: IDENTIFIER",
+            (1, LONG.index("FORM") + 1),
+        ),
+        (IMPALA, "", "ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF", (1, 1)),
+        (IMPALA, "SELECT a", "AnalysisException: Could not resolve column/field reference: 'a'", None),
+        (PHOENIX, "SELCT 1", 'ERROR 601 (42P00): Syntax error. Encountered "SELCT" at line 1, column 1.', (1, 1)),
+        (ANY, "SELECT 1\nFORM t", "Syntax error: failed at position 10 ('FORM') (line 2, col 1): FORM t", (2, 1)),
+        (ANY, "SELECT 1 FORM", "SQL compilation error: syntax error line 1 at position 9 unexpected 'FORM'.", (1, 10)),
+        (ANY, "SELCT 1", "line 1:1: mismatched input 'SELCT'. Expecting: 'SELECT'", (1, 1)),
+        (ANY, "SELECT", "ORA-00936: missing expression", None),
+    ],
+)
+def test_texts_of_engines(readings: object, statement: str, text: str, position: tuple[int, int] | None):
+    found = position_of(place_in(text, readings), statement)  # type: ignore[arg-type]
+    assert found == (None if position is None else Position(*position))
+
+
+class TestAdapters:
+    @pytest.mark.parametrize(("given", "position"), [("10", Position(2, 1)), (None, None)])
+    def test_postgresql_counts_characters(self, given: str | None, position: Position | None):
+        with pytest.raises(EngineError) as caught, postgresql_errors(started=False):
+            raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
+        assert position_of(caught.value.place, "SELECT é\nFORM t") == position
+
+    def test_mysql(self):
+        with pytest.raises(EngineError) as caught, mysql_errors(started=True):
+            raise ProgrammingError(1064, "You have an error in your SQL syntax; … near 'FORM t' at line 1")
+        assert position_of(caught.value.place, "SELECT 1 FORM t") == Position(1, 10)
+
+    def test_trino(self):
+        location = {"lineNumber": 2, "columnNumber": 3}
+        error = engine_error({"errorName": "SYNTAX_ERROR", "message": "line 2:3: …", "errorLocation": location})
+        assert position_of(error.place, "SELECT\n  FORM") == Position(2, 3)
+        for odd in (None, {}, {"lineNumber": 0, "columnNumber": 1}, {"lineNumber": "1", "columnNumber": 1}, []):
+            assert engine_error({"errorName": "X", "message": "m", "errorLocation": odd}).place is None
+
+    def test_hiveserver2(self):
+        error = domain_error("FAILED: ParseException line 1:7 extraneous input", Purpose.FOLLOW)
+        assert position_of(error.place, "SELECT FORM") == Position(1, 8)
+
+    def test_phoenix(self):
+        trace = "java.sql.SQLException: ERROR 604 (42P00): Syntax error. Mismatched input. … at line 1, column 8."
+        with pytest.raises(EngineError) as caught, avatica_errors(Phase.SENT):
+            raise ServerError("", (trace,))
+        assert position_of(caught.value.place, "SELECT FORM") == Position(1, 8)
+
+
+def test_long_texts_are_read_in_linear_time():
+    for text in ("near '" * 100_000, "LINE 1: " * 100_000, "error in line 1:\n" * 50_000, "line 1:" * 100_000):
+        for readings in (ANY, HIVE, SPARK, IMPALA, PHOENIX):
+            place_in(text, readings)

@@ -1,0 +1,119 @@
+"""Formats of dates and numbers: which are certain, and what they read (Contract importer 12.5)."""
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.importing import STRING, BaseType, CellKind, TypedText
+from queryserver.domain.value_formats import UnknownFormat, value_format
+from queryserver.formats.cell_types.columns import column_type
+from queryserver.formats.cell_types.rewriting import rewritten
+from queryserver.formats.cell_types.written_forms import GivenFormats, measured
+
+CERTAIN = {
+    "%d/%m/%Y": (["15/01/2024", "01/02/2024"], BaseType.DATE),
+    "%m/%d/%Y": (["1/2/2024", "12/31/2024"], BaseType.DATE),
+    "%d.%m.%Y %H:%M": (["15.01.2024 10:30"], BaseType.DATETIME),
+    "%m/%d/%Y %I:%M %p": (["1/15/2024 1:05 PM", ""], BaseType.DATETIME),
+    "%b %d %Y": (["Jan 1 2000", " feb 29 2000 "], BaseType.DATE),
+    "%d %B %Y": (["1 January 2000", "31 August 2001"], BaseType.DATE),
+    "%d-%b-%Y": (["01-JAN-2000"], BaseType.DATE),
+    "%Y/%m/%d": (["2024/1/5", "2024/12/31"], BaseType.DATE),
+    "%Y.%m.%d": (["2024.01.05", "2024.12.31"], BaseType.DATE),
+    "1.234,5": (["1.234,50", "12", "-0,5", "1.234.567"], BaseType.FLOAT64),
+    "1,234.5": (["1,234.50", "3", "12", "1,234,567"], BaseType.FLOAT64),
+    "1 234,5": (["1\u00a0234,50", "1 234"], BaseType.FLOAT64),
+    "1'234.5": (["1'234.50"], BaseType.FLOAT64),
+}
+UNCERTAIN = [
+    ["01/02/2024", "03/04/2024"],
+    ["15/01/2024", "01/15/2024"],
+    ["15/01/2024", "soon"],
+    ["31/02/2024"],
+    ["15/01/24"],
+    ["15/01/2024", "15/01/2024 10:30"],
+    ["2024.1.3", "2023.12.1"],
+    ["1,234"],
+    ["1,234", "12"],
+    ["1.234,50", "1,234.50"],
+    ["1,23,456"],
+    ["192.168.100.200"],
+    ["555 123"],
+    ["007"],
+    ["5%"],
+    ["May"],
+]
+
+
+def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
+    """Of a list, and of a column of many."""
+    ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
+    return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
+
+
+@pytest.mark.parametrize("form", CERTAIN)
+def test_a_form_without_doubt_is_found(form: str) -> None:
+    cells, base = CERTAIN[form]
+    assert of(cells) == {(base, form)}
+
+
+def test_whole_numbers_with_groups_are_integers() -> None:
+    assert of(["1,234,567", "12"]) == {(BaseType.INT32, "1,234.5")}
+
+
+@pytest.mark.parametrize("cells", UNCERTAIN, ids=" ".join)
+def test_in_doubt_a_column_is_text(cells: list[str]) -> None:
+    assert of(cells) == {(STRING.base, None)}
+
+
+def test_plain_forms_need_none() -> None:
+    assert of(["2024-01-15"]) == {(BaseType.DATE, None)}
+    assert of(["1.234"]) == {(BaseType.FLOAT64, None)}
+    assert of(["", "\\N"]) == {(BaseType.NULL, None)}
+
+
+def test_texts_of_workbooks_stay_text() -> None:
+    cells = [TypedText("15/01/2024", CellKind.TEXT)]
+    assert measured(cells).format is None
+
+
+def test_a_given_form_counts_where_all_cells_fit_it() -> None:
+    given = GivenFormats("%d/%m/%Y", "1.234,5")
+    assert of(["01/02/2024"], given) == {(BaseType.DATE, "%d/%m/%Y")}
+    assert of(["1.234", "5"], given) == {(BaseType.INT32, "1.234,5")}
+    assert of(["1.5", "5"], given) == {(BaseType.FLOAT64, None)}
+    assert of(["12/31/2024"], given) == {(BaseType.DATE, "%m/%d/%Y")}
+    assert of(["x"], given) == {(STRING.base, None)}
+
+
+def test_what_forms_read() -> None:
+    cases = [
+        ("%d/%m/%y", ["1/2/69", "1/2/68", "1/2/2024", None], ["1969-02-01", "2068-02-01", None, None]),
+        ("%b %d, %Y %I:%M:%S %p", ["Dec 1, 2024 12:00:01 AM", "dec 1, 2024 12:00:01 pm"],
+         ["2024-12-01 00:00:01", "2024-12-01 12:00:01"]),
+        ("%Y%m%d %H:%M:%S.%f", ["20240115 7:05:09.5"], ["2024-01-15 07:05:09.5"]),
+        ("1 234,5", ["1 234\u202f567", "1 234,5"], [None, "1234.5"]),
+        ("1234,5", ["1.234,5", ",5", "007", "1,"], [None, ".5", None, None]),
+    ]  # fmt: skip
+    for form, cells, plain in cases:
+        assert rewritten(pa.array(cells, pa.string()), form).to_pylist() == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y", "%M %d/%m/%Y",
+     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"],
+)  # fmt: skip
+def test_other_texts_are_no_forms(text: str) -> None:
+    with pytest.raises(UnknownFormat):
+        value_format(text)
+
+
+def test_parts_without_a_mark_between_them_have_both_digits() -> None:
+    cells = pa.array(["01122024", "1112024", "11122024"], pa.string())
+    assert rewritten(cells, "%d%m%Y").to_pylist() == ["2024-12-01", None, "2024-12-11"]
+    assert rewritten(pa.array(["1Jan2024 905"]), "%d%b%Y %H%M").to_pylist() == [None]
+    assert rewritten(pa.array(["1Jan2024 0905"]), "%d%b%Y %H%M").to_pylist() == ["2024-01-01 09:05"]
+
+
+def test_marks_of_a_form_are_no_patterns() -> None:
+    assert rewritten(pa.array(["(1.2+2024)", "1x2x2024"]), "(%d.%m+%Y)").to_pylist() == ["2024-02-01", None]

@@ -1,0 +1,112 @@
+"""Files of records as batches, also odd ones (Contract importer 8a)."""
+
+import io
+import json
+
+import pyarrow as pa
+import pytest
+
+from queryserver.domain.errors import RecordTooLong
+from queryserver.domain.importing import SAMPLE_TEXT_BYTES, BaseType, FileType
+from queryserver.formats.record_files.columnar import arrow_file
+from queryserver.formats.record_files.lines import avro_file, record_of
+from queryserver.workbooks import frames
+from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of, preview_of
+from queryserver.workbooks.records import record_frames
+
+
+def stream_of(table: pa.Table) -> io.BytesIO:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    sink.seek(0)
+    return sink
+
+
+def test_a_batch_of_large_rows_comes_in_small_parts() -> None:
+    texts = pa.array(["x" * 60_000] * 300)
+    for values in (texts, texts.cast(pa.string_view()), texts.dictionary_encode()):
+        batches = list(arrow_file(stream_of(pa.table({"s": values}))).batches())
+        assert sum(batch.rows.num_rows for batch in batches) == 300
+        assert max(batch.rows.nbytes for batch in batches) < 5 * 1024 * 1024
+
+
+def test_bytes_are_bytes_however_arrow_keeps_them() -> None:
+    plain = pa.array([b"\xff", None], pa.binary())
+    file = arrow_file(stream_of(pa.table({"b": plain.cast(pa.binary_view()), "l": plain.cast(pa.large_binary())})))
+    assert [column.type.base for column in file.columns] == [BaseType.BINARY] * 2
+    assert next(iter(file.batches())).rows.to_pylist() == [{"0": b"\xff", "1": b"\xff"}, {"0": None, "1": None}]
+
+
+def test_a_row_that_no_frame_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_BYTES", 1000)
+    with pytest.raises(RecordTooLong):
+        batch_frame(b"B", pa.RecordBatch.from_pydict({"0": ["x" * 1000]}), [])
+
+
+def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
+    (found,) = record_frames(file, kind, None)
+    assert found.startswith(PREVIEW)
+    return dict(preview_of(found[HEAD.size :]))
+
+
+def test_a_preview_shows_no_more_text_than_a_sample_has() -> None:
+    text = "x" * (SAMPLE_TEXT_BYTES // 4)
+    shown = preview_frame(stream_of(pa.table({"s": [text] * 10})), FileType.ARROW)
+    assert (shown["rows"], shown["warnings"]) == (
+        [[text]] * 4,
+        [{"code": "truncated_sample", "count": 1, "rows": []}],
+    )
+
+
+def test_half_a_surrogate_pair_makes_a_line_strange_and_no_more() -> None:
+    assert record_of(b'{"a": "\\ud83d"}') is None
+    assert record_of(b'{"\\ude00": 1}') is None
+    assert record_of(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_columns_of_json_lines_are_typed_by_the_records_that_have_them() -> None:
+    lines = [json.dumps({f"c{number % 500}": number}) for number in range(2000)]
+    shown = preview_frame(io.BytesIO("\n".join(lines).encode()), FileType.NDJSON)
+    columns, rows = shown["columns"], shown["rows"]
+    assert isinstance(columns, list)
+    assert isinstance(rows, list)
+    assert {column["type"]["base"] for column in columns} == {"Int32"}
+    assert (len(columns), len(rows), rows[1][:3]) == (500, 50, ["", "1", ""])
+
+
+def test_fractions_of_json_lines_keep_their_digits() -> None:
+    """For columns that the caller makes decimals or texts; in the preview they are doubles."""
+    digits = "0.12345678901234567890123"
+    lines = f'{{"a": 1.10, "b": {digits}, "c": 1E+5, "d": [1.5]}}'.encode()
+    shown = preview_frame(io.BytesIO(lines), FileType.NDJSON)
+    columns = shown["columns"]
+    assert isinstance(columns, list)
+    assert [column["type"]["base"] for column in columns] == ["Float64", "Float64", "Float64", "String"]
+    assert shown["rows"] == [["1.10", digits, "1E+5", "[1.5]"]]
+    batch, _end = record_frames(io.BytesIO(lines), FileType.NDJSON, ["a", "b", "c", "d"])
+    rows, strange = batch_of(batch[HEAD.size :])
+    assert (list(rows.to_pylist()[0].values()), strange) == (["1.10", digits, "1E+5", "[1.5]"], [])
+
+
+def avro(*types: object) -> io.BytesIO:
+    fields = [{"name": f"c{place}", "type": kind} for place, kind in enumerate(types)]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+    size = bytes([(2 * len(schema) & 0x7F) | 0x80, 2 * len(schema) >> 7])
+    head = b"Obj\x01\x04\x16avro.schema" + size + schema + b"\x14avro.codec\x08null\x00" + b"S" * 16
+    return io.BytesIO(head + b"\x02" + bytes([2 * len(types)]) + b"\x0a" * len(types) + b"S" * 16)
+
+
+def test_logical_types_of_avro_count_where_they_are_allowed() -> None:
+    """The specification has readers ignore those on another type: the values are plain numbers then."""
+    file = avro(
+        {"type": "int", "logicalType": "date"},
+        {"type": "long", "logicalType": "date"},
+        {"type": "int", "logicalType": "timestamp-millis"},
+        {"type": {"type": "int"}},
+    )
+    records = avro_file(file)
+    bases = [column.type.base for column in records.columns]
+    assert bases == [BaseType.DATE, BaseType.INT64, BaseType.INT32, BaseType.INT32]
+    (batch,) = records.batches()
+    assert batch.rows.to_pylist() == [{"0": "1970-01-06", "1": "5", "2": "5", "3": "5"}]

@@ -1,0 +1,89 @@
+"""A process that was told to stop ends in time, whatever still runs in it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from signal import SIGINT, SIGTERM
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+
+from queryserver import main
+
+_SCRIPT = """
+import threading, time
+from queryserver.stopping import StopClock
+threading.Thread(target=time.sleep, args=(600,), name="a driver that never returns").start()
+clock = StopClock()
+clock.set(600)
+clock.set(0.1)
+clock.set(600)
+"""
+
+
+def test_a_thread_that_never_returns_does_not_keep_the_process_alive() -> None:
+    ended = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
+    assert "The stop takes too long" in ended.stderr
+    assert "a driver that never returns" in ended.stderr
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.bounds: list[float] = []
+
+    def set(self, within_s: float) -> None:
+        self.bounds.append(within_s)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Makes a server that waits for so many seconds after the first signal; its time is `now`."""
+
+    def made(delay_s: int) -> Any:
+        monkeypatch.setattr(main, "guard_connections", lambda *_: None)
+        monkeypatch.setattr(main, "ConnectionCounts", lambda _: None)
+        monkeypatch.setattr(main, "limits_of", lambda _: None)
+        desktop = SimpleNamespace(shutdown_delay_s=delay_s, shutdown_grace_s=30)
+        services: Any = SimpleNamespace(
+            settings=SimpleNamespace(desktop=desktop),
+            registry=None,
+            readiness=SimpleNamespace(stopping=False),
+        )
+        clock: Any = _Clock()
+        server = main._Server(uvicorn.Config("x:y"), services, lambda: None, clock)
+        times = SimpleNamespace(now=100.0)
+        monkeypatch.setattr(main, "time", SimpleNamespace(monotonic=lambda: times.now))
+        return SimpleNamespace(server=server, readiness=services.readiness, clock=clock, times=times)
+
+    return made
+
+
+async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[int], Any]) -> None:
+    one = told(0)
+    one.server.handle_exit(SIGTERM, None)
+    assert one.server.should_exit
+    assert one.readiness.stopping
+    assert one.clock.bounds == [30 + 15]
+
+
+async def test_in_the_delay_everything_is_served_until_it_is_over(told: Callable[[int], Any]) -> None:
+    one = told(20)
+    one.server.handle_exit(SIGTERM, None)
+    one.times.now += 0.5
+    one.server.handle_exit(SIGTERM, None)  # of the parent, which had the same signal
+    assert one.readiness.stopping
+    assert not await one.server.on_tick(1)
+    assert one.clock.bounds == [20 + 30 + 15]
+    one.times.now += 20
+    assert await one.server.on_tick(2)
+
+
+async def test_a_second_signal_ends_the_delay(told: Callable[[int], Any]) -> None:
+    one = told(20)
+    one.server.handle_exit(SIGTERM, None)
+    one.times.now += 3
+    one.server.handle_exit(SIGINT, None)
+    assert await one.server.on_tick(1)
+    assert not one.server.force_exit
