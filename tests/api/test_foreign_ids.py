@@ -27,7 +27,12 @@ def fields_of(one: Operation) -> frozenset[str]:
     return frozenset(getattr(requests, one.request).model_fields) if isinstance(one.request, str) else frozenset()
 
 
-ON_OPERATIONS = [one for one in CALLS if "{operation_id}" in one.path or "operation_id" in fields_of(one)]
+OF_ADMINISTRATORS = [one for one in CALLS if one.group == "admin" and "{operation_id}" in one.path]
+ON_OPERATIONS = [
+    one
+    for one in CALLS
+    if one not in OF_ADMINISTRATORS and ("{operation_id}" in one.path or "operation_id" in fields_of(one))
+]
 BY_CONNECTOR = [
     one
     for one in CALLS
@@ -62,6 +67,16 @@ async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one:
         answers.append(told(await call(bob, one, path, {"operationId": operation, "snippet": {"type": "mysql"}})))
     assert answers == [(404, "operation_not_found")] * 2
     assert await ana.state(theirs) == "available"
+
+
+async def test_calls_of_administrators_tell_others_nothing_about_operations(ana: Caller, bob: Caller):
+    theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
+    for one in OF_ADMINISTRATORS:
+        for operation in (theirs, str(uuid4())):
+            answer = await call(bob, one, one.path.replace("{operation_id}", operation), {})
+            assert told(answer) == (403, "admin_required"), one
+    assert await ana.state(theirs) == "available"
+    assert len(OF_ADMINISTRATORS) == 2
 
 
 @pytest.mark.parametrize("one", BY_CONNECTOR, ids=name_of)

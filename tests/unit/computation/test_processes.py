@@ -37,6 +37,7 @@ PREVIEWED = {
         "quote_char": None,
         "record_separator": None,
         "encoding": None,
+        "formats": {},
     },
     "has_header": True,
     "is_whole": False,
