@@ -52,7 +52,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
             readiness=SimpleNamespace(stopping=False),
         )
         clock: Any = _Clock()
-        server = main._Server(uvicorn.Config("x:y"), services, lambda: None, clock)
+        server = main._Server(uvicorn.Config("x:y", log_config=None), services, lambda: None, clock)
         times = SimpleNamespace(now=100.0)
         monkeypatch.setattr(main, "time", SimpleNamespace(monotonic=lambda: times.now))
         return SimpleNamespace(server=server, readiness=services.readiness, clock=clock, times=times)
