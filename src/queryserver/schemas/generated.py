@@ -1339,7 +1339,7 @@ class Compute(WireModel):
 
 class NamespacesResponse(WireModel):
     """
-    The namespaces, under the interface as it was asked for.
+    The namespaces, by the interface that the request names.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1349,7 +1349,7 @@ class NamespacesResponse(WireModel):
 
 class ComputesResponse(WireModel):
     """
-    The computes, under the interface as it was asked for.
+    The computes, by the interface that the request names.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1359,7 +1359,7 @@ class ComputesResponse(WireModel):
 
 class ClustersResponse(WireModel):
     """
-    The clusters, under the interface as it was asked for.
+    The clusters, by the interface that the request names.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1458,7 +1458,7 @@ class AdminStatement(WireModel):
     session_id: Annotated[int, Field(description="Number of the session that the statement runs in.")]
     error_code: Annotated[str | None, Field(description="Code of the failure; null when there is none.")]
     cancel_requested: Annotated[bool, Field(description="A cancel was requested.")]
-    canceled_by: Annotated[str | None, Field(description="Who requested it; null when nobody did.")]
+    canceled_by: Annotated[str | None, Field(description="Who requested it; null when it was not requested.")]
     is_import: Annotated[bool, Field(description="The statement makes a table from a file.")]
 
 
@@ -1534,7 +1534,7 @@ class HdfsConfig(WireModel):
 
 class NoConfig(WireModel):
     """
-    Nothing is told about other file systems than hdfs.
+    File systems other than hdfs are not described.
     """
 
 
@@ -1606,7 +1606,7 @@ class FileEntry(WireModel):
     mode: Annotated[str, Field(description="Octal text.")]
     url: Annotated[str, Field(description="URL of the entry, percent-encoded.")]
     is_sentry_managed: Annotated[
-        bool, Field(description="The path lies below a configured prefix whose rights are managed elsewhere.")
+        bool, Field(description="The path lies below a configured prefix whose rights another service manages.")
     ]
 
 
@@ -1724,7 +1724,7 @@ class DirectoryView(WireModel):
         str | None, Field(description="Group of the superusers of HDFS; null for other stores and when unknown.")
     ]
     is_sentry_managed: Annotated[
-        bool, Field(description="The path lies below a configured prefix whose rights are managed elsewhere.")
+        bool, Field(description="The path lies below a configured prefix whose rights another service manages.")
     ]
     apps: Annotated[
         list[str], Field(description="Applications that can open files here: `editor`, `filebrowser` and `importer`.")
@@ -1748,7 +1748,7 @@ class FileDisplay(WireModel):
     ]
     contents: Annotated[str, Field(description="Text of the requested part.")]
     offset: Annotated[int, Field(description="Bytes of the shown stream.")]
-    length: Annotated[int, Field(description="Bytes, as asked for.")]
+    length: Annotated[int, Field(description="Bytes that the request names.")]
     end: Annotated[int, Field(description="Offset for the next window.")]
     mode: Annotated[Literal["text"], Field(description="Always `text`.")]
     compression: Annotated[
@@ -1804,11 +1804,11 @@ class FileView(WireModel):
     mode: Annotated[str, Field(description="Octal text.")]
     url: Annotated[str, Field(description="URL of the file, percent-encoded.")]
     is_sentry_managed: Annotated[
-        bool, Field(description="The path lies below a configured prefix whose rights are managed elsewhere.")
+        bool, Field(description="The path lies below a configured prefix whose rights another service manages.")
     ]
     status: Annotated[Literal[0], Field(description="Always 0.")]
     success: Annotated[bool, Field(description="Always true.")]
-    contents: Annotated[str, Field(description="Text of the asked part.")]
+    contents: Annotated[str, Field(description="Text of the requested part.")]
     filename: Annotated[str, Field(description="Last segment of the path.")]
     editable: Annotated[bool, Field(description="The file is small enough to be edited and is shown as text.")]
     show_download_button: Annotated[bool, Field(description="A download button may be shown.")]
@@ -2759,7 +2759,7 @@ class Schedule(WireModel):
     timezone: Annotated[str, Field(description="Time zone of `cron`.")]
     overlap: Annotated[Annotated[str, one_of("skip", "queue")], Field(description="`skip` or `queue`.")]
     expires_at: Annotated[Time | None, Field(description="UTC time.")]
-    notify: Annotated[ScheduleNotice | None, Field(description="Who gets an email about runs; null for nobody.")]
+    notify: Annotated[ScheduleNotice | None, Field(description="Recipient of an email about runs; null for none.")]
 
 
 class ScheduleListResponse(WireModel):
