@@ -45,8 +45,14 @@ def kept(name: str, recipe: Sequence[Path], make: Callable[[Path], None]) -> Pat
     return finished
 
 
-def run_tool(engine: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-    """Run a package tool or compiler to its end; the engine is unavailable when it fails or takes too long."""
+def run_tool(
+    engine: str,
+    command: Sequence[str | Path],
+    environment: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = DOWNLOAD_TIMEOUT_S,
+) -> str:
+    """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long."""
     try:
         done = subprocess.run(
             command,
@@ -54,14 +60,15 @@ def run_tool(engine: str, command: Sequence[str | Path], environment: Mapping[st
             text=True,
             env=environment,
             stdin=subprocess.DEVNULL,
-            timeout=DOWNLOAD_TIMEOUT_S,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        unavailable(engine, f"{command[0]} did not end within {DOWNLOAD_TIMEOUT_S:.0f} s")
+        unavailable(engine, f"{command[0]} did not end within {timeout_s:.0f} s")
     except FileNotFoundError:
         unavailable(engine, f"{command[0]} is not installed")
     if done.returncode:
-        unavailable(engine, f"{command[0]} failed: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+        unavailable(engine, f"{command[0]} failed: {done.stdout[-1500:]}{done.stderr[-3000:]}")
+    return done.stdout
 
 
 def python_packages(engine: str, name: str) -> Path:

@@ -114,20 +114,7 @@ class _Buildah:
         storage = ["--root", self._directory / "storage", "--runroot", self._directory / "run"]
         command = ["buildah", *storage, "--storage-driver", "vfs", *words]
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._directory)}
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                timeout=BUILD_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            unavailable(ENGINE, f"buildah {words[0]} did not end within {BUILD_TIMEOUT_S:.0f} s")
-        if done.returncode:
-            unavailable(ENGINE, f"buildah {words[0]} failed: {done.stdout[-1500:]}{done.stderr[-3000:]}")
-        return done.stdout
+        return run_tool(ENGINE, command, environment, timeout_s=BUILD_TIMEOUT_S)
 
     def base(self, tar: Path) -> str:
         """The name of the stand-in, imported."""

@@ -59,10 +59,7 @@ async def open_accounts(
         arrivals = Arrivals(
             callers, records, identities, rules.usernames, default_group=rules.default_group, audit=trail
         )
-        reader = await stack.enter_async_context(open_external_tokens(settings, metrics))
-        external = reader and ExternalBearers(
-            reader, arrivals, token_records, create_users=auth.jwt.create_users, metrics=metrics
-        )
+        external = await _external_bearers(stack, settings, arrivals, token_records, metrics)
         notes = AccountNotes(trail, metrics)
         own = OWN_JWT in auth.authenticators
         tokens = Tokens(codec, token_records, _lives(auth), notes=notes, external=external, are_bearers=own)
@@ -89,6 +86,15 @@ async def open_accounts(
             tokens=tokens,
             preferences=PreferenceRepository(database),
         )
+
+
+async def _external_bearers(
+    stack: AsyncExitStack, settings: Settings, arrivals: Arrivals, records: TokenRepository, metrics: AccountMetrics
+) -> ExternalBearers | None:
+    """None: no other issuer's tokens are accepted."""
+    reader = await stack.enter_async_context(open_external_tokens(settings, metrics))
+    create_users = settings.desktop.auth.jwt.create_users
+    return reader and ExternalBearers(reader, arrivals, records, create_users=create_users, metrics=metrics)
 
 
 def _caller_records(stack: AsyncExitStack, database: Database) -> tuple[TokenRepository, CallerRepository]:
