@@ -9,7 +9,7 @@ import typer
 from queryserver.cli.context import ConfigFile, run, settings_of
 from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable
 from queryserver.settings import load_settings
-from queryserver.settings.environment import CONFIG_FILE, PREFIX
+from queryserver.settings.loading import CONFIG_FILE, PREFIX
 
 
 def serve(
