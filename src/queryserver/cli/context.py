@@ -3,7 +3,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -11,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import orjson
 import typer
 
+from queryserver.cli.auditing import audited
 from queryserver.domain.errors import ConfigurationError
 from queryserver.settings import Settings, load_settings
 
@@ -39,6 +41,27 @@ def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None)
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Do the asynchronous part of a command."""
     return asyncio.run(work())
+
+
+def administrate(
+    opening: Callable[[Settings], AbstractAsyncContextManager[T]],
+    config: Path | None,
+    work: Callable[[T], Awaitable[None]],
+    operation: str | None = None,
+    *subject: str | None,
+) -> None:
+    """Do `work` with the service that `opening` opens.
+
+    With an `operation` it is a change of `subject`, such as a user and a group, and leaves an audit event.
+    """
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with opening(settings) as service:
+            with audited(operation, *subject) if operation else nullcontext():
+                await work(service)
+
+    run(opened)
 
 
 def print_json(value: object) -> None:
