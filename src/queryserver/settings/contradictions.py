@@ -114,7 +114,13 @@ def _server(settings: Settings) -> Iterator[Complaint]:
 def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
-    parts = [name for name, value in _database_parts(settings) if value]
+    given_parts = {
+        "host": database.host,
+        "name": database.name,
+        "user": database.user,
+        "password": database.password.get_secret_value(),
+    }
+    parts = [name for name, value in given_parts.items() if value]
     if url and parts:
         yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
     if url and "desktop.database.sslmode" in given:
@@ -125,14 +131,6 @@ def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Compl
         yield "desktop.database.host", "host and name must both be given when url is not."
     if database.pool_min > database.pool_max:
         yield "desktop.database.pool_min", "is above desktop.database.pool_max."
-
-
-def _database_parts(settings: Settings) -> Iterator[tuple[str, str]]:
-    database = settings.desktop.database
-    yield "host", database.host
-    yield "name", database.name
-    yield "user", database.user
-    yield "password", database.password.get_secret_value()
 
 
 def _external_tokens(settings: Settings) -> Iterator[Complaint]:
@@ -229,9 +227,10 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
 
     A server of the embedded mode that listens on loopback is taken for one without proxy.
     """
-    if not _is_on_loopback(settings) or _has_proxy(settings):
+    is_local = _is_loopback(settings.desktop.http_host)
+    if not is_local or _has_proxy(settings):
         yield from _any_host(settings)
-    if _is_on_loopback(settings) and _has_proxy(settings):
+    if is_local and _has_proxy(settings):
         yield from _metrics_by_proxy(settings)
 
 
@@ -256,10 +255,6 @@ def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
             " loopback addresses in desktop.trusted_proxies, or empty this list and set desktop.metrics.token."
         )
         yield "desktop.metrics.allowed_networks", text
-
-
-def _is_on_loopback(settings: Settings) -> bool:
-    return _is_loopback(settings.desktop.http_host)
 
 
 def _has_proxy(settings: Settings) -> bool:
