@@ -1,10 +1,11 @@
-"""What commands have in common: their settings, the database they work on, how they print."""
+"""What commands have in common: their settings, the database they work on, the audit, how they print."""
 
 import asyncio
 import os
+import pwd
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -12,7 +13,6 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import orjson
 import typer
 
-from queryserver.cli.auditing import audited
 from queryserver.domain.errors import ConfigurationError
 from queryserver.settings import Settings, load_settings
 
@@ -62,6 +62,28 @@ def administrate(
                 await work(service)
 
     run(opened)
+
+
+@contextmanager
+def audited(operation: str, *subject: str | None) -> Generator[None]:
+    """One audit event for what a command does inside, in the name of whoever runs it.
+
+    `subject` are the names that it is about, such as a user and a group.
+    """
+    from queryserver.container.auditing import AUDIT  # noqa: PLC0415 slow to import
+    from queryserver.services.auditing import AuditTrail  # noqa: PLC0415 as above
+
+    names = " ".join(name for name in subject if name)
+    with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
+        yield
+
+
+def operator() -> str:
+    """The account of the operating system that runs this command."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def print_json(value: object) -> None:

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from queryserver.cli.auditing import operator
-from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table, printable
+from queryserver.cli.context import (
+    AsJson,
+    ConfigFile,
+    NoHeader,
+    administrate,
+    operator,
+    print_json,
+    print_table,
+    printable,
+)
 from queryserver.domain.statement import ACTIVE
 from queryserver.domain.statement_overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
 
