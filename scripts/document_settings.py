@@ -4,10 +4,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from queryserver.settings.descriptions import descriptions
 from queryserver.settings.report import toml_value
-from queryserver.settings.schema import Key, field_name, keys
-from queryserver.settings.section import Section
+from queryserver.settings.section import Key, descriptions, keys, tables
 from queryserver.settings.tree import Settings
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -34,21 +32,19 @@ with `--values` prints every effective value with its origin.
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_section(Settings, "")]).rstrip() + "\n"
+    return "\n".join([HEAD, *_tables()]).rstrip() + "\n"
 
 
-def _section(section: type[Section], prefix: str) -> Iterator[str]:
-    rows = [key for key in keys(section).values() if not (key.section or key.entries)]
-    if rows:
-        texts = descriptions(section)
-        yield f"## `[{prefix[:-1]}]`\n"
-        yield f"{(section.__doc__ or '').strip()}\n"
-        yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
-        yield from (_row(key, texts[field_name(section, key)]) for key in rows)
-        yield ""
-    for key in keys(section).values():
-        if inner := key.section or key.entries:
-            yield from _section(inner, f"{prefix}{key.name}.{'<name>.' if key.entries else ''}")
+def _tables() -> Iterator[str]:
+    for name, section in tables(Settings, "<name>"):
+        rows = [key for key in keys(section).values() if key.has_free_names or not key.is_table]
+        if rows:
+            texts = descriptions(section)
+            yield f"## `[{name}]`\n"
+            yield f"{(section.__doc__ or '').strip()}\n"
+            yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
+            yield from (_row(key, texts[key.name]) for key in rows)
+            yield ""
 
 
 def _row(key: Key, text: str) -> str:

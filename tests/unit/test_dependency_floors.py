@@ -25,7 +25,6 @@ FLOORS = {
     "httpx": ("0.23.0", "CVE-2021-41945: URLs read in two ways"),
     "idna": ("3.7", "CVE-2024-3651: names that take for ever"),
     "mako": ("1.2.2", "CVE-2022-40023: templates that take for ever"),
-    "openpyxl": ("2.4.2", "CVE-2017-5992: external entities"),
     "orjson": ("3.9.15", "CVE-2024-27454: deep JSON"),
     "psutil": ("5.6.6", "CVE-2019-18874: double free"),
     "pyarrow": ("14.0.1", "CVE-2023-47248: pickles in files"),
@@ -57,7 +56,7 @@ READERS = {
         "python-jose",
         "cryptography",
     ),
-    *("pyarrow", "openpyxl", "sqlparse", "duckdb", "aiohttp", "urllib3", "thrift", "redis", "pyyaml"),
+    *("pyarrow", "sqlparse", "duckdb", "aiohttp", "urllib3", "thrift", "redis", "pyyaml"),
 }
 
 

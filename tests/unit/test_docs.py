@@ -10,8 +10,7 @@ from typer.main import get_command
 from queryserver import __version__
 from queryserver.cli.commands import app
 from queryserver.settings import Settings, load_settings
-from queryserver.settings.schema import keys
-from queryserver.settings.section import Section
+from queryserver.settings.section import Section, keys
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"

@@ -36,18 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for commands in (
-    serving.COMMANDS,
-    health.COMMANDS,
-    users.COMMANDS,
-    identities.COMMANDS,
-    groups.COMMANDS,
-    upkeep.COMMANDS,
-):
-    for name, command in commands.items():
-        app.command(name)(command)
-app.command("desktop_document_cleanup", hidden=True)(upkeep.cleanup)
-app.command("rotate-keys")(connectors.rotate_keys)
+for module in (serving, health, users, identities, groups, upkeep):
+    app.add_typer(module.app)
 app.add_typer(configuration.app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(authentication.app, name="auth")

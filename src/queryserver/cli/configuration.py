@@ -10,8 +10,7 @@ from queryserver.cli.context import ConfigFile, run
 from queryserver.domain.findings import Finding, Level
 from queryserver.settings import Settings
 from queryserver.settings.loading import DEFAULT_FILES, read_settings
-from queryserver.settings.report import as_toml
-from queryserver.settings.sample import sample_file
+from queryserver.settings.report import as_toml, sample_file
 
 app = typer.Typer(help="Check the settings, or begin a settings file.", no_args_is_help=True)
 

@@ -1,4 +1,4 @@
-"""Stored connectors and the keys that seal their secrets (Contract platform 12)."""
+"""Stored connectors (Contract platform 12)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, run, settings_of
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table
 from queryserver.domain.errors import ConnectorRefused, InvalidParameter, QueryServerError
 from queryserver.domain.json_text import parse_json
 from queryserver.domain.user import User
@@ -66,21 +66,6 @@ def import_connectors(
             raise typer.Exit(1)
 
     _administrate(config, work)
-
-
-def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
-    from queryserver.container.connector_instances import rotate_keys as rotate  # noqa: PLC0415 slow to import
-
-    settings = settings_of(config)
-    rotation = run(lambda: rotate(settings))
-    if as_json:
-        print_json({"connectors": rotation.connectors, "others": rotation.others, "lost": rotation.lost})
-    else:
-        typer.echo(f"Secrets of {rotation.connectors} connectors and {rotation.others} others encrypted anew.")
-    if rotation.lost:
-        typer.echo(f"{rotation.lost} secrets cannot be opened: their key is in no setting.", err=True)
-        raise typer.Exit(1)
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -154,10 +139,4 @@ def _exported(shown: "ShownInstance") -> dict[str, Any]:
 def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
     from queryserver.container.connector_instances import open_connectors  # noqa: PLC0415 slow to import
 
-    settings = settings_of(config)
-
-    async def opened() -> None:
-        async with open_connectors(settings) as services:
-            await work(services)
-
-    run(opened)
+    administrate(open_connectors, config, work)

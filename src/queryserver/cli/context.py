@@ -1,9 +1,11 @@
-"""What commands have in common: their settings, the database they work on, how they print."""
+"""What commands have in common: their settings, the database they work on, the audit, how they print."""
 
 import asyncio
 import os
+import pwd
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -39,6 +41,49 @@ def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None)
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Do the asynchronous part of a command."""
     return asyncio.run(work())
+
+
+def administrate(
+    opening: Callable[[Settings], AbstractAsyncContextManager[T]],
+    config: Path | None,
+    work: Callable[[T], Awaitable[None]],
+    operation: str | None = None,
+    *subject: str | None,
+) -> None:
+    """Do `work` with the service that `opening` opens.
+
+    With an `operation` it is a change of `subject`, such as a user and a group, and leaves an audit event.
+    """
+    settings = settings_of(config)
+
+    async def opened() -> None:
+        async with opening(settings) as service:
+            with audited(operation, *subject) if operation else nullcontext():
+                await work(service)
+
+    run(opened)
+
+
+@contextmanager
+def audited(operation: str, *subject: str | None) -> Generator[None]:
+    """One audit event for what a command does inside, in the name of whoever runs it.
+
+    `subject` are the names that it is about, such as a user and a group.
+    """
+    from queryserver.container.auditing import AUDIT  # noqa: PLC0415 slow to import
+    from queryserver.services.auditing import AuditTrail  # noqa: PLC0415 as above
+
+    names = " ".join(name for name in subject if name)
+    with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
+        yield
+
+
+def operator() -> str:
+    """The account of the operating system that runs this command."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def print_json(value: object) -> None:

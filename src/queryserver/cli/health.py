@@ -13,6 +13,8 @@ from queryserver.cli.context import ConfigFile, run
 from queryserver.domain.errors import InvalidRequest
 from queryserver.settings.loading import Reading, read_settings
 
+app = typer.Typer()
+
 _ALIVE, _READY = "/desktop/debug/is_alive", "/desktop/debug/is_ready"
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 only compared
@@ -58,6 +60,7 @@ class _Check:
             writer.transport.abort()
 
 
+@app.command("health")
 def health(
     config: ConfigFile = None,
     ready: Annotated[bool, typer.Option("--ready", help="Request is_ready: database and results, too.")] = False,
@@ -80,9 +83,6 @@ def health(
         typer.echo(f"{check.url}: {_reason(error, timeout)}", err=True)
         raise typer.Exit(1) from error
     typer.echo(f"{check.url}: {'ready' if ready else 'alive'}")
-
-
-COMMANDS: dict[str, Any] = {"health": health}
 
 
 def _check(reading: Reading, path: str) -> _Check:

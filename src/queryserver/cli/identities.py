@@ -1,16 +1,16 @@
 """Links between users and identities of other issuers."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from queryserver.cli.auditing import audited
-from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, run, settings_of
+from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table
 from queryserver.services.identities import Identities
+
+app = typer.Typer()
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
 SomeName: TypeAlias = Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
@@ -20,6 +20,7 @@ Subject: TypeAlias = Annotated[
 _ISSUER = "`jwt:` and the issuer of the tokens, `ldap`, or the class of an authenticator or a login back end."
 
 
+@app.command("link-user")
 def link_user(
     name: Name,
     issuer: Annotated[str, typer.Option(help=_ISSUER, show_default=False)],
@@ -35,6 +36,7 @@ def link_user(
     _administrate(config, work, "user.link", name, issuer, subject)
 
 
+@app.command("unlink-user")
 def unlink_user(
     name: SomeName = None,
     issuer: Annotated[str | None, typer.Option(help=_ISSUER, show_default=False)] = None,
@@ -52,6 +54,7 @@ def unlink_user(
     _administrate(config, work, "user.unlink", name or "*", issuer, subject)
 
 
+@app.command("list-links")
 def list_links(
     name: SomeName = None, config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False
 ) -> None:
@@ -69,27 +72,12 @@ def list_links(
     _administrate(config, work)
 
 
-COMMANDS: dict[str, Any] = {
-    "link-user": link_user,
-    "unlink-user": unlink_user,
-    "list-links": list_links,
-}
-
-
 def _administrate(
     config: Path | None,
     work: Callable[[Identities], Awaitable[None]],
     operation: str | None = None,
     *subject: str | None,
 ) -> None:
-    """Do the work; with an `operation` it is a change, and leaves an audit event."""
     from queryserver.container.identities import open_identities  # noqa: PLC0415 slow to import
 
-    settings = settings_of(config)
-
-    async def opened() -> None:
-        async with open_identities(settings) as identities:
-            with audited(operation, *subject) if operation else nullcontext():
-                await work(identities)
-
-    run(opened)
+    administrate(open_identities, config, work, operation, *subject)

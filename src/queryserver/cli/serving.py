@@ -2,16 +2,19 @@
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from queryserver.cli.context import ConfigFile, run, settings_of
 from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable
 from queryserver.settings import load_settings
-from queryserver.settings.environment import CONFIG_FILE, PREFIX
+from queryserver.settings.loading import CONFIG_FILE, PREFIX
+
+app = typer.Typer()
 
 
+@app.command("serve")
 def serve(
     config: ConfigFile = None,
     embedded: Annotated[bool, typer.Option("--embedded", help="Run a PostgreSQL in the data directory.")] = False,
@@ -49,6 +52,7 @@ def let_arrow_use_the_common_heap() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
+@app.command("migrate")
 def migrate(
     config: ConfigFile = None,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
@@ -74,6 +78,7 @@ def migrate(
     run(work)
 
 
+@app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
     from queryserver.container.service_database import pool_limits, required_dsn  # noqa: PLC0415 slow to import
@@ -93,6 +98,7 @@ def is_db_alive(config: ConfigFile = None) -> None:
         raise typer.Exit(1) from error
 
 
+@app.command("openapi")
 def openapi() -> None:
     """Print the description of the API."""
     import orjson  # noqa: PLC0415 slow to import
@@ -102,6 +108,7 @@ def openapi() -> None:
     typer.echo(orjson.dumps(create_application().openapi(), option=orjson.OPT_INDENT_2).decode())
 
 
+@app.command("version")
 def version() -> None:
     """Print the version."""
     from queryserver import __version__  # noqa: PLC0415 one fact
@@ -114,15 +121,6 @@ def print_version(wanted: bool) -> None:
     if wanted:
         version()
         raise typer.Exit
-
-
-COMMANDS: dict[str, Any] = {
-    "serve": serve,
-    "migrate": migrate,
-    "is_db_alive": is_db_alive,
-    "openapi": openapi,
-    "version": version,
-}
 
 
 def _set(key: str, value: object) -> None:

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from queryserver.cli.auditing import operator
-from queryserver.cli.context import AsJson, ConfigFile, NoHeader, print_json, print_table, printable, run, settings_of
+from queryserver.cli.context import (
+    AsJson,
+    ConfigFile,
+    NoHeader,
+    administrate,
+    operator,
+    print_json,
+    print_table,
+    printable,
+)
 from queryserver.domain.statement import ACTIVE
 from queryserver.domain.statement_overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
 
@@ -148,10 +156,4 @@ def _seconds(length: timedelta) -> str:
 def _administrate(config: Path | None, work: "Callable[[StatementAdministration], Awaitable[None]]") -> None:
     from queryserver.container.statements import open_statements  # noqa: PLC0415 slow to import
 
-    settings = settings_of(config)
-
-    async def opened() -> None:
-        async with open_statements(settings) as statements:
-            await work(statements)
-
-    run(opened)
+    administrate(open_statements, config, work)

@@ -1,9 +1,9 @@
-"""Closing and cleaning up by age (Contract platform 12.1, 12.2)."""
+"""Closing and cleaning up by age (Contract platform 12.1, 12.2), and new keys for secrets."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from queryserver.container.records import Kept
     from queryserver.services.retention import Closed
 
+app = typer.Typer()
+
 _CENTURY_DAYS = 36_500
 
 Age: TypeAlias = Annotated[
@@ -21,6 +23,7 @@ Age: TypeAlias = Annotated[
 ]
 
 
+@app.command("close_queries")
 def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
     """Close results that nobody has used for so many days."""
 
@@ -35,6 +38,7 @@ def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
     _sweep(settings_of(config), work)
 
 
+@app.command("close_sessions")
 def close_sessions(
     age_in_days: Age,
     dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector, or `all`.")],
@@ -60,6 +64,8 @@ def close_sessions(
     _sweep(settings, work)
 
 
+@app.command("desktop_document_cleanup", hidden=True)
+@app.command("cleanup")
 def cleanup(
     keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept; 0: none.")] = 30,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
@@ -80,11 +86,20 @@ def cleanup(
     _sweep(settings_of(config), work, with_stores=True)
 
 
-COMMANDS: dict[str, Any] = {
-    "close_queries": close_queries,
-    "close_sessions": close_sessions,
-    "cleanup": cleanup,
-}
+@app.command("rotate-keys")
+def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
+    from queryserver.container.connector_instances import rotate_keys as rotate  # noqa: PLC0415 slow to import
+
+    settings = settings_of(config)
+    rotation = run(lambda: rotate(settings))
+    if as_json:
+        print_json({"connectors": rotation.connectors, "others": rotation.others, "lost": rotation.lost})
+    else:
+        typer.echo(f"Secrets of {rotation.connectors} connectors and {rotation.others} others encrypted anew.")
+    if rotation.lost:
+        typer.echo(f"{rotation.lost} secrets cannot be opened: their key is in no setting.", err=True)
+        raise typer.Exit(1)
 
 
 def _fail_for(done: "Closed") -> None:

@@ -1,29 +1,29 @@
 """Users and their tokens."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from queryserver.cli.auditing import audited
 from queryserver.cli.context import (
     AsJson,
     ConfigFile,
     NoHeader,
     PasswordFromStdin,
+    administrate,
     print_json,
     print_table,
     read_password,
-    run,
     settings_of,
 )
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.interfaces.accounts import Account
 from queryserver.services.accounts import Accounts, Person
+
+app = typer.Typer()
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
 
@@ -35,6 +35,7 @@ class Switch(StrEnum):
     OFF = "off"
 
 
+@app.command("create-user")
 def create_user(
     name: Name,
     config: ConfigFile = None,
@@ -67,33 +68,39 @@ def create_user(
     _administrate(config, work, "user.create", name)
 
 
+@app.command("disable-user")
 def disable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in no more; all tokens end at once."""
     _administrate(config, lambda accounts: accounts.disable(name), "user.disable", name)
 
 
+@app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in again. Old tokens stay dead."""
     _administrate(config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
+@app.command("set-password")
 def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
     """Give a user a new password; all tokens end at once."""
     password = read_password(from_stdin=password_stdin)
     _administrate(config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
 
 
+@app.command("set-admin")
 def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
     """Give or take the administrator flag."""
     operation = "user.make_admin" if state is Switch.ON else "user.unmake_admin"
     _administrate(config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON), operation, name)
 
 
+@app.command("unlock")
 def unlock(name: Name, config: ConfigFile = None) -> None:
     """Forget the failed logins of a name."""
     _administrate(config, lambda accounts: accounts.unlock(name), "user.unlock", name)
 
 
+@app.command("list-users")
 def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False) -> None:
     """List all users."""
 
@@ -107,6 +114,7 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
     _administrate(config, work)
 
 
+@app.command("revoke-tokens")
 def revoke_tokens(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="User name.", show_default=False)] = None,
     everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
@@ -125,18 +133,6 @@ def revoke_tokens(
     _administrate(config, work, "user.revoke_tokens", name or "*")
 
 
-COMMANDS: dict[str, Any] = {
-    "create-user": create_user,
-    "disable-user": disable_user,
-    "enable-user": enable_user,
-    "set-password": set_password,
-    "set-admin": set_admin,
-    "unlock": unlock,
-    "list-users": list_users,
-    "revoke-tokens": revoke_tokens,
-}
-
-
 _HEADER = ("USER", "KIND", "STATE", "GROUPS", "EMAIL")
 
 
@@ -153,16 +149,8 @@ def _identity(config: Path | None, name: str, issuer: str, subject: str | None) 
 
 
 def _administrate(
-    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, subject: str = ""
+    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
 ) -> None:
-    """Do the work; with an `operation` it is a change, and leaves an audit event."""
     from queryserver.container.administration import open_administration  # noqa: PLC0415 slow to import
 
-    settings = settings_of(config)
-
-    async def opened() -> None:
-        async with open_administration(settings) as accounts:
-            with audited(operation, subject) if operation else nullcontext():
-                await work(accounts)
-
-    run(opened)
+    administrate(open_administration, config, work, operation, *subject)

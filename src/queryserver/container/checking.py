@@ -23,8 +23,7 @@ from queryserver.container.storage import BUILDERS
 from queryserver.domain.errors import ConfigurationError, QueryServerError
 from queryserver.domain.findings import Finding
 from queryserver.settings import Settings
-from queryserver.settings.contradictions import contradictions, warnings
-from queryserver.settings.exposure import exposure
+from queryserver.settings.contradictions import contradictions, exposure, warnings
 
 _LOOK_S = 10.0
 

@@ -40,6 +40,19 @@ _TOKEN = re.compile(
 _PUNCTUATION, _STRING, _NUMBER, _FRACTION, _EXPONENT, _WORD, _QUOTE = range(1, 8)
 _WORDS = {"true": True, "false": False, "null": None}
 
+_TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
+_FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
+
+
+def boolean_of(text: str) -> bool | None:
+    """The boolean that a word of a form, an option or a variable stands for, in any case; None: it is none.
+
+    Blanks count, and the empty text is none: only in forms it means false. Cells of files have a rule of their own
+    (`formats/converting`): there `1` is a number and `no` a text.
+    """
+    word = text.lower()
+    return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
+
 
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
     """The value that `source` stands for. Raises InvalidJson.

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -39,25 +38,6 @@ class StatementState(StrEnum):
 
 ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 _WIRE_STATUS = {StatementState.SUCCESS: "available", StatementState.TIMED_OUT: "failed"}
-
-# Contract editor 3.3. `available` may still lose its result; nothing else leaves a terminal state.
-TRANSITIONS: Mapping[StatementState, frozenset[StatementState]] = MappingProxyType(
-    {
-        StatementState.WAITING: frozenset(
-            {StatementState.RUNNING, StatementState.CANCELED, StatementState.FAILED, StatementState.TIMED_OUT}
-        ),
-        StatementState.RUNNING: frozenset(
-            {
-                StatementState.AVAILABLE,
-                StatementState.SUCCESS,
-                StatementState.FAILED,
-                StatementState.CANCELED,
-                StatementState.TIMED_OUT,
-            }
-        ),
-        StatementState.AVAILABLE: frozenset({StatementState.EXPIRED, StatementState.CLOSED}),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

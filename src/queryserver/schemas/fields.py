@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, Vali
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from queryserver.domain.errors import InvalidJson
-from queryserver.domain.json_text import MAX_DEPTH, parse_json
+from queryserver.domain.json_text import MAX_DEPTH, boolean_of, parse_json
 
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
@@ -20,8 +20,6 @@ JSON_DEPTH = "max_json_depth"
 """Key of the validation context: how deep JSON text in a field may nest."""
 MAX_ENTRIES = 1000
 
-TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
-FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
 _EXACT_IN_A_DOUBLE = 2**53
@@ -49,13 +47,9 @@ def _text(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = value.lower() if isinstance(value, str) else None
-    if word in TRUE_WORDS:
-        return True
-    if word in FALSE_WORDS:
-        return False
+    flag = boolean_of(value or "false") if isinstance(value, str) else value
+    if isinstance(flag, bool):
+        return flag
     raise must("be true or false (also 1 yes on y t yea, 0 no off n f nay).")
 
 

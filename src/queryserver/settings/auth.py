@@ -81,22 +81,18 @@ class AuthSettings(Section):
 
     @property
     def access_token_lifetime(self) -> timedelta:
-        """Life of an access token."""
         return timedelta(seconds=self.access_token_lifetime_s)
 
     @property
     def refresh_token_lifetime(self) -> timedelta:
-        """Life of a refresh token."""
         return timedelta(seconds=self.refresh_token_lifetime_s)
 
     @property
     def recheck(self) -> timedelta:
-        """Time after which the user of a call that lasts is read again."""
         return timedelta(seconds=self.recheck_s)
 
     @property
     def login_window(self) -> timedelta:
-        """Time in which failed logins are counted."""
         return timedelta(seconds=self.login_window_s)
 
 

@@ -1,4 +1,4 @@
-"""Settings that are well formed, each by itself, and cannot stand together."""
+"""Settings that are well formed, each by itself, and cannot stand together or open more than they seem to."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +31,7 @@ _SAMPLE_KEYS = (
     "kasdlfjknasdfl3hbaksk3bwkasdfkasdfba23asdf",
     "asldfasdlkfjaslfj",
 )
+_HERE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
 def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
@@ -113,7 +114,13 @@ def _server(settings: Settings) -> Iterator[Complaint]:
 def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
-    parts = [name for name, value in _database_parts(settings) if value]
+    given_parts = {
+        "host": database.host,
+        "name": database.name,
+        "user": database.user,
+        "password": database.password.get_secret_value(),
+    }
+    parts = [name for name, value in given_parts.items() if value]
     if url and parts:
         yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
     if url and "desktop.database.sslmode" in given:
@@ -124,14 +131,6 @@ def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Compl
         yield "desktop.database.host", "host and name must both be given when url is not."
     if database.pool_min > database.pool_max:
         yield "desktop.database.pool_min", "is above desktop.database.pool_max."
-
-
-def _database_parts(settings: Settings) -> Iterator[tuple[str, str]]:
-    database = settings.desktop.database
-    yield "host", database.host
-    yield "name", database.name
-    yield "user", database.user
-    yield "password", database.password.get_secret_value()
 
 
 def _external_tokens(settings: Settings) -> Iterator[Complaint]:
@@ -221,3 +220,46 @@ def _keeps_secrets(url: str) -> bool:
 
 def _is_loopback(host: str | None) -> bool:
     return host is not None and (host.lower() == "localhost" or contains(LOOPBACK, host.strip("[]")))
+
+
+def exposure(settings: Settings) -> Iterator[Complaint]:
+    """Key and text of each setting that opens more to other machines than it seems.
+
+    A server of the embedded mode that listens on loopback is taken for one without proxy.
+    """
+    is_local = _is_loopback(settings.desktop.http_host)
+    if not is_local or _has_proxy(settings):
+        yield from _any_host(settings)
+    if is_local and _has_proxy(settings):
+        yield from _metrics_by_proxy(settings)
+
+
+def _any_host(settings: Settings) -> Iterator[Complaint]:
+    if "*" in settings.desktop.allowed_hosts:
+        text = (
+            "holds `*`: calls with any `Host` header are served, also those of a page whose name was rebound to this"
+            " server. List the names by which clients call it."
+        )
+        yield "desktop.allowed_hosts", text
+
+
+def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
+    """A proxy on this machine calls from loopback; one that is trusted names its client."""
+    desktop = settings.desktop
+    opened = [one for one in ("127.0.0.1", "::1") if contains(desktop.metrics.allowed_networks, one)]
+    believed = [one for one in opened if contains(desktop.trusted_proxies, one)]
+    if desktop.metrics.enable_prometheus and len(opened) > len(believed):
+        text = (
+            "holds loopback, and this server listens on loopback only: a proxy on this machine calls from there, so"
+            " that /metrics is open to every caller whom it passes on. Do not pass /metrics on, list the proxy's"
+            " loopback addresses in desktop.trusted_proxies, or empty this list and set desktop.metrics.token."
+        )
+        yield "desktop.metrics.allowed_networks", text
+
+
+def _has_proxy(settings: Settings) -> bool:
+    """Whether calls of other machines are meant to come in, although the server listens on loopback only."""
+    desktop = settings.desktop
+    named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _HERE]
+    is_trial = desktop.database.embedded or desktop.database.dsn is None
+    return bool(desktop.trusted_proxies or desktop.url_prefix or named) or not is_trial

@@ -69,12 +69,10 @@ class DatabaseSettings(Section):
 
     @property
     def connect_timeout(self) -> timedelta:
-        """Limit of making, or waiting for, a connection."""
         return timedelta(seconds=self.connect_timeout_s)
 
     @property
     def statement_timeout(self) -> timedelta:
-        """Limit of one statement of the service itself."""
         return timedelta(seconds=self.statement_timeout_s)
 
     def _from_parts(self) -> str | None:

@@ -203,5 +203,4 @@ class DesktopSettings(Section):
 
     @property
     def shutdown_grace(self) -> timedelta:
-        """Time for calls and statements to finish when the server stops."""
         return timedelta(seconds=self.shutdown_grace_s)

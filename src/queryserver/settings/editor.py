@@ -88,32 +88,26 @@ class EditorSettings(Section):
 
     @property
     def result_retention(self) -> timedelta:
-        """How long a result is kept."""
         return timedelta(hours=self.result_retention_h)
 
     @property
     def statement_text_retention(self) -> timedelta:
-        """How long long texts of statements are kept whole."""
         return timedelta(hours=self.statement_text_retention_h)
 
     @property
     def log_retention(self) -> timedelta:
-        """How long logs of statements are kept."""
         return timedelta(days=self.log_retention_days)
 
     @property
     def history_retention(self) -> timedelta:
-        """How long records of statements are kept."""
         return timedelta(days=self.history_retention_days)
 
     @property
     def cancel_wait(self) -> timedelta:
-        """How long a cancellation waits for the engine."""
         return timedelta(seconds=self.cancel_wait_s)
 
     @property
     def lease_timeout(self) -> timedelta:
-        """How long a silent server keeps its statements."""
         return timedelta(seconds=self.lease_timeout_s)
 
 
@@ -160,5 +154,4 @@ class RetentionSettings(Section):
 
     @property
     def run_every(self) -> timedelta:
-        """How often a server cleans up."""
         return timedelta(seconds=self.run_every_s)

@@ -1,16 +1,15 @@
-"""The effective settings as a TOML text: every value with its origin, secrets masked."""
+"""Settings as TOML texts: the effective values with their origins, secrets masked; and a file to begin with."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from queryserver.settings.schema import SECRET_OPTIONS, Key, keys, value_of
-from queryserver.settings.section import Section
+from queryserver.settings.section import SECRET_OPTIONS, Key, descriptions, keys, leaves, tables
 from queryserver.settings.tree import Settings
 
 MASK = "********"
@@ -25,73 +24,63 @@ _SECRETS_IN_ADDRESS = (
 
 def as_toml(settings: Settings) -> str:
     """Every key with its value and, as a comment, its origin."""
-    return "\n".join(_section(settings, settings, "")) + "\n"
+    lines, table = list[str](), None
+    for path, key, value in leaves(settings):
+        if value is None and key.kind is not Path:
+            continue
+        if path[:-1] != table:
+            table = path[:-1]
+            lines.append(f"\n[{'.'.join(map(_name, table))}]")
+        shown, origin = toml_value(_shown(path[-1], key, value)), settings.origin(".".join(path))
+        lines.append(f"{_name(path[-1])} = {shown}  # {origin}")
+    return "\n".join(lines) + "\n"
 
 
 def shown_value(settings: Settings, name: str) -> str:
     """The effective value under a full name as text, secrets masked; empty for tables and for what is no key."""
-    section: Any = settings
-    names = iter(name.split("."))
-    for part in names:
-        key = keys(type(section)).get(part)
-        if key is None:
-            return ""
-        value: Any = value_of(section, key)
-        if key.entries:
-            value = value.get(next(names, ""))
-        if key.has_free_names:
-            option = next(names, "")
-            return _as_text(_shown_option(option, value.get(option, "")))
-        if not isinstance(value, Section) or key.is_secret:
-            return "" if key.entries else _as_text(_shown(key, value))
-        section = value
+    for path, key, value in leaves(settings):
+        if ".".join(path) == name:
+            shown = _shown(path[-1], key, value)
+            return _text(shown) if isinstance(shown, str | Path) else toml_value(shown)
     return ""
 
 
-def _as_text(value: Any) -> str:
-    return _text(value) if isinstance(value, str | Path) else toml_value(value)
+def sample_file() -> str:
+    """A settings file in which every key is explained; with all of it commented out it changes nothing."""
+    lines = [
+        "# Settings of queryserver. Each value below is the default: uncomment a line to change it.",
+        "# The environment goes first: QUERYSERVER__DESKTOP__HTTP_PORT=9000 for http_port of [desktop].",
+        "# A secret may stand elsewhere: <key>_file names a file, <key>_script a command that prints it.",
+    ]
+    for name, section in tables(Settings, "NAME"):
+        texts = descriptions(section)
+        plain = [key for key in keys(section).values() if not key.is_table]
+        lines += [f"\n# [{name}]"] if plain else []
+        for key in plain:
+            lines += [f"# {texts[key.name]}", f"# {_assignment(key)}"]
+        for key in keys(section).values():
+            if key.has_free_names:
+                lines += [f"\n# [{name}.{key.name}]", f"# {texts[key.name]}"]
+    return "\n".join(lines) + "\n"
 
 
-def _section(settings: Settings, section: Section, prefix: str) -> Iterator[str]:
-    """Plain values first: in TOML what follows the head of a table belongs to it."""
-    known = keys(type(section)).values()
-    plain = [key for key in known if not (key.section or key.entries or key.has_free_names)]
-    if plain:
-        yield f"\n[{prefix[:-1]}]"
-    for key in plain:
-        value = value_of(section, key)
-        if value is not None or key.kind is Path:
-            yield f"{_name(key.name)} = {toml_value(_shown(key, value))}  # {settings.origin(prefix + key.name)}"
-    for key in known:
-        if key not in plain:
-            yield from _tables(settings, key, value_of(section, key), f"{prefix}{_name(key.name)}")
+def _assignment(key: Key) -> str:
+    """The key with its default; alone when it has none."""
+    if key.field.is_required():
+        return f"{key.name} (required)"
+    value = key.field.get_default(call_default_factory=True)
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    return f"{key.name} (absent)" if value is None else f"{key.name} = {toml_value(value)}"
 
 
-def _tables(settings: Settings, key: Key, value: Any, name: str) -> Iterator[str]:
-    if isinstance(value, Section):
-        yield from _section(settings, value, f"{name}.")
-    elif key.entries:
-        for entry, section in value.items():
-            yield from _section(settings, section, f"{name}.{_name(entry)}.")
-    elif value:
-        yield f"\n[{name}]"
-        for option, setting in value.items():
-            shown, origin = toml_value(_shown_option(option, setting)), settings.origin(f"{name}.{option}")
-            yield f"{_name(option)} = {shown}  # {origin}"
-
-
-def _shown(key: Key, value: Any) -> Any:
+def _shown(name: str, key: Key, value: Any) -> Any:
+    if key.has_free_names:
+        return MASK if value and (name in SECRET_OPTIONS or _SECRET_NAME.search(name)) else value
     if key.is_secret:
-        return MASK if _is_set(value) else ""
+        is_set = value.get_secret_value() if isinstance(value, SecretStr) else value
+        return MASK if is_set else ""
     return "" if value is None else value
-
-
-def _is_set(value: Any) -> bool:
-    return bool(value.get_secret_value() if isinstance(value, SecretStr) else value)
-
-
-def _shown_option(name: str, value: Any) -> Any:
-    return MASK if value and (name in SECRET_OPTIONS or _SECRET_NAME.search(name)) else value
 
 
 def _name(text: str) -> str:

@@ -218,5 +218,4 @@ class ImporterSettings(Section):
 
     @property
     def upload_expiry(self) -> timedelta:
-        """How long an upload is kept after its last use."""
         return timedelta(seconds=self.upload_expiry_seconds)

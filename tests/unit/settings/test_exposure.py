@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from queryserver.settings import Settings
-from queryserver.settings.exposure import exposure
+from queryserver.settings.contradictions import exposure
 
 _DATABASE = {"url": "postgresql://u:p@db.example/queryserver"}
 _HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"

@@ -8,8 +8,7 @@ from scripts.document_settings import TARGET, document
 
 from queryserver.settings import load_settings
 from queryserver.settings.contradictions import warnings
-from queryserver.settings.report import as_toml, shown_value
-from queryserver.settings.sample import sample_file
+from queryserver.settings.report import as_toml, sample_file, shown_value
 
 SECRETS = """
 [desktop]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from queryserver.domain.errors import InvalidFields
-from queryserver.schemas.fields import FALSE_WORDS, TRUE_WORDS, is_clean
+from queryserver.domain.json_text import boolean_of
+from queryserver.schemas.fields import is_clean
 
 
 class TokenFields:
@@ -38,10 +39,10 @@ class TokenFields:
         value = self._fields.get(name)
         if isinstance(value, bool) or value is None:
             return bool(value)
-        word = str(value).lower() if isinstance(value, str | int) else None
-        if word not in TRUE_WORDS | FALSE_WORDS:
+        flag = boolean_of(str(value) or "false") if isinstance(value, str | int) else None
+        if flag is None:
             self._problem(name, "Must be a valid boolean.")
-        return word in TRUE_WORDS
+        return bool(flag)
 
     def require_good(self) -> None:
         """Raises InvalidFields when anything was wrong."""

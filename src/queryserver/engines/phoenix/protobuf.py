@@ -3,7 +3,6 @@
 A message is a sequence of fields: a tag `number << 3 | wire type`, then a varint, eight bytes, or a length and bytes.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -142,10 +141,3 @@ def signed(value: int) -> int:
 def zigzag(value: int) -> int:
     """The number that a sint32 or sint64 stands for."""
     return (value >> 1) ^ -(value & 1)
-
-
-def double(value: bytes) -> float:
-    """A fixed64 that is a double."""
-    if len(value) != struct.calcsize("<d"):
-        raise Malformed
-    return struct.unpack("<d", value)[0]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2 import logs
 from queryserver.engines.hiveserver2.address import Limits
@@ -17,7 +18,7 @@ from queryserver.engines.hiveserver2.protocol.calls import (
 from queryserver.engines.hiveserver2.protocol.declaring import Struct
 from queryserver.engines.hiveserver2.protocol.methods import GET_LOG, AnyMethod
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import SUCCESS, THandleIdentifier, TOperationHandle
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle
 from queryserver.engines.hiveserver2.redaction import LogFilter
 from queryserver.engines.streamed_operation import MAX_LOG_LINES
 

@@ -3,6 +3,13 @@
 import dataclasses
 
 import pytest
+from tests.fakes.hiveserver2_messages import (
+    SUCCESS,
+    UNKNOWN_METHOD,
+    decode_call,
+    encode_exception,
+    encode_reply,
+)
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
 from queryserver.engines.hiveserver2.protocol import messages
@@ -16,20 +23,12 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     IncompleteMessage,
     MalformedMessage,
     ServerException,
-    decode_call,
     decode_reply,
     encode_call,
-    encode_exception,
-    encode_reply,
 )
-from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, FETCH_RESULTS, METHODS, OPEN_SESSION, Method
+from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, FETCH_RESULTS, OPEN_SESSION, Method
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import (
-    SUCCESS,
-    THandleIdentifier,
-    TOperationHandle,
-    TSessionHandle,
-)
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TSessionHandle
 
 IDENTIFIER = THandleIdentifier(guid=b"g" * 16, secret=b"\xff" * 16)
 SESSION = TSessionHandle(session_id=IDENTIFIER)
@@ -123,7 +122,7 @@ def test_a_reply_without_status_is_refused():
 def test_the_server_s_exception_is_told_in_its_words():
     call = decode_call(encode_call(OPEN_SESSION, OPEN, 7))
     with pytest.raises(ServerException, match="no such method"):
-        decode_reply(OPEN_SESSION, encode_exception(call, "no such method", messages.UNKNOWN_METHOD), 7)
+        decode_reply(OPEN_SESSION, encode_exception(call, "no such method", UNKNOWN_METHOD), 7)
 
 
 def test_a_call_of_an_unknown_name_is_a_call_without_method():
@@ -140,8 +139,3 @@ def test_the_pure_python_protocol_reads_and_writes_the_same(monkeypatch):
     assert decode_reply(FETCH_RESULTS, raw, 1) == ROWS
     with pytest.raises(IncompleteMessage):
         decode_reply(FETCH_RESULTS, raw[:-5], 1)
-
-
-def test_every_method_is_found_by_its_name():
-    assert len(METHODS) == 11
-    assert all(method.name == name for name, method in METHODS.items())

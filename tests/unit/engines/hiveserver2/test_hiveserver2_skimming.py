@@ -1,6 +1,7 @@
 """Messages that are read past: their end, and the place of a cell that is too large."""
 
 import pytest
+from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
 from queryserver.engines.hiveserver2.protocol.calls import (
     TFetchResultsReq,
@@ -9,12 +10,7 @@ from queryserver.engines.hiveserver2.protocol.calls import (
     TProgressUpdateResp,
 )
 from queryserver.engines.hiveserver2.protocol.declaring import Struct
-from queryserver.engines.hiveserver2.protocol.messages import (
-    MalformedMessage,
-    decode_call,
-    encode_call,
-    encode_reply,
-)
+from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, encode_call
 from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS
 from queryserver.engines.hiveserver2.protocol.rows import (
     TBinaryColumn,
@@ -25,13 +21,7 @@ from queryserver.engines.hiveserver2.protocol.rows import (
     TRowSet,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.protocol.status import (
-    SUCCESS,
-    THandleIdentifier,
-    TOperationHandle,
-    TStatus,
-    TStatusCode,
-)
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TStatus, TStatusCode
 from queryserver.engines.hiveserver2.skimming import CellFound, Skimmer
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
 from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Login, Mechanism, Member
@@ -20,10 +21,10 @@ from queryserver.engines.hiveserver2.protocol.calls import (
     TOpenSessionReq,
     TOpenSessionResp,
 )
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, decode_call, encode_call, encode_reply
+from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, encode_call
 from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS, OPEN_SESSION
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import SUCCESS, THandleIdentifier, TOperationHandle
+from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle
 from queryserver.engines.hiveserver2.skimming import Skimmer
 from queryserver.engines.hiveserver2.transports import Overlong, read_past
 

@@ -4,7 +4,6 @@ The C extension of Apache thrift does the work where it is there: about 5 millio
 """
 
 import struct as packing
-from dataclasses import dataclass
 from typing import Any
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol, TBinaryProtocolAccelerated
@@ -22,7 +21,7 @@ from queryserver.engines.hiveserver2.protocol.declaring import (
     struct_of,
     wire,
 )
-from queryserver.engines.hiveserver2.protocol.methods import METHODS, AnyMethod, Method, ReplyT, RequestT
+from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
 
 _VERSION = 0x80010000
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3
@@ -47,24 +46,10 @@ class ServerException(Exception):
         self.kind = kind
 
 
-UNKNOWN_METHOD = 1
-INTERNAL_ERROR = 6
-
-
 @struct
 class TApplicationException(Struct):
     message: str | None = wire(1, TEXT, default=None)
     type: int | None = wire(2, I32, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call as a server sees it. `method` is None for an unknown name; `request` is then an empty struct."""
-
-    name: str
-    sequence: int
-    method: AnyMethod | None
-    request: Struct
 
 
 def encode_call(method: Method[RequestT, ReplyT], request: RequestT, sequence: int) -> bytes:
@@ -88,33 +73,6 @@ def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0
     if missing := missing_field(reply):
         raise MalformedMessage(f"{missing} is not set")
     return reply
-
-
-def decode_call(raw: bytes) -> Call:
-    """The call in `raw`. Raises IncompleteMessage, MalformedMessage."""
-    reader = _Reader(raw)
-    name, kind, sequence = reader.header()
-    if kind != _CALL:
-        raise MalformedMessage("not a call")
-    method = METHODS.get(name)
-    if method is None:
-        return Call(name, sequence, None, reader.whole(_Nothing))
-    return Call(name, sequence, method, reader.wrapped(method.request, field=1))
-
-
-def encode_reply(call: Call, reply: Struct) -> bytes:
-    """The bytes of the answer to `call`."""
-    return _message(call.name, _REPLY, call.sequence, field=0, body=reply)
-
-
-def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
-    """The bytes of a refusal of `call`."""
-    return _start(call.name, _EXCEPTION, call.sequence) + _bytes_of(TApplicationException(message=message, type=kind))
-
-
-@struct
-class _Nothing(Struct):
-    """Whatever it held is skipped."""
 
 
 def _message(name: str, kind: int, sequence: int, *, field: int, body: Struct) -> bytes:

@@ -33,5 +33,3 @@ CLOSE_IMPALA_OPERATION = Method("CloseImpalaOperation", calls.TOperationReq, imp
 GET_EXEC_SUMMARY = Method("GetExecSummary", impala.TGetExecSummaryReq, impala.TGetExecSummaryResp)
 
 AnyMethod = Method[Any, Any]
-
-METHODS: dict[str, AnyMethod] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Method)}

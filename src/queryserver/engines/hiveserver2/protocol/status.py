@@ -61,9 +61,6 @@ class TStatus(Struct):
     error_message: str | None = wire(5, TEXT, default=None)
 
 
-SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)
-
-
 @struct
 class THandleIdentifier(Struct):
     """16 bytes that name something, and 16 that prove the right to it."""

@@ -1,0 +1,61 @@
+"""The server's side of TCLIService: calls from bytes, answers to bytes."""
+
+from dataclasses import dataclass
+
+from queryserver.engines.hiveserver2.protocol import methods
+from queryserver.engines.hiveserver2.protocol.declaring import Struct, struct
+from queryserver.engines.hiveserver2.protocol.messages import (
+    _CALL,
+    _EXCEPTION,
+    _REPLY,
+    MalformedMessage,
+    TApplicationException,
+    _bytes_of,
+    _message,
+    _Reader,
+    _start,
+)
+from queryserver.engines.hiveserver2.protocol.methods import AnyMethod, Method
+from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
+
+METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
+SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)
+UNKNOWN_METHOD = 1
+INTERNAL_ERROR = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as a server sees it. `method` is None for an unknown name; `request` is then an empty struct."""
+
+    name: str
+    sequence: int
+    method: AnyMethod | None
+    request: Struct
+
+
+@struct
+class _Nothing(Struct):
+    """Whatever it held is skipped."""
+
+
+def decode_call(raw: bytes) -> Call:
+    """The call in `raw`. Raises IncompleteMessage, MalformedMessage."""
+    reader = _Reader(raw)
+    name, kind, sequence = reader.header()
+    if kind != _CALL:
+        raise MalformedMessage("not a call")
+    method = METHODS.get(name)
+    if method is None:
+        return Call(name, sequence, None, reader.whole(_Nothing))
+    return Call(name, sequence, method, reader.wrapped(method.request, field=1))
+
+
+def encode_reply(call: Call, reply: Struct) -> bytes:
+    """The bytes of the answer to `call`."""
+    return _message(call.name, _REPLY, call.sequence, field=0, body=reply)
+
+
+def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
+    """The bytes of a refusal of `call`."""
+    return _start(call.name, _EXCEPTION, call.sequence) + _bytes_of(TApplicationException(message=message, type=kind))

@@ -1,0 +1,77 @@
+"""Every key of the settings is read by the service, or stands here with the reason why not."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import queryserver
+from queryserver.settings import Settings
+from queryserver.settings.section import Section, keys
+
+PACKAGE = Path(queryserver.__file__).parent
+# Modules that know the tree as a whole; what they look at is not thereby used.
+ABOUT_SETTINGS = {"contradictions.py", "loading.py", "report.py", "section.py", "tree.py"}
+
+WITHOUT_EFFECT = {
+    "beeswax.close_sessions",
+    "beeswax.max_number_of_sessions",
+    "hadoop.hdfs_clusters.temp_dir",
+}
+"""Accepted because older settings files hold them; the documentation says that they do nothing."""
+
+CHECKED = {"desktop.ldap.use_start_tls"}
+"""Passwords never travel in the clear: `false` is a problem, and nothing else."""
+
+OTHER_NAMES = {"metastore.allow_sample_data_from_views"}
+"""Loading copies the value to the key that the service reads."""
+
+OF_THE_TASK_SERVER = {
+    *(f"desktop.smtp.{key}" for key in ("default_from_email", "host", "password", "port", "tls", "user")),
+    *(
+        f"desktop.task_server.{key}"
+        for key in (
+            "concurrency",
+            "email_after_s",
+            "email_allowed_domains",
+            "email_max_bytes",
+            "email_max_rows",
+            "heartbeat_s",
+            "queue",
+        )
+    ),
+    "retention.tasks_days",
+}
+"""Checked already, so that files stay good; read by the workers and the beat, which are not built yet."""
+
+
+def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key in keys(section).values():
+        place = (*path, key.attribute)
+        inner = key.section or key.entries
+        yield from leaves(inner, place) if inner else [place]
+
+
+def attributes(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def names_read() -> set[str]:
+    """Names of attributes that the service reads; a property of a section counts when it is read itself."""
+    found, properties = set[str](), dict[str, set[str]]()
+    for file in PACKAGE.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if file.parent.name != "settings":
+            found |= attributes(tree)
+        elif file.name not in ABOUT_SETTINGS - {"tree.py"}:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef):
+                    properties.setdefault(node.name, set()).update(attributes(node))
+    while more := set().union(*(read for name, read in properties.items() if name in found)) - found:
+        found |= more
+    return found
+
+
+def test_every_key_is_read() -> None:
+    read = names_read()
+    unread = {".".join(path) for path in leaves(Settings) if not set(path) <= read}
+    assert unread - WITHOUT_EFFECT - CHECKED - OTHER_NAMES - OF_THE_TASK_SERVER == set()
