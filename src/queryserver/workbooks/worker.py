@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, NotRequired, Protocol, TypedDict
+from typing import BinaryIO, NotRequired, TypedDict
 
 from queryserver.domain.errors import (
     DetectionFailed,
@@ -18,9 +18,9 @@ from queryserver.domain.errors import (
     UnsupportedFormat,
 )
 from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
-from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
-from queryserver.formats.workbooks.used_range import Head, Row, checked_rows, columns_in_use
-from queryserver.formats.workbooks.xlsx import XlsxWorkbook
+from queryserver.formats.workbooks.kinds import recognise_workbook
+from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
+from queryserver.workbooks.calamine_workbook import OpenWorkbook
 from queryserver.workbooks.frames import END, FAILED, NAMES, frame, portions, rows_frame
 from queryserver.workbooks.limits import RECORDS_TIME_S, TIME_S, limit_this_process
 
@@ -46,14 +46,6 @@ class _WithoutPandas(MetaPathFinder):
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
-
-
-class _Workbook(Protocol):
-    def sheet_names(self) -> list[str]: ...
-
-    def head(self, sheet: str) -> Head: ...
-
-    def rows(self, sheet: str) -> Iterator[Row]: ...
 
 
 def main() -> None:
@@ -91,18 +83,14 @@ def _answer(question: Question) -> Iterator[bytes]:
         yield frame(FAILED, [DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _opened(file: BinaryIO) -> _Workbook:
+def _opened(file: BinaryIO) -> OpenWorkbook:
     kind = recognise_workbook(file)
     if kind is None:
         raise UnsupportedFormat
-    if kind is WorkbookKind.XLSX:
-        return XlsxWorkbook(file)
-    from queryserver.workbooks.calamine_workbook import OtherWorkbook  # noqa: PLC0415 xlsx does without
-
-    return OtherWorkbook(file, kind)
+    return OpenWorkbook(file, kind)
 
 
-def _frames(workbook: _Workbook, sheet: str | None, limit: int | None) -> Iterator[bytes]:
+def _frames(workbook: OpenWorkbook, sheet: str | None, limit: int | None) -> Iterator[bytes]:
     if sheet is None:
         yield frame(NAMES, workbook.sheet_names())
         return
