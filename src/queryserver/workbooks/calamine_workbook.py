@@ -1,9 +1,9 @@
 """Workbooks of all kinds through python-calamine, which reads a sheet as a whole: hence the limits of its process."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
@@ -24,7 +24,6 @@ from queryserver.formats.workbooks.packages import Package, check_parts
 from queryserver.formats.workbooks.temporal_cells import RowByRow, StoredSerials, XlsSerials, XlsxSerials
 from queryserver.formats.workbooks.used_range import MAX_GRID_COLUMNS, MAX_ROWS, Head, Row, read_head
 
-_Value = int | float | str | bool | time | date | datetime | timedelta
 _NO_CELLS: Mapping[int, TypedText] = {}
 
 
@@ -36,7 +35,7 @@ class OpenWorkbook:
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         """Raises FileCorrupt, FileEncrypted, FileTooComplex."""
-        self._kind = kind
+        self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
         if kind is not WorkbookKind.XLS:
             package = Package(file)
             package.check_limits()
@@ -74,6 +73,7 @@ class OpenWorkbook:
         if sheet.end is not None and sheet.end[1] >= MAX_GRID_COLUMNS:
             raise FileTooComplex(f"The sheet has more than {MAX_GRID_COLUMNS:,} columns.")
         with _calamine_errors():
+            makers = self._makers
             for number, values in enumerate(sheet.iter_rows()):
                 if number >= MAX_ROWS:
                     raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
@@ -81,25 +81,10 @@ class OpenWorkbook:
                 row = {
                     column: cell
                     for column, value in enumerate(values, first_column)
-                    if value != "" and (cell := known[column] if column in known else self._cell(value))
+                    if value != "" and (cell := known[column] if column in known else makers[type(value)](value))
                 }
                 if row:
                     yield row
-
-    def _cell(self, value: _Value) -> TypedText:
-        """Empty cells and errors are empty texts there."""
-        match value:
-            case str() if self._kind is WorkbookKind.ODS and value.startswith("PT"):
-                # Durations of a day and more come as they stand in the file.
-                return iso_cell(value) or text_cell(value)
-            case str():
-                return text_cell(value)
-            case bool():
-                return boolean_cell(is_true=value)
-            case int() | float():
-                return number_cell(value)
-            case _:
-                return _temporal_cell(value)
 
 
 def _serials(file: BinaryIO, kind: WorkbookKind) -> StoredSerials | None:
@@ -112,16 +97,27 @@ def _serials(file: BinaryIO, kind: WorkbookKind) -> StoredSerials | None:
             return None
 
 
-def _temporal_cell(value: date | datetime | time | timedelta) -> TypedText:
-    match value:
-        case datetime():
-            return timestamp_cell(value)
-        case date():
-            return iso_cell(value.isoformat()) or EMPTY
-        case time():
-            return time_cell(value)
-        case timedelta():
-            return duration_cell(value / timedelta(days=1))
+def _boolean_cell(value: bool) -> TypedText:
+    return boolean_cell(is_true=value)
+
+
+def _open_document_text(text: str) -> TypedText:
+    """Durations of a day and more come as they stand in the file."""
+    return (iso_cell(text) if text.startswith("PT") else None) or text_cell(text)
+
+
+_MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
+    str: text_cell,
+    bool: _boolean_cell,
+    int: number_cell,
+    float: number_cell,
+    datetime: timestamp_cell,
+    date: lambda value: iso_cell(value.isoformat()) or EMPTY,
+    time: time_cell,
+    timedelta: lambda value: duration_cell(value / timedelta(days=1)),
+}
+"""What makes a cell of a value of calamine, for which empty cells and errors are empty texts."""
+_MAKERS_OF_ODS: Mapping[type, Callable[[Any], TypedText]] = {**_MAKERS, str: _open_document_text}
 
 
 @contextmanager

@@ -1,16 +1,14 @@
-"""Snappy data in files: frames, Hadoop's blocks, one raw block. Arrow unpacks the blocks, the rest is bookkeeping."""
+"""Snappy data in files: frames, Hadoop's blocks, one raw block. cramjam unpacks the blocks and compares check sums."""
 
 import struct
 from collections.abc import Iterator
 
-import pyarrow as pa
+import cramjam
 
 from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
-from queryserver.formats.unpacking.crc32c import masked_crc32c
 from queryserver.formats.unpacking.snappy_forms import FRAMED_START, SnappyForm, raw_length, snappy_form
 
-_MAX_FRAME = 65536
 _FORM_BYTES = 4096
 _HADOOP_NUMBER = struct.Struct(">I")
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
@@ -27,8 +25,8 @@ def raw_block(block: bytes, limit_bytes: int) -> bytes:
     if length == 0:
         return b""
     try:
-        return pa.Codec("snappy").decompress(block, decompressed_size=length, asbytes=True)
-    except (pa.ArrowException, OSError):
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError:
         raise DecompressionFailed("The snappy data are broken.") from None
 
 
@@ -100,12 +98,12 @@ class SnappyUnpacker:
 
 
 def _frame(kind: int, content: bytes) -> bytes:
-    """The data of one chunk, behind their check sum."""
-    total, packed = content[:4], content[4:]
-    unpacked = raw_block(packed, _MAX_FRAME) if kind == _COMPRESSED else packed
-    if len(total) < 4 or len(unpacked) > _MAX_FRAME or masked_crc32c(unpacked) != int.from_bytes(total, "little"):
-        raise DecompressionFailed("The snappy data are broken: a check sum is wrong.")
-    return unpacked
+    """The data of one chunk, behind their check sum: at most 64 KiB."""
+    chunk = FRAMED_START + bytes([kind]) + len(content).to_bytes(3, "little") + content
+    try:
+        return bytes(cramjam.snappy.decompress(chunk))
+    except cramjam.DecompressionError:
+        raise DecompressionFailed("The snappy data are broken: a check sum is wrong.") from None
 
 
 def _cut(content: bytes) -> Iterator[bytes]:

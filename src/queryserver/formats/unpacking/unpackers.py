@@ -1,6 +1,5 @@
-"""The unpacker of each codec that is a plain stream; parquet is none."""
+"""The unpacker of each codec that is a plain stream; avro and parquet are none."""
 
-from queryserver.formats.unpacking.avro import AvroUnpacker
 from queryserver.formats.unpacking.codecs import Codec, Unpacker
 from queryserver.formats.unpacking.snappy import SnappyUnpacker
 from queryserver.formats.unpacking.streams import Bz2Unpacker, GzipUnpacker
@@ -15,7 +14,5 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
             return Bz2Unpacker()
         case Codec.SNAPPY:
             return SnappyUnpacker(size_bytes, limit_bytes)
-        case Codec.AVRO:
-            return AvroUnpacker()
-        case Codec.PARQUET | Codec.NONE:
+        case Codec.AVRO | Codec.PARQUET | Codec.NONE:
             return None
