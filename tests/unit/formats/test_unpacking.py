@@ -27,7 +27,7 @@ from queryserver.domain.errors import (
 from queryserver.formats.unpacking.avro import AvroFile
 from queryserver.formats.unpacking.codecs import Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines
-from queryserver.formats.unpacking.unpackers import unpacker
+from queryserver.formats.unpacking.streams import unpacker
 from queryserver.formats.unpacking.window import LOOK_BACK_BYTES, Window
 from queryserver.workbooks.reader import ProcessWorkbooks
 

@@ -11,7 +11,7 @@ from queryserver.domain.errors import DecompressionLimit, FileTooComplex, Storag
 from queryserver.domain.files import FileStatus
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES, Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines
-from queryserver.formats.unpacking.unpackers import unpacker
+from queryserver.formats.unpacking.streams import unpacker
 from queryserver.formats.unpacking.window import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
