@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import zipfile
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import date, datetime, timedelta
 from datetime import time as clock
@@ -30,6 +31,7 @@ from queryserver.domain.errors import (
     FileTooComplex,
     ImportFileNotFound,
     SheetNotFound,
+    StorageUnavailable,
     UnsupportedFormat,
 )
 from queryserver.domain.importing import CellKind
@@ -419,6 +421,34 @@ async def test_a_cancelled_call_takes_the_worker_with_it(workbooks, tmp_path):
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+    assert not workers()
+
+
+AVRO = (Path(__file__).parents[1] / "unit" / "formats" / "avro" / "null.avro").read_bytes()
+
+
+async def test_what_a_store_raises_is_raised_although_the_worker_may_have_a_whole_file(workbooks):
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield AVRO
+        raise StorageUnavailable("The store is gone.")
+
+    with pytest.raises(StorageUnavailable):
+        [made async for made in workbooks.avro_lines(pieces())]
+    assert not workers()
+
+
+@pytest.mark.storage(44)
+async def test_a_view_that_is_full_takes_the_worker_with_it(workbooks):
+    header, block = AVRO[: AVRO.index(AVRO[-16:]) + 16], AVRO[AVRO.index(AVRO[-16:]) + 16 :]
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield header
+        while True:
+            yield block * 100
+
+    async with aclosing(workbooks.avro_lines(pieces())) as lines:
+        assert len(await anext(lines)) == 64 * 1024
+        assert workers()
     assert not workers()
 
 

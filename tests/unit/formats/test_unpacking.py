@@ -292,6 +292,10 @@ class TestAvro:
         packed = (AVRO / f"{codec}.avro").read_bytes()
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, packed[:-5]))
+        header = packed.index(packed[-16:]) + 16
+        for kept in (0, 3, 4, 30, header - 1, header + 1):
+            with pytest.raises(DecompressionFailed):
+                list(pieces(Codec.AVRO, packed[:kept]))
         broken = bytearray(packed)
         broken[-10] ^= 1
         with pytest.raises(DecompressionFailed):

@@ -53,6 +53,8 @@ class AvroFile:
         with _broken_data():
             metadata = cast("Mapping[str, bytes]", schemaless_reader(file, _METADATA, None))
         self._sync = file.read(_SYNC_BYTES)
+        if len(self._sync) < _SYNC_BYTES:
+            raise DecompressionFailed("The avro header breaks off.")
         codec = metadata.get("avro.codec", b"null").decode(errors="replace")
         if codec not in _CODECS:
             raise CodecNotAvailable(f"This server cannot read avro files that are packed with {codec[:20]}.")

@@ -75,8 +75,11 @@ class XlsxSerials:
             one.get("date1904", "").strip().lower() in ("1", "true", "on")
             for one in workbook.iterfind(".//{*}workbookPr")
         )
-        kinds = [related.get(_relation(sheet), ("", "")) for sheet in workbook.iterfind(".//{*}sheet")]
-        self._sheets = [part for kind, part in kinds if kind == "worksheet"]
+        try:
+            sheets = [related[_relation(sheet)] for sheet in workbook.iterfind(".//{*}sheet")]
+        except KeyError as error:
+            raise FileCorrupt("The workbook names a sheet that it does not have.") from error
+        self._sheets = [part for kind, part in sheets if kind == "worksheet"]
         styles = next((part for kind, part in related.values() if kind == "styles"), None)
         self._temporals = {} if styles is None else _temporal_styles(_root(package, styles))
 

@@ -69,7 +69,9 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Vi
 
 @pytest.mark.storage(9)
 @pytest.mark.parametrize(
-    ("codec", "pattern"), [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1")], ids=["gzip", "parquet"]
+    ("codec", "pattern"),
+    [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")],
+    ids=["gzip", "parquet", "avro"],
 )
 async def test_a_store_that_is_too_slow_keeps_no_place(
     threads: ThreadPoolExecutor, codec: Codec, pattern: bytes
