@@ -12,7 +12,7 @@ import pyarrow as pa
 from queryserver.domain.errors import FileCorrupt, FormatMismatch, RecordTooLong, UnsupportedFormat
 from queryserver.domain.importing import MAX_RECORD_CHARACTERS, STRING, BaseType, CellKind, ColumnType, TypedText
 from queryserver.formats.cell_types.classes import facts_of_text
-from queryserver.formats.record_files.reading import RecordBatch, RecordColumn
+from queryserver.formats.record_files.columnar import RecordBatch, RecordColumn
 from queryserver.formats.unpacking.avro import AvroFile
 
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
@@ -37,7 +37,7 @@ class _Fraction(float):
 
 
 class LinesFile:
-    """See RecordFile: JSON Lines of known columns. Another name in a record makes its row strange."""
+    """JSON Lines of known columns. Another name in a record makes its row strange."""
 
     def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
         self.columns = columns
