@@ -17,7 +17,10 @@ def sheet_xml(rows: str, *, after: str = "") -> str:
 
 def column_xml(cells: Sequence[str]) -> str:
     """A worksheet with each cell in a row of its own."""
-    return sheet_xml("".join(f'<row r="{number}">{cell}</row>' for number, cell in enumerate(cells, 1)))
+    placed = (
+        cell if ' r="' in cell else cell.replace("<c", f'<c r="A{number}"', 1) for number, cell in enumerate(cells, 1)
+    )
+    return sheet_xml("".join(f'<row r="{number}">{cell}</row>' for number, cell in enumerate(placed, 1)))
 
 
 def strings_xml(items: Sequence[str]) -> str:
@@ -61,7 +64,9 @@ def workbook_parts(
         for key, (kind, target) in targets.items()
     )
     workbook = f"{calendar}<sheets>{names}</sheets>"
+    root = f'<Relationship Id="rId1" Type="{_KINDS}/officeDocument" Target="xl/workbook.xml"/>'
     return {
+        "_rels/.rels": f'<Relationships xmlns="{_PACKAGE}">{root}</Relationships>',
         "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_KINDS}">{workbook}</workbook>',
         "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}">{related}</Relationships>',
         **parts,

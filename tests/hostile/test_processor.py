@@ -34,6 +34,7 @@ from queryserver.services.statements.choosing import Choosing
 from queryserver.services.storage.stores import Place
 from queryserver.services.storage.viewing import Shown, Viewing
 from queryserver.services.threads import open_threads
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Three statements as long as the formatter takes them: some three seconds of processor time.
 SLOW_STATEMENT = ("select " + "a()" * STATEMENT_CHARACTERS)[: STATEMENT_CHARACTERS - 10]
@@ -175,7 +176,9 @@ class TestPackedFiles:
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
         with open_threads() as threads:
-            viewing = Viewing(threads.unpacking, threads.parquet, max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
+            viewing = Viewing(
+                threads.unpacking, threads.parquet, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20
+            )
 
             async def show(user_id: int, name: str) -> Shown:
                 storage = store.as_user(StorageUser("ana"))

@@ -1,4 +1,4 @@
-"""Workbooks of random content against openpyxl, rows by patterns against rows by XML, and damaged files."""
+"""Workbooks of random content against openpyxl, and damaged files."""
 
 import io
 import math
@@ -6,20 +6,17 @@ import tempfile
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import openpyxl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes.workbook_files import column_xml, compound_file, sheet_xml, workbook_parts, write_package
+from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, QueryServerError, UnsupportedFormat
-from queryserver.formats.workbooks import sheets
-from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
+from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, UnsupportedFormat
+from queryserver.formats.workbooks.kinds import recognise_workbook
 from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
-from queryserver.formats.workbooks.xls_serials import XlsSerials
-from queryserver.formats.workbooks.xlsx import XlsxWorkbook
+from queryserver.workbooks.calamine_workbook import OpenWorkbook
 
 # What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
@@ -68,7 +65,9 @@ def used(table: list[list[object]]) -> list[list[str]]:
 
 
 def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
-    workbook = XlsxWorkbook(file)
+    kind = recognise_workbook(file)
+    assert kind is not None
+    workbook = OpenWorkbook(file, kind)
     (name, *_) = workbook.sheet_names()
     columns = columns_in_use(workbook.head(name).rows)
     return [list(map(str, row)) for row in checked_rows(columns, workbook.rows(name))]
@@ -89,52 +88,6 @@ def test_what_openpyxl_writes_is_read(table):
     file = io.BytesIO()
     book.save(file)
     assert rows_of(file) == used(table)
-
-
-ATTRIBUTES = st.sampled_from(
-    ["", ' s="1"', ' t="n"', ' s="2" t="n"', ' t="str"', ' t="b"', ' t="e"', ' t="s"', ' vm="1"']
-)
-CONTENT = st.one_of(
-    st.integers(0, 3).map(lambda number: f"<v>{number}</v>"),
-    st.floats(0, 60000).map(lambda number: f"<v>{number!r}</v>"),
-    TEXT.map(lambda text: f"<v>{escape(text)}</v>"),
-    TEXT.map(lambda text: f"<is><t>{escape(text)}</t></is>"),
-    st.sampled_from(
-        ["", "<v/>", "<f>1&lt;2</f>", '<f t="shared" si="0"/><v>1</v>', "<!-- </row> --><v>1</v>", " <v>1</v>"]
-    ),
-    st.sampled_from(
-        ["<v><![CDATA[</row>]]></v>", "<v>&#65;</v>", "<v>a\rb</v>", "<is><r><t>a</t></r><r><t>b</t></r></is>"]
-    ),
-)
-PLACES = st.sampled_from(["", ' r="A1"', ' r="C7"', ' r="AA1"'])
-CELLS = st.builds("<c{}{}>{}</c>".format, PLACES, ATTRIBUTES, CONTENT)
-ROWS = st.builds(
-    "{}<row{}>{}</row>".format,
-    st.sampled_from(["", '<row r="3"/>', "<!-- <row> -->", " "]),
-    st.sampled_from(["", ' r="4"', ' spans="1:3" ht="1.5"', ' ht="1.5" r="5"', " r='6'"]),
-    st.lists(CELLS, max_size=4).map("".join),
-)  # fmt: skip
-
-
-@settings(max_examples=120, deadline=None)
-@given(st.lists(ROWS, max_size=6).map("".join))
-def test_rows_by_patterns_are_the_rows_of_xml(rows):
-    parts = workbook_parts(
-        {"A": sheet_xml(rows)}, strings=["<t>a</t>", "<t/>", "<t>b</t>", "<t>c</t>"], formats=[0, 14, 22]
-    )
-    plain = answer(parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sheets, "_DATA", b"<no such tag>")
-        assert answer(parts) == plain
-
-
-def answer(parts: dict[str, str]) -> object:
-    """The rows, or the kind of the failure."""
-    with tempfile.TemporaryDirectory() as folder, write_package(Path(folder) / "a", parts).open("rb") as file:
-        try:
-            return rows_of(file)
-        except QueryServerError as error:
-            return type(error)
 
 
 def whole_package() -> bytes:
@@ -162,8 +115,5 @@ def damaged(whole: bytes, changes: list[tuple[float, int]], kept: float) -> io.B
 def test_a_damaged_workbook_is_read_or_refused(changes, kept, whole):
     file = damaged(whole, changes, kept)
     with suppress(FileCorrupt, FileEncrypted, FileTooComplex, UnsupportedFormat):
-        kind = recognise_workbook(file)
-        if kind is WorkbookKind.XLSX:
+        if recognise_workbook(file) is not None:
             rows_of(file)
-        elif kind is WorkbookKind.XLS:
-            XlsSerials(file).of_sheet(0)

@@ -20,6 +20,7 @@ from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
 from queryserver.interfaces.storage import FileSystem
+from queryserver.interfaces.workbooks import AvroReader
 from queryserver.services.everything import StorageServices
 from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit
@@ -38,6 +39,7 @@ from queryserver.services.storage.viewing import Viewing
 from queryserver.services.streams import Streams
 from queryserver.services.threads import Threads
 from queryserver.settings import Settings
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 Builder = Callable[[Settings], FileSystem | None]
 
@@ -106,7 +108,7 @@ async def open_storage(
         yield StorageServices(
             stores=stores,
             audit=audit,
-            viewing=_viewing(ground.settings, ground.threads),
+            viewing=_viewing(ground.settings, ground.threads, await stack.enter_async_context(ProcessWorkbooks())),
             downloads=FileDownloads(stores, ground.streams, audit, enabled=ground.settings.desktop.enable_download),
             file_systems=FileSystems(stores, AccountRepository(ground.database)),
             listings=Listings(_listing_limits(ground.settings)),
@@ -141,10 +143,11 @@ def _listing_limits(settings: Settings) -> ListingLimits:
     )
 
 
-def _viewing(settings: Settings, threads: Threads) -> Viewing:
+def _viewing(settings: Settings, threads: Threads, avro: AvroReader) -> Viewing:
     return Viewing(
         threads.unpacking,
         threads.parquet,
+        avro,
         max_unpacked_bytes=settings.filebrowser.max_decompress_bytes,
         max_snappy_bytes=settings.filebrowser.max_snappy_decompression_size,
     )

@@ -4,7 +4,7 @@ Every call may raise FileCorrupt, FileEncrypted, FileTooComplex (a limit of sect
 UnsupportedFormat (no workbook).
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,4 +58,15 @@ class WorkbookReader(Protocol):
 
     def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
         """All rows of a file of records that has these columns, in bounded memory."""
+        ...
+
+
+class AvroReader(Protocol):
+    """Shows Avro files, wherever they lie."""
+
+    def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """The records of a file, given in pieces, as JSON Lines in pieces of some 64 KiB.
+
+        Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
+        """
         ...

@@ -1,49 +1,52 @@
-"""xls, xlsb and ods through python-calamine, which reads a sheet as a whole: hence the limits of its process."""
+"""Workbooks of all kinds through python-calamine, which reads a sheet as a whole: hence the limits of its process."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from python_calamine import (
-    CalamineError,
-    CalamineSheet,
-    CalamineWorkbook,
-    PasswordError,
-    SheetTypeEnum,
-    WorksheetNotFound,
-)
+from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, SheetNotFound
+from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, SheetNotFound
 from queryserver.domain.importing import TypedText
-from queryserver.formats.workbooks.cells import EMPTY, boolean_cell, number_cell, plain_text_cell, serial_cell
+from queryserver.formats.workbooks.cells import (
+    EMPTY,
+    boolean_cell,
+    duration_cell,
+    iso_cell,
+    number_cell,
+    text_cell,
+    time_cell,
+    timestamp_cell,
+)
 from queryserver.formats.workbooks.kinds import WorkbookKind
-from queryserver.formats.workbooks.packages import Package
-from queryserver.formats.workbooks.serials import duration_cell, iso_cell, time_cell, timestamp_cell
-from queryserver.formats.workbooks.sheets import Row
-from queryserver.formats.workbooks.used_range import Head, read_head
-from queryserver.formats.workbooks.xls_serials import XlsSerials
-from queryserver.formats.workbooks.xml_parts import check_parts
+from queryserver.formats.workbooks.packages import Package, check_parts
+from queryserver.formats.workbooks.temporal_cells import RowByRow, StoredSerials, XlsSerials, XlsxSerials
+from queryserver.formats.workbooks.used_range import MAX_GRID_COLUMNS, MAX_ROWS, Head, Row, read_head
 
-_Value = int | float | str | bool | time | date | datetime | timedelta
+_NO_CELLS: Mapping[int, TypedText] = {}
 
 
-class OtherWorkbook:
-    """One workbook of another format than xlsx, with the methods of `XlsxWorkbook`."""
+class OpenWorkbook:
+    """One workbook. The file must stay open while it is read.
+
+    Merged areas need no care: only their first cell has a value. Formulas give the value that was stored with them.
+    """
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         """Raises FileCorrupt, FileEncrypted, FileTooComplex."""
-        self._kind = kind
+        self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
         if kind is not WorkbookKind.XLS:
             package = Package(file)
             package.check_limits()
             check_parts(package)
-        self._serials = XlsSerials(file) if kind is WorkbookKind.XLS else None
+        self._serials = _serials(file, kind)
         file.seek(0)
         with _calamine_errors():
             self._workbook = CalamineWorkbook.from_filelike(file)
         if not self._workbook.sheets_metadata:
             raise FileCorrupt("The workbook has no sheets.")
+        self._read: tuple[str, CalamineSheet] | None = None
 
     def sheet_names(self) -> list[str]:
         """Worksheets in their order, hidden ones included."""
@@ -58,59 +61,63 @@ class OtherWorkbook:
         names = self.sheet_names()
         if sheet not in names:
             raise SheetNotFound(f"There is no sheet {sheet[:100]}.")
-        with _calamine_errors():
-            values = self._workbook.get_sheet_by_name(sheet)
-        return self._rows(values, self._serial_cells(names.index(sheet)))
+        if self._read is None or self._read[0] != sheet:
+            with _calamine_errors():
+                self._read = sheet, self._workbook.get_sheet_by_name(sheet)
+        stored = None if self._serials is None else RowByRow(self._serials.of_sheet(names.index(sheet)))
+        return self._rows(self._read[1], stored)
 
-    def _serial_cells(self, index: int) -> dict[tuple[int, int], TypedText]:
-        """Dates and times of a worksheet of xls, by row and column."""
-        if self._serials is None:
-            return {}
-        found = self._serials.of_sheet(index).items()
-        is_1904 = self._serials.is_1904
-        return {place: serial_cell(serial, temporal, is_1904=is_1904) for place, (serial, temporal) in found}
-
-    def _rows(self, sheet: CalamineSheet, known: Mapping[tuple[int, int], TypedText]) -> Iterator[Row]:
+    def _rows(self, sheet: CalamineSheet, stored: RowByRow | None) -> Iterator[Row]:
         """Rows come from the first of the sheet on, cells from the first column in use on."""
         first_column = sheet.start[1] if sheet.start else 0
+        if sheet.end is not None and sheet.end[1] >= MAX_GRID_COLUMNS:
+            raise FileTooComplex(f"The sheet has more than {MAX_GRID_COLUMNS:,} columns.")
         with _calamine_errors():
+            makers = self._makers
             for number, values in enumerate(sheet.iter_rows()):
+                if number >= MAX_ROWS:
+                    raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
+                known = stored.of_row(number) if stored else _NO_CELLS
                 row = {
                     column: cell
                     for column, value in enumerate(values, first_column)
-                    if (cell := known.get((number, column)) or self._cell(value))
+                    if value != "" and (cell := known[column] if column in known else makers[type(value)](value))
                 }
                 if row:
                     yield row
 
-    def _cell(self, value: _Value) -> TypedText:
-        """Empty cells and errors are empty texts there."""
-        match value:
-            case "":
-                return EMPTY
-            case str() if self._kind is WorkbookKind.ODS and value.startswith("PT"):
-                # Durations of a day and more come as they stand in the file.
-                return iso_cell(value) or plain_text_cell(value)
-            case str():
-                return plain_text_cell(value)
-            case bool():
-                return boolean_cell(is_true=value)
-            case int() | float():
-                return number_cell(value)
-            case _:
-                return _temporal_cell(value)
+
+def _serials(file: BinaryIO, kind: WorkbookKind) -> StoredSerials | None:
+    match kind:
+        case WorkbookKind.XLS:
+            return XlsSerials(file)
+        case WorkbookKind.XLSX:
+            return XlsxSerials(Package(file))
+        case WorkbookKind.XLSB | WorkbookKind.ODS:
+            return None
 
 
-def _temporal_cell(value: date | datetime | time | timedelta) -> TypedText:
-    match value:
-        case datetime():
-            return timestamp_cell(value)
-        case date():
-            return iso_cell(value.isoformat()) or EMPTY
-        case time():
-            return time_cell(value)
-        case timedelta():
-            return duration_cell(value / timedelta(days=1))
+def _boolean_cell(value: bool) -> TypedText:
+    return boolean_cell(is_true=value)
+
+
+def _open_document_text(text: str) -> TypedText:
+    """Durations of a day and more come as they stand in the file."""
+    return (iso_cell(text) if text.startswith("PT") else None) or text_cell(text)
+
+
+_MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
+    str: text_cell,
+    bool: _boolean_cell,
+    int: number_cell,
+    float: number_cell,
+    datetime: timestamp_cell,
+    date: lambda value: iso_cell(value.isoformat()) or EMPTY,
+    time: time_cell,
+    timedelta: lambda value: duration_cell(value / timedelta(days=1)),
+}
+"""What makes a cell of a value of calamine, for which empty cells and errors are empty texts."""
+_MAKERS_OF_ODS: Mapping[type, Callable[[Any], TypedText]] = {**_MAKERS, str: _open_document_text}
 
 
 @contextmanager
@@ -119,8 +126,6 @@ def _calamine_errors() -> Generator[None]:
         yield
     except PasswordError as error:
         raise FileEncrypted("The workbook has a password.") from error
-    except WorksheetNotFound as error:
-        raise SheetNotFound("There is no such sheet.") from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:

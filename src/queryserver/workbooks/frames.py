@@ -16,7 +16,7 @@ _SAID = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
 """A row has up to 16 Mi characters (Contract importer 8.5), and a character takes up to six bytes in JSON."""
 
-NAMES, ROWS, END, FAILED, PREVIEW, BATCH = b"N", b"R", b"E", b"F", b"P", b"B"
+NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
 
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
@@ -42,7 +42,11 @@ Rows = list[list[TypedText]]
 
 def frame(kind: bytes, content: object) -> bytes:
     """One frame as bytes."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return raw_frame(kind, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def raw_frame(kind: bytes, body: bytes | bytearray) -> bytes:
+    """One frame of bytes as they are."""
     return HEAD.pack(kind, len(body)) + body
 
 
@@ -89,7 +93,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
     body = _SAID.pack(len(said)) + said + sink.getvalue().to_pybytes()
     if len(body) > MAX_BYTES:
         raise RecordTooLong("A row of the file is too long.")
-    return HEAD.pack(kind, len(body)) + body
+    return raw_frame(kind, body)
 
 
 def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Sequence[tuple[int, str]]]":

@@ -3,15 +3,17 @@
 import resource
 
 MEMORY_BYTES = 1024**3
+SHOWN_MEMORY_BYTES = MEMORY_BYTES // 4
+"""For a file of which a part is shown: that holds a block of it, and a record."""
 TIME_S = 60
 RECORDS_TIME_S = 900
-"""For all rows of a file of records: those of Avro take a minute for each 100 MiB or so."""
+"""For all rows of a file of records."""
 _OPEN_FILES = 32
 
 
-def limit_this_process(time_s: int = TIME_S) -> None:
+def limit_this_process(time_s: int, memory_bytes: int) -> None:
     """From now on this process has so much memory and time, writes no file and leaves no core."""
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    _limit(resource.RLIMIT_AS, memory_bytes)
     _limit(resource.RLIMIT_CPU, time_s)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_FSIZE, 0)

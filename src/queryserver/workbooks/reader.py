@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,8 @@ from typing import Any, Self
 import structlog
 
 from queryserver.domain.errors import (
+    CodecNotAvailable,
+    DecompressionFailed,
     DetectionFailed,
     FileCorrupt,
     FileEmpty,
@@ -35,6 +37,7 @@ from queryserver.workbooks.frames import (
     END,
     FAILED,
     HEAD,
+    LINES,
     MAX_BYTES,
     NAMES,
     PREVIEW,
@@ -57,6 +60,8 @@ _LARGE_BYTES = 512 * 1024
 """Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
 
 _TOLD = (
+    CodecNotAvailable,
+    DecompressionFailed,
     FileCorrupt,
     FileEmpty,
     FileEncrypted,
@@ -73,7 +78,7 @@ _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """The `WorkbookReader`. Looks and readings of whole sheets have places of their own, `processes` each."""
+    """The `WorkbookReader` and `AvroReader`: previews and readings of whole sheets, `processes` of each at a time."""
 
     def __init__(self, *, processes: int = 2) -> None:
         self._looks = asyncio.Semaphore(processes)
@@ -131,6 +136,14 @@ class ProcessWorkbooks:
                     raise _broken("batches") from None
         raise _broken("batches")
 
+    async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        async with self._look(), aclosing(self._frames(None, None, None, pieces=pieces)) as frames:
+            async for kind, body in frames:
+                if kind == END:
+                    return
+                yield body
+        raise _broken("lines")
+
     @asynccontextmanager
     async def _look(self) -> AsyncGenerator[None]:
         try:
@@ -145,17 +158,25 @@ class ProcessWorkbooks:
 
     async def _frames(
         self,
-        path: Path,
+        path: Path | None,
         sheet: str | None,
         limit: int | None,
         *,
         records: FileType | None = None,
         fields: Sequence[str] | None = None,
+        pieces: AsyncIterator[bytes] | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """What a worker answers. It is gone when this ends, however it ends."""
-        asked = {"path": str(path), "sheet": sheet, "limit": limit, "records": records, "fields": fields}
-        question = json.dumps(asked).encode()
-        time_s = TIME_S if fields is None else RECORDS_TIME_S
+        """What a worker answers. It is gone when this ends, however it ends. `pieces`: a file that has no path."""
+        asked = {
+            "path": None if path is None else str(path),
+            "sheet": sheet,
+            "limit": limit,
+            "records": records,
+            "fields": fields,
+        }
+        question = json.dumps(asked).encode() + b"\n"
+        # A file in pieces comes as fast as its store gives it.
+        time_s = TIME_S if fields is None and pieces is None else RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -169,7 +190,7 @@ class ProcessWorkbooks:
         )
         self._running.add(process)
         try:
-            async with aclosing(_conversation(process, question, time_s)) as frames:
+            async with _fed(process, question, pieces), aclosing(_conversation(process, time_s)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
@@ -177,12 +198,46 @@ class ProcessWorkbooks:
             self._running.discard(process)
 
 
-async def _conversation(process: asyncio.subprocess.Process, question: bytes, time_s: int) -> AsyncGenerator[_Frame]:
-    """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
+@asynccontextmanager
+async def _fed(
+    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None
+) -> AsyncGenerator[None]:
+    """Meanwhile the worker gets its question and the file. What `pieces` raise is raised, not what follows from it."""
+    feeding = asyncio.create_task(_feed(process, question, pieces))
+    try:
+        yield
+    except QueryServerError:
+        if feeding.done() and (error := feeding.exception()):
+            raise error from None
+        raise
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None) -> None:
     assert process.stdin is not None  # noqa: S101 it was started with pipes
-    assert process.stdout is not None  # noqa: S101 as above
-    process.stdin.write(question)
-    process.stdin.close()
+    is_whole = False
+    try:
+        process.stdin.write(question)
+        if pieces is not None:
+            async for piece in pieces:
+                process.stdin.write(piece)
+                await process.stdin.drain()
+        is_whole = True
+    except (BrokenPipeError, ConnectionResetError):
+        # The worker has ended, and its last frame tells why.
+        is_whole = True
+    finally:
+        process.stdin.close()
+        # To the worker a part of a file may look like a whole one.
+        if not is_whole and process.returncode is None:
+            process.kill()
+
+
+async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> AsyncGenerator[_Frame]:
+    """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
+    assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
     loop = asyncio.get_running_loop()
     while True:
@@ -202,7 +257,7 @@ async def _conversation(process: asyncio.subprocess.Process, question: bytes, ti
 
 async def _next_frame(output: asyncio.StreamReader) -> _Frame:
     kind, size = HEAD.unpack(await output.readexactly(HEAD.size))
-    if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH) or size > MAX_BYTES:
+    if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES) or size > MAX_BYTES:
         raise _broken("frames")
     return kind, await output.readexactly(size)
 

@@ -33,9 +33,14 @@ from queryserver.formats.cell_types.columns import column_type
 from queryserver.formats.cell_types.naming import header_names
 from queryserver.formats.cell_types.preview import Analysis, Oddity, PreviewColumn, SampleWarning
 from queryserver.formats.download.text import texts
-from queryserver.formats.record_files.columnar import RESULT_TYPES, arrow_file, parquet_file
+from queryserver.formats.record_files.columnar import (
+    RESULT_TYPES,
+    ColumnarFile,
+    RecordColumn,
+    arrow_file,
+    parquet_file,
+)
 from queryserver.formats.record_files.lines import LinesFile, avro_file, cell_of, json_lines, record_of
-from queryserver.formats.record_files.reading import RecordColumn, RecordFile
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, batch_frame, frame
 
 Fields = Sequence[str]
@@ -61,7 +66,7 @@ def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iter
         yield frame(END, True)
 
 
-def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> RecordFile:
+def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | LinesFile:
     match kind:
         case FileType.PARQUET:
             return parquet_file(file)

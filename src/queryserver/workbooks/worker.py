@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, NotRequired, Protocol, TypedDict
+from typing import BinaryIO, NotRequired, TypedDict
 
 from queryserver.domain.errors import (
     DetectionFailed,
@@ -18,20 +18,22 @@ from queryserver.domain.errors import (
     UnsupportedFormat,
 )
 from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
-from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
-from queryserver.formats.workbooks.used_range import Head, Row, checked_rows, columns_in_use
-from queryserver.formats.workbooks.xlsx import XlsxWorkbook
-from queryserver.workbooks.frames import END, FAILED, NAMES, frame, portions, rows_frame
-from queryserver.workbooks.limits import RECORDS_TIME_S, TIME_S, limit_this_process
+from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
+from queryserver.formats.workbooks.kinds import recognise_workbook
+from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
+from queryserver.workbooks.calamine_workbook import OpenWorkbook
+from queryserver.workbooks.frames import END, FAILED, LINES, NAMES, frame, portions, raw_frame, rows_frame
+from queryserver.workbooks.limits import MEMORY_BYTES, RECORDS_TIME_S, SHOWN_MEMORY_BYTES, TIME_S, limit_this_process
 
 
 class Question(TypedDict):
-    """`sheet` None: the names of the sheets. `limit` None: all rows.
+    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows.
 
-    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview.
+    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: an
+    avro file that follows on the input, of which all records are wanted as JSON Lines.
     """
 
-    path: str
+    path: str | None
     sheet: str | None
     limit: int | None
     records: NotRequired[str | None]
@@ -48,18 +50,13 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError(fullname)
 
 
-class _Workbook(Protocol):
-    def sheet_names(self) -> list[str]: ...
-
-    def head(self, sheet: str) -> Head: ...
-
-    def rows(self, sheet: str) -> Iterator[Row]: ...
-
-
 def main() -> None:
     """Never raises: what goes wrong is the last frame."""
-    question: Question = json.load(sys.stdin.buffer)
-    limit_this_process(TIME_S if question.get("fields") is None else RECORDS_TIME_S)
+    question: Question = json.loads(sys.stdin.buffer.readline())
+    limit_this_process(
+        TIME_S if question.get("fields") is None else RECORDS_TIME_S,
+        SHOWN_MEMORY_BYTES if question["path"] is None else MEMORY_BYTES,
+    )
     output = sys.stdout.buffer
     # Nobody may be left to hear the answer.
     with suppress(BrokenPipeError):
@@ -70,6 +67,9 @@ def main() -> None:
 
 def _answer(question: Question) -> Iterator[bytes]:
     try:
+        if question["path"] is None:
+            yield from _avro_frames(sys.stdin.buffer)
+            return
         with Path(question["path"]).open("rb") as file:
             records = question.get("records")
             if records is None:
@@ -91,18 +91,27 @@ def _answer(question: Question) -> Iterator[bytes]:
         yield frame(FAILED, [DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _opened(file: BinaryIO) -> _Workbook:
+def _avro_frames(file: BinaryIO) -> Iterator[bytes]:
+    from queryserver.formats.unpacking.avro import AvroFile  # noqa: PLC0415 workbooks do without
+
+    made = bytearray()
+    for line in AvroFile(file).lines():
+        made += line
+        while len(made) >= OUTPUT_BYTES:
+            yield raw_frame(LINES, made[:OUTPUT_BYTES])
+            del made[:OUTPUT_BYTES]
+    yield raw_frame(LINES, made)
+    yield frame(END, True)
+
+
+def _opened(file: BinaryIO) -> OpenWorkbook:
     kind = recognise_workbook(file)
     if kind is None:
         raise UnsupportedFormat
-    if kind is WorkbookKind.XLSX:
-        return XlsxWorkbook(file)
-    from queryserver.workbooks.calamine_workbook import OtherWorkbook  # noqa: PLC0415 xlsx does without
-
-    return OtherWorkbook(file, kind)
+    return OpenWorkbook(file, kind)
 
 
-def _frames(workbook: _Workbook, sheet: str | None, limit: int | None) -> Iterator[bytes]:
+def _frames(workbook: OpenWorkbook, sheet: str | None, limit: int | None) -> Iterator[bytes]:
     if sheet is None:
         yield frame(NAMES, workbook.sheet_names())
         return

@@ -5,6 +5,7 @@ Everything here blocks, and trusts the file no further than Arrow does: it is th
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from io import IOBase
 from typing import BinaryIO, cast
 
@@ -17,7 +18,6 @@ from queryserver.domain.importing import STRING, BaseType, ColumnType
 from queryserver.domain.result import Column, ResultType
 from queryserver.formats.cells_kernels import kernels
 from queryserver.formats.download.text import texts
-from queryserver.formats.record_files.reading import RecordBatch, RecordColumn
 from queryserver.formats.unpacking.parquet import open_parquet, parquet_parts
 
 _ARROW_FILE = b"ARROW1"
@@ -67,8 +67,28 @@ def column_type_of(kind: pa.DataType) -> ColumnType:
     return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
 
 
+@dataclass(frozen=True, slots=True)
+class RecordColumn:
+    """A column, as the file names and types it."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Some rows: one column for each of the file, named by its position.
+
+    Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
+    why; all their values are null.
+    """
+
+    rows: pa.RecordBatch
+    strange: Sequence[tuple[int, str]] = field(default=())
+
+
 class ColumnarFile:
-    """See RecordFile."""
+    """A file whose columns have types, open."""
 
     def __init__(self, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
         self._parts = parts

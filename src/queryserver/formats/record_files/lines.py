@@ -5,7 +5,6 @@ A record is a JSON object. Nested values become JSON text. Everything here block
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, BinaryIO, Self, cast
 
 import pyarrow as pa
@@ -13,10 +12,9 @@ import pyarrow as pa
 from queryserver.domain.errors import FileCorrupt, FormatMismatch, RecordTooLong, UnsupportedFormat
 from queryserver.domain.importing import MAX_RECORD_CHARACTERS, STRING, BaseType, CellKind, ColumnType, TypedText
 from queryserver.formats.cell_types.classes import facts_of_text
-from queryserver.formats.record_files.reading import RecordBatch, RecordColumn
-from queryserver.formats.unpacking.avro import AvroUnpacker
+from queryserver.formats.record_files.columnar import RecordBatch, RecordColumn
+from queryserver.formats.unpacking.avro import AvroFile
 
-_READ_BYTES = 256 * 1024
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
 _MARK = b"\xef\xbb\xbf"
 _TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
@@ -39,7 +37,7 @@ class _Fraction(float):
 
 
 class LinesFile:
-    """See RecordFile: JSON Lines of known columns. Another name in a record makes its row strange."""
+    """JSON Lines of known columns. Another name in a record makes its row strange."""
 
     def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
         self.columns = columns
@@ -142,25 +140,14 @@ def avro_file(file: BinaryIO) -> LinesFile:
     if file.read(4) != b"Obj\x01":
         raise FormatMismatch("The file is no avro file.")
     file.seek(0)
-    unpacker = AvroUnpacker()
-    lines = _avro_lines(file, unpacker)
-    first = next(lines, None)
-    columns = _avro_columns(unpacker.schema)
-    return LinesFile(() if first is None else chain((first,), lines), columns)
+    records = AvroFile(file)
+    return LinesFile(map(_checked, records.lines()), _avro_columns(records.schema))
 
 
-def _avro_lines(file: BinaryIO, unpacker: AvroUnpacker) -> Iterator[bytes]:
-    waiting = bytearray()
-    while piece := file.read(_READ_BYTES):
-        for made in unpacker.feed(piece):
-            waiting += made
-            *lines, rest = bytes(waiting).split(b"\n")
-            yield from lines
-            waiting = bytearray(rest)
-            if len(waiting) > MAX_RECORD_CHARACTERS:
-                raise RecordTooLong("A record of the file is too long.")
-    for _ in unpacker.end():
-        """Nothing comes: it raises in the middle of a block."""
+def _checked(line: bytes) -> bytes:
+    if len(line) > MAX_RECORD_CHARACTERS:
+        raise RecordTooLong("A record of the file is too long.")
+    return line
 
 
 _AVRO = {
@@ -182,12 +169,11 @@ _AVRO_LOGICAL = {
         for unit in ("millis", "micros", "nanos")
     },
 }
-"""The logical types that `unpacking` writes as such; it ignores all others."""
+"""The logical types that `unpacking.avro` writes as such; it ignores all others."""
 
 
-def _avro_columns(schema: str) -> Sequence[RecordColumn]:
+def _avro_columns(declared: Any) -> Sequence[RecordColumn]:
     try:
-        declared = json.loads(schema)
         if declared["type"] != "record":
             raise UnsupportedFormat
         return [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]

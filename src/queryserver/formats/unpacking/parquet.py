@@ -1,5 +1,6 @@
 """Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
 
+import io
 from collections.abc import Generator, Iterator
 from io import IOBase
 
@@ -12,7 +13,6 @@ from queryserver.formats import wide_work
 from queryserver.formats.download import kernels
 from queryserver.formats.download.json_lines import JsonLinesEncoder
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
-from queryserver.formats.unpacking.near_reads import NearReads
 from queryserver.formats.wide_work import MANY_COLUMNS
 
 _BATCH_BYTES = 1024 * 1024
@@ -127,13 +127,59 @@ def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
         return file
     longest = max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if longest // columns <= buffer_bytes:
-        return NearReads(file, _BATCH_BYTES)
+        return _NearReads(file, _BATCH_BYTES)
     if columns * buffer_bytes > 2 * _BUFFERS_BYTES:
         raise DecompressionLimit(
             f"The parquet file has {columns} columns; of files with as many values at most"
             f" {2 * _BUFFERS_BYTES // buffer_bytes} columns can be shown."
         )
     return file
+
+
+class _NearReads(io.RawIOBase):
+    """A file that is read `window_bytes` at a time: 20,000 columns of a few bytes are 20,000 reads of a store else.
+
+    The file below is closed by its owner.
+    """
+
+    def __init__(self, file: io.IOBase, window_bytes: int) -> None:
+        super().__init__()
+        self._file: io.RawIOBase = file  # type: ignore[assignment]
+        self._window_bytes = window_bytes
+        self._window = b""
+        self._window_start = 0
+        self._place = file.tell()
+
+    def readable(self) -> bool:
+        """True: this is all it can do."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move; nothing is read."""
+        if whence == io.SEEK_END:
+            self._place = self._file.seek(offset, io.SEEK_END)
+        else:
+            self._place = max(offset + (self._place if whence == io.SEEK_CUR else 0), 0)
+        return self._place
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes. Raises what the file raises."""
+        begin = self._place - self._window_start
+        if size < 0 or not 0 <= begin <= len(self._window) - size:
+            self._file.seek(self._place)
+            self._window = self._file.read(size if size < 0 else max(size, self._window_bytes)) or b""
+            self._window_start, begin = self._place, 0
+        piece = self._window[begin:] if size < 0 else self._window[begin : begin + size]
+        self._place += len(piece)
+        return piece
 
 
 def _plain_texts(schema: pq.ParquetSchema) -> list[str]:

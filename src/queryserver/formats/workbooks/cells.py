@@ -1,61 +1,69 @@
-"""Cells of workbooks as text with a class (Contract importer 12.2)."""
+"""Cells of workbooks as text with a class, and the dates that numbers are (Contract importer 12.2).
+
+Dates, times and durations are numbers of days, in either of two calendars (ECMA-376 part 1, 18.17.4); the format of a
+number says which of them it shows (18.8.30 and 18.8.31).
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from enum import Enum, auto
 from math import isfinite
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors import FileTooComplex
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, CellKind, TypedText
-from queryserver.formats.workbooks.serials import Temporal, iso_cell, temporal_cell
 
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
-
 _EXACT = 2**53
-_PLAIN_DIGITS = 15
-_MAX_STRING_DIGITS = 9
-_NUMBER = re.compile(r"[ \t\r\n]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?[ \t\r\n]*", re.ASCII)
-_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+
+_DAY_MS = 86_400_000
+_EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
+_EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
+_LEAP_DAY_1900 = 60
+"""29 February 1900, which the first spreadsheets believed in. Serials before it lie one day later than they say."""
+
+_LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
+"""The first days that are not before 10000-01-01."""
+
+_ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?", re.ASCII)
 
 
-class CellReader:
-    """Makes cells of what stands in the XML of a sheet."""
+class Temporal(Enum):
+    """What the format of a number shows."""
 
-    def __init__(
-        self, temporal_styles: Mapping[str, Temporal], shared: Callable[[int], TypedText], *, is_1904: bool
-    ) -> None:
-        """`temporal_styles`: what the styles of dates and times show, by their number as it stands in cells.
+    DATE = auto()
+    TIME = auto()
+    TIMESTAMP = auto()
+    DURATION = auto()
+    MOMENT = auto()
+    """A date or a time or both: the format does not tell."""
 
-        `shared` gives the shared string of a number.
-        """
-        self._temporal_styles = temporal_styles
-        self._shared = shared
-        self._is_1904 = is_1904
 
-    def cell(self, kind: str | None, style: str | None, text: str) -> TypedText:
-        """The cell. `kind` and `style` are its attributes `t` and `s` (18.3.1.4), if any. Raises FileCorrupt.
+_BUILT_IN = (
+    dict.fromkeys((14, 15, 16, 17), Temporal.DATE)
+    | dict.fromkeys((18, 19, 20, 21, 45, 47), Temporal.TIME)
+    | {22: Temporal.TIMESTAMP, 46: Temporal.DURATION}
+    # What these show depends on the language of the program: mostly dates, some are times.
+    | dict.fromkeys((*range(27, 37), *range(50, 59)), Temporal.MOMENT)
+)
 
-        Called for each cell, a million times: hence no layers for the usual ones.
-        """
-        if not kind or kind == "n":
-            temporal = self._temporal_styles.get(style) if style else None
-            if temporal is not None:
-                return self._serial(text, temporal)
-            if len(text) <= _PLAIN_DIGITS and text.isdecimal() and text[0] != "0" and text.isascii():
-                return TypedText(text, CellKind.INTEGER)
-            return number_cell(float(text)) if _NUMBER.fullmatch(text) else _no_number(text)
-        if kind == "s":
-            return self._shared(_string_number(text))
-        if kind in ("str", "inlineStr"):
-            return text_cell(text)
-        if kind == "b":
-            return boolean_cell(is_true=text.strip() in ("1", "true"))
-        return (iso_cell(text.strip()) or text_cell(text)) if kind == "d" else EMPTY
+_NOT_SHOWN_AS_WRITTEN = re.compile(
+    r"""
+      "[^"]*"?                  # text
+    | [\\_*].                   # one character as text, as a blank of its width, or repeated
+    | \[(?!(?:h+|m+|s+)\])[^\]]*\]?    # colours, conditions, languages; but not elapsed hours, minutes, seconds
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_ELAPSED = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
+_HALF_DAY = re.compile(r"am/pm|a/p", re.IGNORECASE)
+_FRACTION = re.compile(r"(?<=s)[.,]0+", re.IGNORECASE)
+_SCIENTIFIC = re.compile(r"e[+-]", re.IGNORECASE)
+_GENERAL = re.compile(r"general|standard", re.IGNORECASE)
+_MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE)
 
-    def _serial(self, text: str, temporal: Temporal) -> TypedText:
-        if _NUMBER.fullmatch(text):
-            return serial_cell(float(text), temporal, is_1904=self._is_1904)
-        return _no_number(text)
+_MAX_CODE_CHARACTERS = 1000
+"""Spreadsheets allow 255."""
 
 
 def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
@@ -76,33 +84,99 @@ def boolean_cell(*, is_true: bool) -> TypedText:
 
 
 def text_cell(text: str) -> TypedText:
-    """Text with its escaped characters, which XML cannot hold, in place."""
-    if "_x" in text:
-        text = unescaped(text)
-    return plain_text_cell(text)
-
-
-def plain_text_cell(text: str) -> TypedText:
     """Text as it is. Raises FileTooComplex above the limit of all cells (Contract importer 8.5)."""
     if len(text) > MAX_FIELD_CHARACTERS:
         raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
     return TypedText(text, CellKind.TEXT) if text else EMPTY
 
 
-def unescaped(text: str) -> str:
-    """`_x000D_` is a carriage return, `_x005F_` an underscore (ECMA-376 part 1, 22.9.2.19, ST_Xstring)."""
-    plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
-    # Two escapes may make one character; half of a pair is no character.
-    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
+    """The cell; None for numbers outside the calendar, which stay numbers.
+
+    Rounded to milliseconds, as spreadsheets show them: a double cannot tell 10:30:01 better than to a microsecond.
+    """
+    if temporal is Temporal.DURATION:
+        return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None
+    if not 0 <= serial < (_LAST_SERIAL_1904 if is_1904 else _LAST_SERIAL_1900):
+        return None
+    total_ms = round(serial * _DAY_MS)
+    if serial < 1 and not (is_1904 and temporal in (Temporal.DATE, Temporal.TIMESTAMP)):
+        return TypedText(_clock(min(total_ms, _DAY_MS - 1)), CellKind.TIME)
+    if temporal is Temporal.TIMESTAMP or temporal is Temporal.TIME or total_ms % _DAY_MS:
+        return timestamp_cell(_moment(total_ms, is_1904=is_1904))
+    return TypedText(_moment(total_ms, is_1904=is_1904).date().isoformat(), CellKind.DATE)
 
 
-def _no_number(text: str) -> TypedText:
-    """NaN and the like are no value; other text is shown as it stands."""
-    return EMPTY if text.strip().lower() in ("", "nan", "inf", "-inf", "infinity", "-infinity") else text_cell(text)
+def iso_cell(text: str) -> TypedText | None:
+    """A cell that holds its date or time as text (`t="d"`, ISO 8601); None for what is none."""
+    try:
+        if "T" in text and not text.startswith("P"):
+            return timestamp_cell(datetime.fromisoformat(text).replace(tzinfo=None))
+        if "-" in text:
+            return TypedText(date.fromisoformat(text).isoformat(), CellKind.DATE)
+        if ":" in text:
+            return time_cell(time.fromisoformat(text))
+    except ValueError:
+        return None
+    parts = _ISO_DURATION.fullmatch(text)
+    if parts is None or not any(parts.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+    return duration_cell(days + hours / 24 + minutes / 1440 + seconds / 86400)
 
 
-def _string_number(text: str) -> int:
-    number = text.strip()
-    if not number.isdecimal() or len(number) > _MAX_STRING_DIGITS:
-        raise FileCorrupt("A cell of the workbook names a text that is none.")
-    return int(number)
+def timestamp_cell(moment: datetime) -> TypedText:
+    """`2024-01-15 10:30:00`, with a fraction of six digits if there is one."""
+    return TypedText(moment.isoformat(sep=" "), CellKind.TIMESTAMP)
+
+
+def time_cell(clock: time) -> TypedText:
+    """`08:05:00`, with a fraction of six digits if there is one."""
+    return TypedText(clock.replace(tzinfo=None).isoformat(), CellKind.TIME)
+
+
+def duration_cell(days: float) -> TypedText:
+    """`30:00:00`: hours may exceed 24."""
+    total_ms = round(days * _DAY_MS)
+    sign = "-" if total_ms < 0 else ""
+    return TypedText(sign + _clock(abs(total_ms)), CellKind.DURATION)
+
+
+def _moment(total_ms: int, *, is_1904: bool) -> datetime:
+    if is_1904:
+        return _EPOCH_1904 + timedelta(milliseconds=total_ms)
+    early = timedelta(days=1) if total_ms < _LEAP_DAY_1900 * _DAY_MS else timedelta()
+    return _EPOCH_1900 + early + timedelta(milliseconds=total_ms)
+
+
+def _clock(total_ms: int) -> str:
+    seconds, ms = divmod(total_ms, 1000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    fraction = f".{ms:03}000" if ms else ""
+    return f"{hours:02}:{minute:02}:{second:02}{fraction}"
+
+
+def temporal_of_format(number: int, code: str | None) -> Temporal | None:
+    """What a format shows, by its number or, where the workbook defines it, by its code. None: a mere number."""
+    return temporal_of_code(code) if code is not None else _BUILT_IN.get(number)
+
+
+def temporal_of_code(code: str) -> Temporal | None:
+    """What a format such as `[$-409]d. mmm yyyy;@` shows. Its first section counts."""
+    plain = _NOT_SHOWN_AS_WRITTEN.sub("", code[:_MAX_CODE_CHARACTERS]).split(";")[0]
+    if _ELAPSED.search(plain):
+        return Temporal.DURATION
+    plain, halves = _HALF_DAY.subn("h", plain)
+    plain = _SCIENTIFIC.sub("0", _GENERAL.sub("", _FRACTION.sub("", plain))).lower()
+    if any(place in plain for place in "0#?@"):
+        return None
+    without_minutes = _MINUTES.sub("h", plain)
+    has_time = bool(halves) or any(letter in without_minutes for letter in "hs")
+    # e, g and b are years of Japanese and Buddhist calendars.
+    has_date = any(letter in without_minutes for letter in "ymdegb")
+    if has_time and has_date:
+        return Temporal.TIMESTAMP
+    if has_date:
+        return Temporal.DATE if any(letter in without_minutes for letter in "ymde") else None
+    return Temporal.TIME if has_time else None

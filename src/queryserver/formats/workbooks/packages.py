@@ -8,7 +8,8 @@ import struct
 import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Never
+from xml.parsers import expat
 
 from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
 
@@ -19,6 +20,7 @@ RATIO_FREE_BYTES = 1024 * 1024
 """Entries up to this size may be packed as tightly as they like."""
 
 PIECE_BYTES = 64 * 1024
+_MAX_PROLOG_BYTES = 4 * 1024 * 1024
 
 _MAX_DIRECTORY_BYTES = 16 * 1024 * 1024
 """10,000 entries with names and extra fields of 1.6 KB each; those of real workbooks take about 100 bytes."""
@@ -100,6 +102,47 @@ class Package:
                 raise FileCorrupt("The workbook ends in the middle of a part.")
             place, left = place + len(piece), left - len(piece)
             yield piece
+
+
+def check_parts(package: Package) -> None:
+    """Unpack every part that a reader may unpack, to see that none is larger than the directory says, and look at the
+    beginning of those in XML: a document type stands before the first element or nowhere.
+
+    Raises FileCorrupt, FileTooComplex, and FileEncrypted: OpenDocument says in its manifest what is encrypted.
+    """
+    for name in package.names():
+        kind = name.lower().rpartition(".")[2]
+        if kind in {"xml", "rels"}:
+            _check_xml(package.pieces(name), is_manifest=name == "META-INF/manifest.xml")
+        elif kind == "bin":
+            for _ in package.pieces(name):
+                """Its size and its check sum are compared at its end."""
+
+
+def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
+    found: set[str] = set()
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = lambda name, _: found.add(name.rpartition(":")[2])
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
+    fed = 0
+    try:
+        for piece in pieces:
+            fed += len(piece)
+            if is_manifest or not found:
+                parser.Parse(piece)
+                if fed > _MAX_PROLOG_BYTES:
+                    raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
+                if "encryption-data" in found:
+                    raise FileEncrypted("The workbook has a password.")
+        if not found:
+            parser.Parse(b"", True)
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        # LookupError and ValueError: the part says an encoding that is unknown, or not for a stream.
+        raise FileCorrupt("A part of the workbook is not well-formed.") from error
+
+
+def _refuse(*_declaration: object) -> Never:
+    raise FileTooComplex("The workbook declares a document type or entities.")
 
 
 def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:

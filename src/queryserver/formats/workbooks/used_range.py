@@ -7,7 +7,7 @@ its first 10,001 rows in use (the sample of 7.4 and a header), or less where row
 another column too is given with all its cells: it is longer than the rest, and hence a bad row.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from queryserver.domain.errors import FileTooComplex
@@ -19,10 +19,15 @@ from queryserver.domain.importing import (
     TypedText,
 )
 from queryserver.formats.workbooks.cells import EMPTY
-from queryserver.formats.workbooks.sheets import MAX_ROWS, Row
 
+MAX_ROWS = 1_048_576
+MAX_GRID_COLUMNS = 16_384
+"""What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
 HEAD_ROWS = SAMPLE_RECORDS + 1
 HEAD_CELLS = 500_000
+
+Row = Mapping[int, TypedText]
+"""The cells of a row that are not empty, by their columns from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)

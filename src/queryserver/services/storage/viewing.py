@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from queryserver.domain.errors import DecompressionLimit, StorageUnavailable
+from queryserver.domain.errors import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.domain.files import FileStatus
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES, Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines
-from queryserver.formats.unpacking.unpackers import unpacker
+from queryserver.formats.unpacking.streams import unpacker
 from queryserver.formats.unpacking.window import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
@@ -19,6 +19,7 @@ from queryserver.formats.unpacking.window import (
     Excerpt,
     Window,
 )
+from queryserver.interfaces.workbooks import AvroReader
 from queryserver.services.storage.random_access import RandomAccess
 from queryserver.services.storage.stores import Place
 from queryserver.services.threads import FairThreads, Stop
@@ -44,7 +45,8 @@ class Shown:
 
 
 class Viewing:
-    """Cuts parts out of files. `unpacking` do what takes time; those of `parquet` wait for the store, too.
+    """Cuts parts out of files. `unpacking` do what takes time; those of `parquet` wait for the store, too. `avro` reads
+    in processes.
 
     `within_s`: how long a packed file is read for one part of it.
     """
@@ -53,6 +55,7 @@ class Viewing:
         self,
         unpacking: FairThreads,
         parquet: FairThreads,
+        avro: AvroReader,
         *,
         max_unpacked_bytes: int,
         max_snappy_bytes: int,
@@ -60,6 +63,7 @@ class Viewing:
     ) -> None:
         self._unpacking = unpacking
         self._parquets = parquet
+        self._avro = avro
         self._within_s = within_s
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
@@ -84,6 +88,8 @@ class Viewing:
                 return Shown(codec, await _far(place, status, head, offset, length))
         if codec is Codec.PARQUET:
             await self._parquet(user_id, place, status, window)
+        elif codec is Codec.AVRO:
+            await self._records(user_id, place, window)
         elif codec is not None:
             await self._unpacked(user_id, place, status, codec, window)
         return Shown(codec or Codec.NONE, window.excerpt())
@@ -106,16 +112,34 @@ class Viewing:
         packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
         if packed is None:
             return
-        most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
-        reading = aclosing(place.storage.read(place.path.path))
-        async with self._unpacking.turn(user_id) as turn, self._in_time(), reading as pieces:
+        async with self._unpacking.turn(user_id) as turn, self._in_time(), aclosing(self._stored(place)) as pieces:
             async for piece in pieces:
                 if await turn.run(partial(_feed, packed, window, piece, turn.stop)):
                     return
+            await turn.run(partial(_end, packed, window, turn.stop))
+
+    async def _records(self, user_id: int, place: Place, window: Window) -> None:
+        """The work is done by a process; a turn of the user keeps their calls apart, as with other codecs."""
+        stored = self._stored(place)
+        lines = self._avro.avro_lines(stored)
+        try:
+            async with self._unpacking.turn(user_id), self._in_time(), aclosing(stored), aclosing(lines):
+                async for made in lines:
+                    window.take(made)
+                    if window.is_full:
+                        return
+        except FileTooComplex as error:
+            raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
+
+    async def _stored(self, place: Place) -> AsyncGenerator[bytes]:
+        """The pieces of the file. Raises DecompressionLimit when they are too many for what was made of them."""
+        most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
+        async with aclosing(place.storage.read(place.path.path)) as pieces:
+            async for piece in pieces:
+                yield piece
                 taken += len(piece)
                 if taken > most:
                     raise DecompressionLimit(f"This part of the file lies behind {most} bytes that unpack to little.")
-            await turn.run(partial(_end, packed, window, turn.stop))
 
     async def _parquet(self, user_id: int, place: Place, status: FileStatus, window: Window) -> None:
         async with self._parquets.turn(user_id) as turn, self._in_time():

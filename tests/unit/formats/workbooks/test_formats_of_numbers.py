@@ -3,8 +3,13 @@
 import pytest
 
 from queryserver.domain.importing import CellKind
-from queryserver.formats.workbooks.number_formats import temporal_of_code, temporal_of_format
-from queryserver.formats.workbooks.serials import Temporal, iso_cell, temporal_cell
+from queryserver.formats.workbooks.cells import (
+    Temporal,
+    iso_cell,
+    temporal_cell,
+    temporal_of_code,
+    temporal_of_format,
+)
 
 
 @pytest.mark.importer(42)

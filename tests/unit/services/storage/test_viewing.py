@@ -15,6 +15,7 @@ from queryserver.services.places import FairPlaces
 from queryserver.services.storage.stores import Place
 from queryserver.services.storage.viewing import Shown, Viewing
 from queryserver.services.threads import FairThreads
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 LIMIT_BYTES = 100_000
 ANA = 1
@@ -33,7 +34,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def viewing(threads: ThreadPoolExecutor) -> Viewing:
-    return Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    return Viewing(*pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
 
 
 async def shown(
@@ -68,7 +69,9 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Vi
 
 @pytest.mark.storage(9)
 @pytest.mark.parametrize(
-    ("codec", "pattern"), [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1")], ids=["gzip", "parquet"]
+    ("codec", "pattern"),
+    [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")],
+    ids=["gzip", "parquet", "avro"],
 )
 async def test_a_store_that_is_too_slow_keeps_no_place(
     threads: ThreadPoolExecutor, codec: Codec, pattern: bytes
@@ -76,10 +79,12 @@ async def test_a_store_that_is_too_slow_keeps_no_place(
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
-    viewing = Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05)
+    viewing = Viewing(
+        *pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05
+    )
     async with asyncio.timeout(30):
         for _ in range(5):
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await shown(viewing, store, "slow", codec=codec)
-    patient = Viewing(*pools(threads), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    patient = Viewing(*pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
     assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"
