@@ -62,7 +62,7 @@ _NEW_GROUP = """
 
 
 class AccountRepository:
-    """Users and groups in the service database; see `interfaces.accounts.AccountRecords` and `AccountNames`."""
+    """Users and groups. Each call is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,18 +77,21 @@ class AccountRepository:
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
-        """Keep a fresh hash of an unchanged password."""
+        """Keep a fresh hash of an unchanged password; nothing happens when the password has changed meanwhile."""
         await self._database.execute(
             "update users set password_hash = $3 where id = $1 and password_hash = $2", user_id, old, new
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user. Raises UsernameTaken, UnknownGroup, IdentityTaken."""
+        """The id of the new user, who joins the default group too.
+
+        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Make the very first user; False when there is one already."""
+        """Make the very first user; False when there is one already, also when several try at once."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             if await connection.fetchval("select exists (select from users)"):
@@ -97,7 +100,7 @@ class AccountRepository:
             return True
 
     async def promote_first(self, user_id: int) -> bool:
-        """Make the user an administrator when there is no active one."""
+        """Make the user an administrator when there is no active one; of several at once one succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
@@ -111,12 +114,12 @@ class AccountRepository:
         return [_account(row) for row in await self._database.fetch(_ALL)]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """All users and all groups, each in order."""
+        """All users and all groups, each in order. Raises DatabaseUnavailable."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. Raises LastAdministrator."""
+        """Enable, or disable and end all tokens. False: no such user. Raises LastAdministrator."""
         if active:
             return bool(
                 await self._database.execute("update users set is_active = true where username_key = $1", username_key)
@@ -126,7 +129,7 @@ class AccountRepository:
         )
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. Raises LastAdministrator."""
+        """Set the administrator flag. False: no such user. Raises LastAdministrator."""
         if admin:
             return bool(
                 await self._database.execute("update users set is_admin = true where username_key = $1", username_key)
@@ -136,7 +139,7 @@ class AccountRepository:
         )
 
     async def set_password(self, username_key: str, password_hash: str) -> bool:
-        """Replace the password and end all tokens."""
+        """Replace the password and end all tokens. False: no such user."""
         changed = await self._database.execute(
             "update users set password_hash = $2, token_epoch = token_epoch + 1 where username_key = $1",
             username_key,
@@ -145,13 +148,13 @@ class AccountRepository:
         return bool(changed)
 
     async def end_tokens(self, username_key: str | None) -> int:
-        """End all tokens of one user, or of everybody."""
+        """End all tokens of one user, or of everybody; how many users that were."""
         return await self._database.execute(
             "update users set token_epoch = token_epoch + 1 where $1::text is null or username_key = $1", username_key
         )
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
-        """Make the group with these rights if there is none of that name."""
+        """Make the group with these rights if there is none of that name; one that exists keeps its own."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def _with_an_administrator_left(self, change: str, username_key: str) -> bool:

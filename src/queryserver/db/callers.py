@@ -63,7 +63,10 @@ _GROUPS = """
 
 
 class CallerRepository:
-    """See `interfaces.accounts.CallerRecords`. Calls that come at once share a query."""
+    """Users who prove by other means than an own token who they are. All calls raise DatabaseUnavailable.
+
+    Calls that come at once share a query.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -78,7 +81,10 @@ class CallerRepository:
         await self._database.execute(_NOTE_CALL, user_id)
 
     async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
-        """Put a user into these groups and the default group, and take others away; the groups after that."""
+        """Put a user into these groups and the default group, and take others away; the groups after that.
+
+        Unknown names are left out. Groups that give the right `admin` are neither given nor taken.
+        """
         names = [default_group, *groups]
         async with self._database.transaction() as connection:
             # Two calls of one user at once, with different groups, must not leave the union.

@@ -1,4 +1,4 @@
-"""History entries found by their statements and names (`interfaces.search_documents.DocumentRecords`).
+"""History entries found by their statements and names.
 
 Only rows of one user are read: an index over all statements would have to be written with each of them, gives rows of
 everybody, and helps no word that is in most of them. What a name is ranked by is kept beside the statement, for that
@@ -16,8 +16,8 @@ from queryserver.interfaces.search_documents import FoundDocument, FoundDocument
 _HEAD = 400  # characters that a name is made of
 
 
-class HistoryDocuments:
-    """See the Protocol."""
+class DocumentRecords:
+    """Reads history entries; raises DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -25,7 +25,7 @@ class HistoryDocuments:
     async def search(
         self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
     ) -> FoundDocuments:
-        """See the Protocol."""
+        """Entries of that user with all terms in statement or name: best position first, then newest."""
         source, target = _other_cases(terms)
         arguments: list[object] = [user_id, _literal_of(terms), most, list(ages), source, target]
         matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]

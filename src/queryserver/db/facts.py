@@ -9,13 +9,13 @@ _KEEP = """
 
 
 class FactRepository:
-    """See `interfaces.accounts.Facts`."""
+    """Facts about this deployment."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def keep(self, name: str, value: str) -> str:
-        """The value kept under a name; `value` becomes it when there is none."""
+        """The value kept under a name; `value` becomes it when there is none. Raises DatabaseUnavailable."""
         kept = await self._database.value(_KEEP, name, value)
         # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
         return kept or await self._database.value("select value from facts where name = $1", name)

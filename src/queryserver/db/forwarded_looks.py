@@ -1,4 +1,4 @@
-"""Looks that another process takes (`interfaces.forwarding.ForwardedLooks`)."""
+"""Looks that another process takes."""
 
 from uuid import UUID
 
@@ -12,24 +12,24 @@ insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $
 """
 
 
-class DatabaseLooks:
-    """See the Protocol."""
+class ForwardedLooks:
+    """Each method is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def holder(self, connector: str) -> str | None:
-        """See the Protocol."""
+        """The living process that holds the data of this name (`EngineCapabilities.data_name`)."""
         return await self._database.value(
             "select owner from engine_owners where connector = $1 and lease_until > now()", connector
         )
 
     async def ask(self, look_id: UUID, look: ForwardedLook, *, of: str) -> None:
-        """See the Protocol."""
+        """Leave a look for the process `of`."""
         await self._database.execute(_ASK, look_id, of, look.user_id, look.request)
 
     async def take(self, look_id: UUID, *, by: str) -> ForwardedLook | None:
-        """See the Protocol."""
+        """The look, once, if it is for this process and still wanted."""
         row = await self._database.row(
             """update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
             returning user_id, request""",
@@ -39,13 +39,13 @@ class DatabaseLooks:
         return ForwardedLook(row["user_id"], row["request"]) if row else None
 
     async def answer(self, look_id: UUID, answer: bytes) -> None:
-        """See the Protocol."""
+        """Leave the answer for whoever asked; nothing happens when nobody waits any more."""
         await self._database.execute("update forwarded_looks set answer = $2 where id = $1", look_id, answer)
 
     async def read(self, look_id: UUID) -> bytes | None:
-        """See the Protocol."""
+        """The answer, once it is there."""
         return await self._database.value("select answer from forwarded_looks where id = $1", look_id)
 
     async def forget(self, look_id: UUID) -> None:
-        """See the Protocol."""
+        """Nobody waits any more."""
         await self._database.execute("delete from forwarded_looks where id = $1", look_id)

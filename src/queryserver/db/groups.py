@@ -25,46 +25,49 @@ _GRANTS = """
 
 
 class GroupRepository:
-    """See `interfaces.groups.GroupRecords`."""
+    """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
+
+    Changes say whether they changed anything. Whatever would leave no active administrator raises LastAdministrator.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(self, name: str) -> bool:
-        """Make a group without rights."""
+        """Make a group without rights; False when there is one of that name."""
         return bool(
             await self._database.execute("insert into groups (name) values ($1) on conflict (name) do nothing", name)
         )
 
     async def delete(self, name: str) -> bool:
-        """Take a group away with its memberships and rights."""
+        """Take a group away with its memberships and rights; False when there is none. Raises LastAdministrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             return _changed(await connection.execute("delete from groups where name = $1", name))
 
     async def add(self, username_key: str, group: str) -> bool:
-        """Make a user a member."""
+        """Make a user a member. Raises UnknownUser, UnknownGroup."""
         async with self._database.transaction() as connection:
             user_id, group_id = await _user(connection, username_key), await _group(connection, group)
             return _changed(await connection.execute(_JOIN, user_id, group_id))
 
     async def remove(self, username_key: str, group: str) -> bool:
-        """End a membership."""
+        """End a membership. Raises UnknownUser, UnknownGroup, LastAdministrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             user_id, group_id = await _user(connection, username_key), await _group(connection, group)
             return _changed(await connection.execute(_LEAVE, user_id, group_id))
 
     async def grant(self, group: str, right: str) -> bool:
-        """Give a group a right."""
+        """Give a group a right. Raises UnknownGroup."""
         async with self._database.transaction() as connection:
             return _changed(await connection.execute(_GRANT, await _group(connection, group), right))
 
     async def ungrant(self, group: str, right: str) -> bool:
-        """Take a right from a group."""
+        """Take a right from a group. Raises UnknownGroup, LastAdministrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             return _changed(await connection.execute(_UNGRANT, await _group(connection, group), right))
 
     async def grants(self, group: str | None) -> Sequence[GroupGrants]:
-        """One group, or all in order."""
+        """One group, or all in order. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
             raise UnknownGroup(group)

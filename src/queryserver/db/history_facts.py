@@ -1,4 +1,4 @@
-"""What the history of statements says as a whole (`interfaces.history_facts`)."""
+"""What the history of statements says as a whole."""
 
 from collections.abc import Sequence
 
@@ -21,12 +21,12 @@ _DIALECTS = """
 """
 
 
-class StoredHistoryFacts:
-    """See the Protocol."""
+class HistoryFacts:
+    """Cheap whatever the length of the history. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def dialects(self, user_id: int) -> Sequence[str]:
-        """See the Protocol."""
+        """The dialects in the history of a user, sorted."""
         return sorted(row["dialect"] for row in await self._database.fetch(_DIALECTS, user_id))

@@ -44,13 +44,16 @@ _ALL = """
 
 
 class IdentityRepository:
-    """See `interfaces.identities.IdentityRecords`."""
+    """Links between identities and users. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
-        """Link a user who has no password and no identity, and is no administrator."""
+        """Link a user who has no password and no identity, and is no administrator.
+
+        False: the user is another by now, or the identity is linked to another user.
+        """
         async with self._database.transaction() as connection:
             if await connection.fetchval(_FREE_USER, user_id) is None:
                 return False
@@ -58,7 +61,10 @@ class IdentityRepository:
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
 
     async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
-        """Link any user, in the name of an administrator."""
+        """Link any user, in the name of an administrator; repeating it is harmless.
+
+        False: the identity is linked to another user. Raises UnknownUser.
+        """
         async with self._database.transaction() as connection:
             user_id = await connection.fetchval(
                 "select id from users where username_key = $1 for key share", username_key
@@ -68,9 +74,9 @@ class IdentityRepository:
             return await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id) is True
 
     async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End links; each part that is given narrows which."""
+        """End links; each part that is given narrows which. How many there were."""
         return await self._database.execute(_UNLINK, username_key, issuer, subject)
 
     async def identities(self, username_key: str | None = None) -> Sequence[LinkedIdentity]:
-        """Those of one user, or all."""
+        """Those of one user, or all, by name of the user, issuer and subject."""
         return [LinkedIdentity(*row) for row in await self._database.fetch(_ALL, username_key)]

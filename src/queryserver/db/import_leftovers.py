@@ -1,4 +1,4 @@
-"""Tables that imports have made and that must not stay (`interfaces.import_leftovers`)."""
+"""Tables that imports have made and that must not stay."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -17,14 +17,14 @@ order by made_at limit $2
 """
 
 
-class DatabaseImportLeftovers:
-    """See the Protocol."""
+class ImportLeftovers:
+    """Records of all imports, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def made(self, leftover: ImportLeftover) -> None:
-        """See the Protocol."""
+        """Remember a table. Repeating it is harmless."""
         await self._database.execute(
             """insert into import_leftovers (statement_id, user_id, connector, database, "table")
             values ($1, $2, $3, $4, $5) on conflict do nothing""",
@@ -36,13 +36,13 @@ class DatabaseImportLeftovers:
         )
 
     async def settled(self, statement_id: UUID, table: TableName) -> None:
-        """See the Protocol."""
+        """Forget a table. Repeating it is harmless."""
         await self._database.execute(
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
 
     async def abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[ImportLeftover]:
-        """See the Protocol."""
+        """Tables of imports that have ended, or whose record is gone, and that nobody is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
             ImportLeftover(
@@ -52,7 +52,7 @@ class DatabaseImportLeftovers:
         ]
 
     async def claim(self, leftover: ImportLeftover, *, lease: timedelta) -> bool:
-        """See the Protocol."""
+        """Be the only one to drop it for so long; False: it is settled, or somebody else's."""
         claimed = await self._database.execute(
             """update import_leftovers set claimed_until = now() + $3::interval
             where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
@@ -63,7 +63,7 @@ class DatabaseImportLeftovers:
         return claimed == 1
 
     async def release(self, leftover: ImportLeftover) -> None:
-        """See the Protocol."""
+        """Give it back: it could not be dropped."""
         await self._database.execute(
             'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
             leftover.statement_id,

@@ -1,4 +1,4 @@
-"""Files in the upload area of the importer (`interfaces.import_uploads`)."""
+"""Files in the upload area of the importer."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -22,18 +22,15 @@ returning expires_at
 
 
 class DatabaseImportUploads:
-    """See the Protocol."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def usage(self, user_id: int) -> UploadUsage:
-        """See the Protocol."""
         row = await self._database.row(_USAGE, user_id)
         return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
-        """See the Protocol."""
         async with self._database.transaction() as connection:
             # Counting and inserting are one step only for those who do it one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
@@ -42,7 +39,6 @@ class DatabaseImportUploads:
             )
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
-        """See the Protocol."""
         row = await self._database.row(
             """select name, size_bytes, expires_at - now() as left from import_uploads
             where digest = $1 and user_id = $2 and expires_at > now()""",
@@ -52,7 +48,6 @@ class DatabaseImportUploads:
         return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
 
     async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
-        """See the Protocol."""
         changed = await self._database.execute(
             "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
             digest,
@@ -61,11 +56,9 @@ class DatabaseImportUploads:
         return changed == 1
 
     async def count_expired(self) -> int:
-        """See the Protocol."""
         return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
-        """See the Protocol."""
         rows = await self._database.fetch(
             """delete from import_uploads where digest in (
                 select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
@@ -75,7 +68,6 @@ class DatabaseImportUploads:
         return [row["digest"] for row in rows]
 
     async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """See the Protocol."""
         rows = await self._database.fetch(
             "select digest from import_uploads where digest = any($1::bytea[])", list(digests)
         )

@@ -38,7 +38,7 @@ _ADD = f"""
 
 
 class LoginFailureRepository:
-    """See `interfaces.accounts.LoginFailures`."""
+    """Failed logins, counted for all servers together. Keys are digests. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

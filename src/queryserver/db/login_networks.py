@@ -23,7 +23,7 @@ _FORGET = """
 
 
 class LoginNetworkRepository:
-    """See `interfaces.accounts.LoginNetworks`."""
+    """Networks that users have logged in from within 30 days. Both parts are digests. Raises DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,7 +33,7 @@ class LoginNetworkRepository:
         return await self._database.value(_IS_KNOWN, name, network)
 
     async def note(self, name: str, network: str) -> None:
-        """A login has succeeded."""
+        """A login has succeeded. The newest networks of a name are kept, a bounded number."""
         async with self._database.transaction() as connection:
             await connection.execute(_NOTE, name, network)
             await connection.execute(_FORGET, name, _MOST_NETWORKS)

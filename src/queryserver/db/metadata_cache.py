@@ -1,4 +1,4 @@
-"""Answers of catalogues (`interfaces.metadata_cache.MetadataCacheRecords`).
+"""Answers of catalogues.
 
 A change of objects leaves its time. An answer counts only if its look began later, so that one that was under way
 while the objects changed is never given to anybody, whenever it is stored.
@@ -39,21 +39,24 @@ on conflict (user_id, connector) do update set changed_at = greatest(metadata_ch
 _ROW_BYTES = 128  # what a row costs beside its value
 
 
-class MetadataAnswers:
-    """See the Protocol."""
+class MetadataCacheRecords:
+    """Each method is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def look(self, key: CacheKey, *, max_age: timedelta) -> CacheLook:
-        """See the Protocol."""
+        """An answer that is not older than `max_age`, nor than the user's last change of objects."""
         row = await self._database.row(_LOOK, key.user_id, key.connector, key.digest, max_age)
         if row is None:
             raise AssertionError("an aggregate always has a row")
         return CacheLook(row["value"], row["looked_at"], row["changed_at"])
 
     async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """See the Protocol."""
+        """Keep an answer; `looked_at` comes from the look that found none, before the engine was asked.
+
+        False when the user's answers fill `max_bytes`: then nothing is kept.
+        """
         size = len(value) + _ROW_BYTES
         kept = await self._database.value(
             _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
@@ -61,11 +64,11 @@ class MetadataAnswers:
         return kept is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """See the Protocol."""
+        """Forget the user's answers of a connector, those under way included."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
-        """See the Protocol."""
+        """Delete what nobody can be given any more."""
         deleted = await self._database.execute(
             "delete from metadata_answers where looked_at < now() - $1::interval", older_than
         )

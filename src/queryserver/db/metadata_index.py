@@ -1,4 +1,4 @@
-"""The index of databases, tables and columns (`interfaces.metadata_index.MetadataIndexRecords`).
+"""The index of databases, tables and columns.
 
 A table is one row that holds its columns as text: a refresh writes 30,000 rows instead of a million, and unchanged
 tables write none. Writers of a scope take turns by locking its row, so versions become visible in their order.
@@ -141,14 +141,14 @@ where (stored and not exists (select from connectors where id::text = scope.conn
 _FAILED_PAUSE = timedelta(minutes=5)
 
 
-class MetadataIndexTables:
-    """See the Protocol."""
+class MetadataIndexRecords:
+    """Each call is one transaction, but for `read`. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def scope(self, key: ScopeKey) -> Scope:
-        """See the Protocol."""
+        """The scope of that key, made when there is none; one of another address loses its objects first."""
         found = await self._database.row(_FIND, key.connector, key.user_id, key.address)
         if found is not None:
             return _scope(key, found)
@@ -163,7 +163,7 @@ class MetadataIndexTables:
             return _scope(key, made)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
-        """See the Protocol."""
+        """Those that exist, with the same address; noted as used."""
         found = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
@@ -172,7 +172,11 @@ class MetadataIndexTables:
         return scopes
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """See the Protocol."""
+        """Add or change objects; those that say nothing new touch nothing. False: something was left out.
+
+        That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated
+        from then on, until the end of a refresh, when something was left out, or an object has columns that were cut.
+        """
         last = {(one.database, one.name): one for one in objects}
         async with self._database.transaction() as connection:
             version = await connection.fetchval(
@@ -196,7 +200,7 @@ class MetadataIndexTables:
         return is_whole
 
     async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
-        """See the Protocol."""
+        """The databases that have objects, and how many tables of each are indexed."""
         rows = await self._database.fetch(
             "select database, count(*) filter (where name <> '') as tables from metadata_objects"
             " where scope_id = $1 group by database",
@@ -205,14 +209,17 @@ class MetadataIndexTables:
         return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
-        """See the Protocol."""
+        """Objects that were changed after that version, in portions."""
         last = 0
         while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """See the Protocol."""
+        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or somebody has it.
+
+        None also while another scope of the same connector is refreshed: a data source is read once at a time.
+        """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
             await connection.execute(_TAKE_TURNS, key.connector)
@@ -220,7 +227,7 @@ class MetadataIndexTables:
         return None if row is None else _scope(key, row)
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        """See the Protocol."""
+        """False when the lease is lost."""
         renewed = await self._database.execute(
             "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
             scope_id,
@@ -240,7 +247,11 @@ class MetadataIndexTables:
         truncated: bool,
         again: bool,
     ) -> None:
-        """See the Protocol."""
+        """End a refresh: what was not seen and did not come meanwhile is removed.
+
+        `again`: the next one is due at once if anything was. `seen`: database to its tables. Of
+        the databases in `unread` nobody knows what they hold: their rows stay.
+        """
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
             held = await connection.fetchval(
@@ -252,7 +263,7 @@ class MetadataIndexTables:
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again and gone > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
-        """See the Protocol."""
+        """End a refresh that failed: objects stay; it is due again at once if `soon`, else after some minutes."""
         await self._database.execute(
             "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
             " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
@@ -262,15 +273,15 @@ class MetadataIndexTables:
         )
 
     async def now(self) -> datetime:
-        """See the Protocol."""
+        """The time of the database."""
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """See the Protocol."""
+        """Delete scopes of connectors that are gone, and what nobody used or refreshed for so long."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
-        """See the Protocol."""
+        """How many objects of each kind there are, columns not counted."""
         rows = await self._database.fetch("select kind, count(*) as objects from metadata_objects group by kind")
         return {kind.lower(): 0 for kind in (DATABASE, TABLE, VIEW)} | {
             row["kind"].lower(): row["objects"] for row in rows

@@ -10,13 +10,13 @@ _BIG_NUMBERS: Mapping[object, BigNumbers] = {"number": "number", "text": "text"}
 
 
 class PreferenceRepository:
-    """See `interfaces.accounts.PreferenceRecords`."""
+    """What users want where a call does not say it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def change(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
-        """Replace the preferences that are named; None: there is no such user any more."""
+        """Replace the preferences that are named; None: there is no such user any more. Raises DatabaseUnavailable."""
         stored = await self._database.value(
             "update users set preferences = preferences || $2 where id = $1 returning preferences",
             user_id,

@@ -1,4 +1,4 @@
-"""Calls of this minute on all servers (`interfaces.request_counts.RequestCounts`)."""
+"""Calls of this minute on all servers."""
 
 from collections.abc import Mapping
 
@@ -19,17 +19,17 @@ returning caller, requests
 """
 
 
-class DatabaseRequestCounts:
-    """See the Protocol."""
+class RequestCounts:
+    """Each method is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
-        """See the Protocol."""
+        """Add calls by caller to those of that minute (since 1970); the sums of all servers for the same callers."""
         rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
         return {row["caller"]: row["requests"] for row in rows}
 
     async def forget(self, *, before: int) -> None:
-        """See the Protocol."""
+        """Drop what was counted before that minute."""
         await self._database.execute("delete from request_counts where minute < $1", before)

@@ -1,4 +1,4 @@
-"""What the service database tells about all servers (`interfaces.metrics.ServiceFactsReader`)."""
+"""What the service database tells about all servers."""
 
 from queryserver.db.database import Database
 from queryserver.interfaces.metrics import ServiceFacts
@@ -10,14 +10,14 @@ select dialect, state, count(*) as statements from statements where state in ('w
 _RESULTS = "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
 
 
-class DatabaseFacts:
-    """See the Protocol. Both read partial indexes and no more rows than there are active or stored."""
+class ServiceFactsReader:
+    """Asks the service database. Both read partial indexes and no more rows than there are active or stored."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self) -> ServiceFacts:
-        """See the Protocol."""
+        """The facts of this moment. Raises DatabaseUnavailable."""
         active = await self._database.fetch(_ACTIVE)
         return ServiceFacts(
             results_bytes=await self._database.value(_RESULTS),

@@ -1,4 +1,4 @@
-"""Records of long operations on files (`interfaces.storage_operations.OperationRecords`)."""
+"""Records of long operations on files."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -20,14 +20,14 @@ where state = 'running' and lease_until < now() and not exists (
 """
 
 
-class StorageOperations:
-    """See the Protocol."""
+class OperationRecords:
+    """Long operations whose clients ask for the outcome later."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
-        """See the Protocol. Spent records go with the next one."""
+        """Record a running operation. Spent records go with the next one."""
         await self._database.execute(
             f"""with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
             insert into storage_operations (id, user_id, kind, path, state, lease_until)
@@ -40,7 +40,7 @@ class StorageOperations:
         )
 
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
-        """See the Protocol."""
+        """Tell how far it is, and that its process lives."""
         await self._database.execute(
             """update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
             where id = $1 and state = 'running'""",
@@ -51,7 +51,7 @@ class StorageOperations:
         )
 
     async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
-        """See the Protocol."""
+        """Record the final body, once."""
         await self._database.execute(
             """update storage_operations set state = $2, result = $3, ended_at = now()
             where id = $1 and state = 'running'""",
@@ -61,7 +61,7 @@ class StorageOperations:
         )
 
     async def read(self, operation_id: UUID, *, user_id: int) -> OperationStatus | None:
-        """See the Protocol."""
+        """None when there is none of this user."""
         row = await self._database.row(
             "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
             operation_id,
@@ -72,5 +72,5 @@ class StorageOperations:
         return OperationStatus(operation_id, OperationState(row["state"]), row["done"], row["total"], row["result"])
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """See the Protocol."""
+        """End the operations whose process is gone and which nobody goes on with; how many."""
         return await self._database.execute(_GIVE_UP, dict(result))

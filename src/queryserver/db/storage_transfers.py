@@ -1,4 +1,4 @@
-"""Records of moves and copies of several steps (`interfaces.storage_operations.TransferRecords`).
+"""Records of moves and copies of several steps.
 
 Every write names owner and fence: a process that was taken for dead and wakes up later changes nothing.
 """
@@ -85,14 +85,14 @@ where transfer_id in (select id from storage_transfers where {_MINE}) and number
 """
 
 
-class StorageTransfers:
-    """See the Protocol."""
+class TransferRecords:
+    """Moves and copies, with every entry of the source."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
-        """See the Protocol."""
+        """Record a transfer in `copying`; None when the same one has not ended."""
         row = await self._database.row(
             _BEGIN,
             uuid4(),
@@ -115,7 +115,7 @@ class StorageTransfers:
     async def claim_same(
         self, digests: Sequence[bytes], *, owner: str, lease: timedelta
     ) -> tuple[bool, ClaimedTransfer | None]:
-        """See the Protocol."""
+        """Whether a transfer of one of these digests has not ended, and that one, if no living process has it."""
         row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
         if row:
             return True, _claimed(row)
@@ -126,27 +126,27 @@ class StorageTransfers:
         return bool(there), None
 
     async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
-        """See the Protocol. At most 20 at once."""
+        """Take over some transfers of processes that are gone. At most 20 at once."""
         return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
-        """See the Protocol."""
+        """Keep the lease."""
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """See the Protocol."""
+        """Leave it to whoever comes after that time; None: to the user, who calls again."""
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
 
     async def advance(self, lease: TransferLease, state: TransferState) -> bool:
-        """See the Protocol."""
+        """Record a state; `done`, `rolled_back` and `failed` end the transfer and forget its keys."""
         if state in _ENDED:
             return await self._database.value(_END, *_named(lease), state.value) == 1
         return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
 
     async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
-        """See the Protocol."""
+        """Record entries of the source."""
         if not keys:
             return True
         added = await self._database.execute(
@@ -174,7 +174,7 @@ class StorageTransfers:
         after: int | None = None,
         backwards: bool = False,
     ) -> Sequence[TransferKey]:
-        """See the Protocol."""
+        """Entries behind the number `after`, in order of numbers, or in the opposite one."""
         comparison, direction = ("<", "desc") if backwards else (">", "asc")
         rows = await self._database.fetch(
             f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
@@ -191,7 +191,7 @@ class StorageTransfers:
         return [_key(row) for row in rows]
 
     async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
-        """See the Protocol."""
+        """How many entries are in one of these states."""
         return await self._database.value(
             "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
             transfer_id,
@@ -199,7 +199,7 @@ class StorageTransfers:
         )
 
     async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
-        """See the Protocol."""
+        """Record how far entries are."""
         if not numbers:
             return True
         return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)

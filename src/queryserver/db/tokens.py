@@ -54,7 +54,7 @@ _REVOKE = """
 
 
 class TokenRepository:
-    """See `interfaces.accounts.TokenRecords`; also tells statements about their users."""
+    """Ended and exchanged tokens. All calls raise DatabaseUnavailable. Also tells statements about their users."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,7 +70,7 @@ class TokenRepository:
         return owner.user if owner and owner.is_active else None
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
-        """Refuse a family, or one token by its jti."""
+        """Refuse a family, or one token by its jti. Repeating it is harmless."""
         await self._database.execute(_REVOKE, token_id, keep_until)
 
     async def end_all(self, user_id: int, *, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Statements of all users (`interfaces.statement_overview.StatementOverview`)."""
+"""Statements of all users."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,21 +31,24 @@ _OLDER = """(recorded_at, history_id) < (
 )"""
 
 
-class Overview:
-    """Reads only."""
+class StatementOverview:
+    """Reads records. Both raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def page(self, chosen: OverviewFilter, *, limit: int) -> Sequence[OverviewEntry]:
-        """See the Protocol. Active statements are found by a partial index, others by the time of their record."""
+        """At most `limit` of the statements that fit, newest first.
+
+        Active statements are found by a partial index, others by the time of their record.
+        """
         conditions, arguments = _conditions(chosen)
         arguments.append(limit)
         sql = f"select {_ENTRY} {_FROM} where {conditions} {_NEWEST_FIRST} limit ${len(arguments)}"
         return [_entry(row) for row in await self._database.fetch(sql, *arguments)]
 
     async def details(self, statement_id: UUID) -> OverviewDetails | None:
-        """See the Protocol."""
+        """One statement with its text."""
         row = await self._database.row(
             f"""select {_ENTRY}, statement, text_is_cut, database, message, row_limit, timeout_s, deadline_at
             {_FROM} where statements.id = $1""",
