@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from queryserver.db.accounts import AccountRepository
+from queryserver.db.catalog import MetadataCacheRecords
 from queryserver.db.database import open_database
-from queryserver.db.metadata_cache import MetadataCacheRecords
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount
 from queryserver.interfaces.metadata_cache import CacheKey

@@ -112,7 +112,7 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
-    Adapter(ImportUploadRecords, "queryserver.db.import_uploads", "DatabaseImportUploads"),
+    Adapter(ImportUploadRecords, "queryserver.db.imports", "DatabaseImportUploads"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
     Adapter(UploadArea, "queryserver.storages.local.upload_area", "LocalUploadArea"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),

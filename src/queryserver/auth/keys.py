@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from queryserver.db.facts import FactRepository
+from queryserver.db.deployment import FactRepository
 from queryserver.domain.errors import ConfigurationError
 from queryserver.settings.contradictions import fallbacks_problem, secret_key_problem
 from queryserver.settings.desktop import DesktopSettings

@@ -6,7 +6,7 @@ from functools import partial
 
 from queryserver.container.checking import check_running
 from queryserver.db.database import Database
-from queryserver.db.history_facts import HistoryFacts
+from queryserver.db.statements.overview import HistoryFacts
 from queryserver.domain.findings import Finding
 from queryserver.formats.banners import harmless
 from queryserver.services.client_configuration import ClientConfiguration

@@ -14,9 +14,8 @@ from queryserver.container.interfaces.hiveserver2 import section_defaults
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
-from queryserver.db.facts import FactRepository
+from queryserver.db.deployment import FactRepository, Resealing
 from queryserver.db.migrations import require_newest
-from queryserver.db.resealing import Resealing
 from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector

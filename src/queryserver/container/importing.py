@@ -11,8 +11,7 @@ from pathlib import Path
 
 from queryserver.container.disk import disk_floor
 from queryserver.db.database import Database
-from queryserver.db.import_leftovers import ImportLeftovers
-from queryserver.db.import_uploads import DatabaseImportUploads
+from queryserver.db.imports import DatabaseImportUploads, ImportLeftovers
 from queryserver.domain.disk_floor import DiskFloor
 from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.import_uploads import UploadUsage

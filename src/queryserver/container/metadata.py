@@ -4,9 +4,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
+from queryserver.db.catalog import ForwardedLooks, MetadataCacheRecords
 from queryserver.db.database import Database
-from queryserver.db.forwarded_looks import ForwardedLooks
-from queryserver.db.metadata_cache import MetadataCacheRecords
 from queryserver.db.notices import Notices
 from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.metrics import Metrics

@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 from prometheus_client import CollectorRegistry
 
 from queryserver.db.database import Database
-from queryserver.db.service_facts import ServiceFactsReader
+from queryserver.db.deployment import ServiceFactsReader
 from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.files import Scheme
 from queryserver.interfaces.metrics import UNMEASURED, Metrics

@@ -8,8 +8,7 @@ from queryserver.catalogs.atlas import AtlasCatalog, AtlasServer
 from queryserver.catalogs.dummy import EmptyCatalog
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.db.database import Database
-from queryserver.db.documents import DocumentRecords
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import DocumentRecords, MetadataIndexRecords
 from queryserver.domain.files import Scheme
 from queryserver.domain.searching import SourceName
 from queryserver.interfaces.metrics import Metrics

@@ -36,11 +36,11 @@ from queryserver.container.statements import statement_administration
 from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
 from queryserver.container.stored_connectors import read_stored
 from queryserver.db.connectors import ConnectorRepository
+from queryserver.db.deployment import RequestCounts
 from queryserver.db.migrations import require_newest
 from queryserver.db.notices import Notices, listening
-from queryserver.db.request_counts import RequestCounts
+from queryserver.db.sessions import close_results_of_sessions
 from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.session_results import close_results_of_sessions
 from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme

@@ -13,8 +13,7 @@ from queryserver.container.auditing import AUDIT
 from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
-from queryserver.db.storage_operations import OperationRecords
-from queryserver.db.storage_transfers import TransferRecords
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules

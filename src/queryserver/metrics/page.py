@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from queryserver import __version__
-from queryserver.db.service_facts import ServiceFactsReader
+from queryserver.db.deployment import ServiceFactsReader
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.interfaces.metrics import ServiceFacts
 from queryserver.metrics.instruments import PrometheusMetrics

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.callers import CallerRepository
-from queryserver.db.identities import IdentityRepository
+from queryserver.db.accounts import AccountRepository, IdentityRepository
+from queryserver.db.tokens import CallerRepository
 from queryserver.domain.errors import (
     IdentityRefused,
     IdentityTaken,

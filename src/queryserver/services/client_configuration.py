@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
 
-from queryserver.db.history_facts import HistoryFacts
+from queryserver.db.statements.overview import HistoryFacts
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_catalogue import flags_of
 from queryserver.domain.connector_types import Flags

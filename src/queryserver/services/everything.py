@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.db.preferences import PreferenceRepository
+from queryserver.db.accounts import PreferenceRepository
 from queryserver.interfaces.auth import Authenticator
 from queryserver.interfaces.metrics import Metrics, MetricsText
 from queryserver.interfaces.sealing import Sealer

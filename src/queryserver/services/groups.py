@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from queryserver.db.groups import GroupRepository
+from queryserver.db.accounts import GroupRepository
 from queryserver.domain.errors import DefaultGroupKept, GroupExists, InvalidGroupName, UnknownGroup
 from queryserver.domain.rights import read_right
 from queryserver.domain.usernames import UsernameRule

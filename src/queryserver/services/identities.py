@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from queryserver.db.identities import IdentityRepository
+from queryserver.db.accounts import IdentityRepository
 from queryserver.domain.errors import IdentityTaken, InvalidParameter
 from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, identity_of
 from queryserver.domain.usernames import UsernameRule

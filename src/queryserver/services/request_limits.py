@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import structlog
 
-from queryserver.db.request_counts import RequestCounts
+from queryserver.db.deployment import RequestCounts
 from queryserver.domain.errors import DatabaseUnavailable, TooManyRequests
 from queryserver.services.client_networks import network_of
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.db.login_failures import LoginFailureRepository
-from queryserver.db.login_networks import LoginNetworkRepository
+from queryserver.db.logins import LoginFailureRepository, LoginNetworkRepository
 from queryserver.domain.errors import LoginThrottled
 from queryserver.services.client_networks import is_address, network_of
 

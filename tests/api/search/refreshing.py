@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.api.driving import Api, Caller
 
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.user import User
 from queryserver.interfaces.metadata_index import ScopeKey

@@ -8,7 +8,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL
 
-from queryserver.db.documents import DocumentRecords
+from queryserver.db.search import DocumentRecords
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import age_limits, position_of
 

@@ -7,7 +7,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.interfaces.metadata_index import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
 
 KEY = ScopeKey("elsewhere", None, b"address", is_stored=False)

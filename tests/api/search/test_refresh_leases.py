@@ -10,7 +10,7 @@ from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 
 from queryserver.db.database import Database
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.errors import DatabaseUnavailable
 
 SQL = '["sql"]'

@@ -18,8 +18,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.db.storage_operations import OperationRecords
-from queryserver.db.storage_transfers import TransferRecords
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.errors import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser

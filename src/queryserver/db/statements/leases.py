@@ -10,7 +10,7 @@ from uuid import UUID
 
 from queryserver.db.database import Database
 from queryserver.db.statements import rows
-from queryserver.db.statements.marks import SealedMarks
+from queryserver.db.statements.rows import SealedMarks
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
 from queryserver.domain.statement_end import OnEnd, unobserved

@@ -7,8 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from queryserver.db.coalescing import CoalescingReader
-from queryserver.db.database import Connection, Database
+from queryserver.db.database import CoalescingReader, Connection, Database
 from queryserver.db.statements import rows
 from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, StatementTextExpired, TooManyStatements
 from queryserver.domain.result import Segment

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.db.import_leftovers import ImportLeftovers
+from queryserver.db.imports import ImportLeftovers
 from queryserver.domain.errors import EngineError, RejectedByRule, StatementRejected
 from queryserver.domain.importing import Origin
 from queryserver.domain.statement import Assignment

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import structlog
 
-from queryserver.db.import_leftovers import ImportLeftovers
+from queryserver.db.imports import ImportLeftovers
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable, EngineError, EngineUnavailable
 from queryserver.domain.user import User

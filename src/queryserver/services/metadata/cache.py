@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from queryserver.db.metadata_cache import MetadataCacheRecords
+from queryserver.db.catalog import MetadataCacheRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.user import User

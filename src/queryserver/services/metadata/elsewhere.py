@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import orjson
 import structlog
 
-from queryserver.db.forwarded_looks import ForwardedLooks
+from queryserver.db.catalog import ForwardedLooks
 from queryserver.db.notices import Notices
 from queryserver.domain import errors
 from queryserver.domain.connector import Connector

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from queryserver.db.documents import DocumentRecords
+from queryserver.db.search import DocumentRecords
 from queryserver.domain.search_terms import Query, Term, folded
 from queryserver.domain.searching import AGES, FacetName, Match, Record, Search, SourceAnswer, age_limits
 from queryserver.domain.user import User

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
 from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer

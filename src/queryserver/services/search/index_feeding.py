@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.catalog import DatabaseDescription, TableDescription, TableKind
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import QueryServerError

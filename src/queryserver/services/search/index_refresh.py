@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import structlog
 
-from queryserver.db.metadata_index import MetadataIndexRecords
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.catalog import TableSummary
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from queryserver.db.storage_operations import OperationRecords
+from queryserver.db.storage_transfers import OperationRecords
 from queryserver.domain.errors import DatabaseUnavailable, OperationNotFound, QueryServerError
 from queryserver.domain.transfers import OperationState, OperationStatus
 from queryserver.services.storage.stores import Caller

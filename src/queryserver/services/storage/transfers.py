@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from queryserver.db.storage_operations import OperationRecords
-from queryserver.db.storage_transfers import TransferRecords
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.errors import (
     DatabaseUnavailable,
