@@ -9,11 +9,9 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from queryserver.db.tables import metadata
-
 
 def _run(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=metadata, compare_server_default=False)
+    context.configure(connection=connection)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -3,8 +3,6 @@
 Revision: ${up_revision}, after ${down_revision or "nothing"}
 """
 
-import sqlalchemy as sa
-${imports if imports else ""}
 from alembic import op
 
 revision = ${repr(up_revision)}
@@ -14,8 +12,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}
+    ${upgrades if upgrades else 'op.execute("""...""")'}

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from queryserver.db.accounts import AccountRepository
+from queryserver.db.catalog import MetadataCacheRecords
 from queryserver.db.database import open_database
-from queryserver.db.metadata_cache import MetadataAnswers
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount
 from queryserver.interfaces.metadata_cache import CacheKey
@@ -19,7 +19,7 @@ ROOM = 1 << 20
 
 
 @pytest.fixture
-async def answers(database_dsn: str) -> AsyncIterator[MetadataAnswers]:
+async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
     """On a database of the test's own."""
     async with open_database(database_dsn) as database:
         accounts = AccountRepository(database)
@@ -27,7 +27,7 @@ async def answers(database_dsn: str) -> AsyncIterator[MetadataAnswers]:
         for name in ("ana", "bob"):
             new = NewAccount(Username(name, name), is_admin=False, groups=())
             await accounts.create(new, default_group="default")
-        yield MetadataAnswers(database)
+        yield MetadataCacheRecords(database)
 
 
 def key_of(asked: str) -> CacheKey:
@@ -35,7 +35,7 @@ def key_of(asked: str) -> CacheKey:
     return CacheKey(1, "shop", hashlib.sha256(asked.encode()).digest())
 
 
-async def test_an_answer_is_given_until_objects_change(answers: MetadataAnswers) -> None:
+async def test_an_answer_is_given_until_objects_change(answers: MetadataCacheRecords) -> None:
     key = key_of("tables")
     began = await answers.look(key, max_age=AGE)
     assert await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
@@ -44,7 +44,9 @@ async def test_an_answer_is_given_until_objects_change(answers: MetadataAnswers)
     assert (await answers.look(key, max_age=AGE)).value is None
 
 
-async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_after_it(answers: MetadataAnswers) -> None:
+async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_after_it(
+    answers: MetadataCacheRecords,
+) -> None:
     key = key_of("tables")
     began = await answers.look(key, max_age=AGE)
     await answers.objects_changed(key.user_id, key.connector)
@@ -56,7 +58,7 @@ async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_aft
     assert (await answers.look(key, max_age=AGE)).value == b"new"
 
 
-async def test_each_further_change_counts(answers: MetadataAnswers) -> None:
+async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None:
     """A statement that ends at the engine after its end was told is a second change."""
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
@@ -67,7 +69,7 @@ async def test_each_further_change_counts(answers: MetadataAnswers) -> None:
     assert (after.value, after.changed_at != between.changed_at) == (None, True)
 
 
-async def test_a_change_is_its_users_and_its_connectors(answers: MetadataAnswers) -> None:
+async def test_a_change_is_its_users_and_its_connectors(answers: MetadataCacheRecords) -> None:
     mine = key_of("tables")
     others = (replace(mine, user_id=2), replace(mine, connector="else"))
     for key in (mine, *others):
@@ -77,7 +79,7 @@ async def test_a_change_is_its_users_and_its_connectors(answers: MetadataAnswers
     assert [(await answers.look(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
 
 
-async def test_no_user_fills_the_database(answers: MetadataAnswers) -> None:
+async def test_no_user_fills_the_database(answers: MetadataCacheRecords) -> None:
     first, second = key_of("tables"), key_of("functions")
     began = await answers.look(first, max_age=AGE)
     assert await answers.keep(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)

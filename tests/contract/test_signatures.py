@@ -23,7 +23,6 @@ from tests.contract.storage_contract import StorageContract
 
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
-from queryserver.interfaces.import_leftovers import ImportLeftovers
 from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadArea
 from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
@@ -39,8 +38,6 @@ from queryserver.interfaces.storage import (
     TrashStorage,
     UnseenUploads,
 )
-from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
-from queryserver.interfaces.storage_uploads import PartUploads, UnfinishedWrites
 from queryserver.interfaces.workbooks import WorkbookReader
 
 TESTS = Path(__file__).parent
@@ -103,7 +100,6 @@ ADAPTERS = (
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
     Adapter(LoadLedger, "queryserver.services.importing.imports", "StatementLedger"),
     Adapter(EngineSession, "queryserver.services.importing.import_session", "ImportSession"),
-    Adapter(ImportLeftovers, "queryserver.db.import_leftovers", "DatabaseImportLeftovers"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
@@ -116,11 +112,7 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
-    Adapter(OperationRecords, "queryserver.db.storage_operations", "StorageOperations"),
-    Adapter(TransferRecords, "queryserver.db.storage_transfers", "StorageTransfers"),
-    Adapter(UnfinishedWrites, "queryserver.db.storage_uploads", "DatabaseUnfinishedWrites"),
-    Adapter(PartUploads, "queryserver.db.storage_uploads", "DatabasePartUploads"),
-    Adapter(ImportUploadRecords, "queryserver.db.import_uploads", "DatabaseImportUploads"),
+    Adapter(ImportUploadRecords, "queryserver.db.imports", "DatabaseImportUploads"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
     Adapter(UploadArea, "queryserver.storages.local.upload_area", "LocalUploadArea"),
     Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),

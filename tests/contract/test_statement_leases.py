@@ -20,7 +20,7 @@ from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.sessions import Sessions
 from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.records import Records
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.result import Segment
 from queryserver.domain.statement import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
 from queryserver.domain.usernames import Username
@@ -63,7 +63,7 @@ class DatabaseDesk(LeaseDesk):
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
-        self.records = Records(database)
+        self.records = StatementRecords(database)
         self.leases: Leases = Leases(database, sealer_of("first key"))
         self._user_id = user_id
 

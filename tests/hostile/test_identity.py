@@ -16,9 +16,7 @@ from tests.api.token.logins import PASSWORD, accounts, bearer, link, log_in, not
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.container.explaining import open_explainer
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.groups import GroupRepository
-from queryserver.db.identities import IdentityRepository
+from queryserver.db.accounts import AccountRepository, GroupRepository, IdentityRepository
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount

@@ -1,8 +1,8 @@
 """The entry `jwt` of `desktop.auth.api_auth`: bearers of own tokens (Contract platform 3.1)."""
 
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import InvalidToken
 from queryserver.domain.user import User
-from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import AuthRequest, TokenCodec, TokenType
 from queryserver.services.bearers import bearer, bearer_of
 
@@ -10,7 +10,7 @@ from queryserver.services.bearers import bearer, bearer_of
 class BearerAuthenticator:
     """See `interfaces.auth.CallerSource`. Each call reads the database: the end of a token is seen at once."""
 
-    def __init__(self, codec: TokenCodec, records: TokenRecords) -> None:
+    def __init__(self, codec: TokenCodec, records: TokenRepository) -> None:
         self._codec = codec
         self._records = records
 

@@ -10,8 +10,8 @@ from queryserver.auth.external import CHECKS, ExternalTokens, TokenRefused
 from queryserver.auth.keys import Keyring
 from queryserver.auth.tokens import ALGORITHM as OWN
 from queryserver.auth.tokens import JwtCodec
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
-from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import TokenClaims, TokenType
 from queryserver.services.bearers import key_of
 from queryserver.services.external_bearers import ExternalBearers
@@ -31,7 +31,7 @@ class ExplainParts:
     """What tokens are judged by. `reader` and `bearers` are None when `custom_jwt` is off."""
 
     keyring: Keyring
-    records: TokenRecords
+    records: TokenRepository
     takes_own: bool
     reader: ExternalTokens | None
     bearers: ExternalBearers | None

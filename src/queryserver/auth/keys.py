@@ -10,8 +10,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from queryserver.db.deployment import FactRepository
 from queryserver.domain.errors import ConfigurationError
-from queryserver.interfaces.accounts import Facts
 from queryserver.settings.contradictions import fallbacks_problem, secret_key_problem
 from queryserver.settings.desktop import DesktopSettings
 from queryserver.settings.section import Secret
@@ -76,7 +76,7 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
     return Keyring(SecretKey.derive(secret), tuple(map(SecretKey.derive, desktop.secret_key_fallbacks)))
 
 
-async def require_known_key(keyring: Keyring, facts: Facts) -> None:
+async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
     """Raises ConfigurationError unless the database was first used with a key of the ring.
 
     Another key would refuse every token and could read no sealed secret.

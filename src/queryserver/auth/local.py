@@ -1,16 +1,16 @@
 """The login back end `local`: passwords in the service database."""
 
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import InvalidUsername
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.accounts import AccountRecords
 from queryserver.interfaces.auth import Passwords, RequestInfo
 
 
 class LocalLogin:
     """See `interfaces.auth.LoginBackend`. A refusal takes the same work whatever its reason (Rule T15)."""
 
-    def __init__(self, records: AccountRecords, passwords: Passwords, rule: UsernameRule) -> None:
+    def __init__(self, records: AccountRepository, passwords: Passwords, rule: UsernameRule) -> None:
         self._records = records
         self._passwords = passwords
         self._rule = rule

@@ -13,13 +13,10 @@ from queryserver.container.administration import account_rules, login_throttle
 from queryserver.container.auditing import AUDIT
 from queryserver.container.callers import OWN_JWT, CallerGround, open_callers, open_external_tokens
 from queryserver.container.logins import LoginGround, open_backends
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.callers import CallerRepository
+from queryserver.db.accounts import AccountRepository, IdentityRepository, PreferenceRepository
 from queryserver.db.database import Database
-from queryserver.db.facts import FactRepository
-from queryserver.db.identities import IdentityRepository
-from queryserver.db.preferences import PreferenceRepository
-from queryserver.db.tokens import TokenRepository
+from queryserver.db.deployment import FactRepository
+from queryserver.db.tokens import CallerRepository, TokenRepository
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.account_notes import AccountNotes
 from queryserver.services.accounts import Accounts

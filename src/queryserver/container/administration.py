@@ -7,8 +7,7 @@ from queryserver.auth.passwords import Argon2Passwords
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database, open_database
-from queryserver.db.login_failures import LoginFailureRepository
-from queryserver.db.login_networks import LoginNetworkRepository
+from queryserver.db.logins import LoginFailureRepository, LoginNetworkRepository
 from queryserver.db.migrations import require_newest
 from queryserver.domain.usernames import UsernameRule
 from queryserver.services.accounts import AccountRules, Accounts

@@ -15,8 +15,8 @@ from queryserver.auth.key_server import KeyServers
 from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.auth.plugged_caller import PluggedCaller
 from queryserver.container.interfaces.context import BuildContext
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import ConfigurationError
-from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import CallerSource, TokenCodec
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.arrivals import Arrivals
@@ -34,7 +34,7 @@ class CallerGround:
 
     settings: Settings
     codec: TokenCodec
-    records: TokenRecords
+    records: TokenRepository
     arrivals: Arrivals
     external: ExternalBearers | None
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from queryserver.container.checking import check_running
 from queryserver.db.database import Database
-from queryserver.db.history_facts import StoredHistoryFacts
+from queryserver.db.statements.overview import HistoryFacts
 from queryserver.domain.findings import Finding
 from queryserver.formats.banners import harmless
 from queryserver.services.client_configuration import ClientConfiguration
@@ -35,7 +35,7 @@ def configuration_services(ground: ConfigurationGround) -> ConfigurationServices
     settings = ground.settings
     find = partial(check_running, settings, _regular_look(ground.readiness))
     return ConfigurationServices(
-        clients=ClientConfiguration(settings, ground.connectors, ground.stores, StoredHistoryFacts(ground.database)),
+        clients=ClientConfiguration(settings, ground.connectors, ground.stores, HistoryFacts(ground.database)),
         banner=harmless(settings.desktop.custom.banner_top_html),
         check=ConfigurationCheck(settings, find),
         logs=ServerLogs(settings.desktop.logging.file),

@@ -14,11 +14,9 @@ from queryserver.container.interfaces.hiveserver2 import section_defaults
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
-from queryserver.db.facts import FactRepository
+from queryserver.db.deployment import FactRepository, Resealing
 from queryserver.db.migrations import require_newest
-from queryserver.db.resealing import Resealing
 from queryserver.domain.connector_catalogue import Catalogue
-from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector
 from queryserver.services.connector_examples import ConnectorExamples, Example
@@ -44,7 +42,7 @@ class Rotation:
 
 def stored_connector_services(
     settings: Settings,
-    records: ConnectorRecords,
+    records: ConnectorRepository,
     context: BuildContext,
     changed: Callable[[], Awaitable[None]],
 ) -> StoredConnectorServices:

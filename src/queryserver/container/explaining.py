@@ -9,13 +9,11 @@ from queryserver.auth.keys import load_keyring, require_known_key
 from queryserver.container.administration import account_rules
 from queryserver.container.callers import OWN_JWT, open_external_tokens
 from queryserver.container.service_database import pool_limits, required_dsn
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.callers import CallerRepository
+from queryserver.db.accounts import AccountRepository, IdentityRepository
 from queryserver.db.database import open_database
-from queryserver.db.facts import FactRepository
-from queryserver.db.identities import IdentityRepository
+from queryserver.db.deployment import FactRepository
 from queryserver.db.migrations import require_newest
-from queryserver.db.tokens import TokenRepository
+from queryserver.db.tokens import CallerRepository, TokenRepository
 from queryserver.services.arrivals import Arrivals
 from queryserver.services.external_bearers import ExternalBearers
 from queryserver.settings import Settings

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from queryserver.container.service_database import pool_limits, required_dsn
+from queryserver.db.accounts import GroupRepository
 from queryserver.db.database import open_database
-from queryserver.db.groups import GroupRepository
 from queryserver.db.migrations import require_newest
 from queryserver.domain.usernames import UsernameRule
 from queryserver.services.groups import Groups

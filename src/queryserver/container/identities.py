@@ -7,8 +7,8 @@ from queryserver.auth.external import ANY
 from queryserver.auth.plug_ins import is_import_path
 from queryserver.container.administration import account_rules
 from queryserver.container.service_database import pool_limits, required_dsn
+from queryserver.db.accounts import IdentityRepository
 from queryserver.db.database import open_database
-from queryserver.db.identities import IdentityRepository
 from queryserver.db.migrations import require_newest
 from queryserver.domain.identities import LDAP, ExternalIdentity, jwt_issuer, plug_in_issuer
 from queryserver.services.identities import Identities, IdentityRules

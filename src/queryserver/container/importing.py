@@ -11,8 +11,7 @@ from pathlib import Path
 
 from queryserver.container.disk import disk_floor
 from queryserver.db.database import Database
-from queryserver.db.import_leftovers import DatabaseImportLeftovers
-from queryserver.db.import_uploads import DatabaseImportUploads
+from queryserver.db.imports import DatabaseImportUploads, ImportLeftovers
 from queryserver.domain.disk_floor import DiskFloor
 from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.import_uploads import UploadUsage
@@ -51,7 +50,7 @@ class ImportFiles:
     area: UploadAreaKeeping
     sources: ImportSources
     workbooks: WorkbookReader
-    leftovers: DatabaseImportLeftovers
+    leftovers: ImportLeftovers
     threads: Executor
     """Of imports alone: they do not keep others waiting, and few threads keep few heaps."""
     import_lost: asyncio.Event
@@ -91,7 +90,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
             area=UploadAreaKeeping(records, area),
             sources=ImportSources(uploads, stores, max_copy_bytes=limits.max_file_bytes),
             workbooks=workbooks,
-            leftovers=DatabaseImportLeftovers(database),
+            leftovers=ImportLeftovers(database),
             threads=threads,
             import_lost=asyncio.Event(),
             scratch_dir=settings.uploads_dir,

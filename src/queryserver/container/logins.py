@@ -8,10 +8,10 @@ from queryserver.auth.local import LocalLogin
 from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.auth.plugged_login import PluggedLogin
 from queryserver.container.directory import open_directory_login
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import ConfigurationError
 from queryserver.domain.identities import LDAP, plug_in_issuer
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.accounts import AccountRecords
 from queryserver.interfaces.auth import Passwords
 from queryserver.services.logins import LoginSource
 from queryserver.settings import Settings
@@ -24,7 +24,7 @@ class LoginGround:
     """What login back ends are built from."""
 
     settings: Settings
-    records: AccountRecords
+    records: AccountRepository
     passwords: Passwords
     usernames: UsernameRule
 

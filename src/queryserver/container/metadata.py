@@ -4,12 +4,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
+from queryserver.db.catalog import ForwardedLooks, MetadataCacheRecords
 from queryserver.db.database import Database
-from queryserver.db.forwarded_looks import DatabaseLooks
-from queryserver.db.metadata_cache import MetadataAnswers
+from queryserver.db.notices import Notices
 from queryserver.interfaces.computation import Computing
 from queryserver.interfaces.metrics import Metrics
-from queryserver.interfaces.sessions import Notices, SessionRecords
+from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.connectors import Connectors
@@ -48,14 +48,14 @@ class Ground:
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
     """Answers of catalogues in the service database."""
-    return MetadataCache(MetadataAnswers(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
+    return MetadataCache(MetadataCacheRecords(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
 
 
 def metadata_services(ground: Ground, runner: Runner, notices: Notices, submissions: Submissions) -> MetadataServices:
     """Lists, descriptions, samples, statistics and plans, over the same looks."""
     editor, connectors = ground.editor, ground.connectors
     elsewhere = Elsewhere(
-        ElsewhereParts(runner.owner, DatabaseLooks(ground.database), ground.users, connectors, notices)
+        ElsewhereParts(runner.owner, ForwardedLooks(ground.database), ground.users, connectors, notices)
     )
     lookups = LookUps(
         LookUpParts(

@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 from prometheus_client import CollectorRegistry
 
 from queryserver.db.database import Database
-from queryserver.db.service_facts import DatabaseFacts
+from queryserver.db.deployment import ServiceFactsReader
 from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.files import Scheme
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
@@ -27,5 +27,5 @@ def metrics_page(
     """What answers `GET /metrics`; None where nothing is counted."""
     if not isinstance(metrics, PrometheusMetrics):
         return None
-    parts = PageParts(registry, metrics, DatabaseFacts(database), lambda: database.connections, threads)
+    parts = PageParts(registry, metrics, ServiceFactsReader(database), lambda: database.connections, threads)
     return MetricsPage(parts)

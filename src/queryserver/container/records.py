@@ -12,8 +12,8 @@ from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.database import Database, open_database
 from queryserver.db.migrations import require_newest
 from queryserver.db.sessions import Sessions
-from queryserver.db.statements.records import Records
-from queryserver.db.statements.retention import Retention, alone_in_cleaning
+from queryserver.db.statements.records import StatementRecords
+from queryserver.db.statements.retention import StatementRetention, alone_in_cleaning
 from queryserver.domain.errors import ConfigurationError
 from queryserver.domain.statement_end import OnEnd
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
@@ -33,7 +33,7 @@ class Kept:
 
     dsn: str = field(repr=False)
     database: Database
-    records: Records
+    records: StatementRecords
     sessions: Sessions
     results: ResultStore
     retention: RetentionSweep
@@ -46,14 +46,14 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
-        records = Records(database, statement_ends(settings))
+        records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
         storage = await stack.enter_async_context(files)
         results = await stack.enter_async_context(SegmentStore(storage))
         sessions = Sessions(database)
         sweep = RetentionSweep(
-            Retention(database),
+            StatementRetention(database),
             records,
             sessions,
             results,

@@ -8,8 +8,7 @@ from queryserver.catalogs.atlas import AtlasCatalog, AtlasServer
 from queryserver.catalogs.dummy import EmptyCatalog
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.db.database import Database
-from queryserver.db.documents import HistoryDocuments
-from queryserver.db.metadata_index import MetadataIndexTables
+from queryserver.db.search import DocumentRecords, MetadataIndexRecords
 from queryserver.domain.files import Scheme
 from queryserver.domain.searching import SourceName
 from queryserver.interfaces.metrics import Metrics
@@ -51,7 +50,7 @@ def index_feed(settings: MetadataSettings, database: Database, connectors: Conne
     if not index.enabled:
         return None
     return IndexFeed(
-        MetadataIndexTables(database),
+        MetadataIndexRecords(database),
         Scoping(connectors),
         max_tables=index.max_tables,
         max_columns=index.max_columns,
@@ -61,7 +60,7 @@ def index_feed(settings: MetadataSettings, database: Database, connectors: Conne
 def search_services(ground: SearchGround, lookups: LookUps, owner: str) -> SearchServices:
     """The search over its four sources; `owner` names this process."""
     settings = ground.settings.metadata
-    records, scoping = MetadataIndexTables(ground.database), Scoping(ground.connectors)
+    records, scoping = MetadataIndexRecords(ground.database), Scoping(ground.connectors)
     refresh = None
     if settings.index.enabled:
         index = settings.index
@@ -74,7 +73,7 @@ def search_services(ground: SearchGround, lookups: LookUps, owner: str) -> Searc
     exchanges = Exchanges(BuildContext.of(ground.settings).addresses)
     parts = SearchParts(
         sources={
-            SourceName.DOCUMENTS: DocumentSource(HistoryDocuments(ground.database), ground.threads.searching),
+            SourceName.DOCUMENTS: DocumentSource(DocumentRecords(ground.database), ground.threads.searching),
             SourceName.SQL: IndexSource(
                 IndexParts(records, ground.connectors, scoping, views, refresh, ground.threads.searching)
             ),

@@ -36,11 +36,11 @@ from queryserver.container.statements import statement_administration
 from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
 from queryserver.container.stored_connectors import read_stored
 from queryserver.db.connectors import ConnectorRepository
+from queryserver.db.deployment import RequestCounts
 from queryserver.db.migrations import require_newest
-from queryserver.db.notices import PostgresNotices, listening
-from queryserver.db.request_counts import DatabaseRequestCounts
+from queryserver.db.notices import Notices, listening
+from queryserver.db.sessions import close_results_of_sessions
 from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.session_results import close_results_of_sessions
 from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme
@@ -131,7 +131,7 @@ async def open_services(
         registry = registry or CollectorRegistry()
         base = await _foundation(settings, engines, stores, metrics_of(settings.desktop.metrics, registry), stack)
         runner = Runner(_owner(), _runner_parts(base))
-        notices = PostgresNotices(base.kept.database)
+        notices = Notices(base.kept.database)
         queue = InlineQueue(runner, notices)
         page = metrics_page(registry, base.metrics, base.kept.database, base.threads.upkeep)
         services = replace(_services(base, runner, queue, notices, registry), metrics_text=page)
@@ -259,7 +259,7 @@ def _janitor(base: _Foundation, runner: Runner) -> ImportJanitor:
 
 
 def _services(
-    base: _Foundation, runner: Runner, queue: InlineQueue, notices: PostgresNotices, registry: CollectorRegistry
+    base: _Foundation, runner: Runner, queue: InlineQueue, notices: Notices, registry: CollectorRegistry
 ) -> Services:
     settings = base.settings
     access = Access(base.kept.records, base.connectors)
@@ -381,7 +381,7 @@ def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> 
     )
 
 
-def _sessions(base: _Foundation, runner: Runner, notices: PostgresNotices) -> Sessions:
+def _sessions(base: _Foundation, runner: Runner, notices: Notices) -> Sessions:
     return Sessions(
         records=base.kept.sessions,
         statements=base.kept.records,
@@ -436,7 +436,7 @@ def _hear(services: Services, queue: InlineQueue, kind: str, subject: str) -> No
 
 
 def _request_limits(base: _Foundation) -> RequestLimits:
-    return RequestLimits(DatabaseRequestCounts(base.kept.database), most=base.settings.limits.api_requests_per_minute)
+    return RequestLimits(RequestCounts(base.kept.database), most=base.settings.limits.api_requests_per_minute)
 
 
 def _readiness(base: _Foundation) -> Readiness:

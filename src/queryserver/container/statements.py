@@ -10,11 +10,9 @@ from queryserver.container.records import statement_ends
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.database import Database, open_database
 from queryserver.db.migrations import require_newest
-from queryserver.db.notices import PostgresNotices
-from queryserver.db.statements.overview import Overview
-from queryserver.db.statements.records import Records
-from queryserver.interfaces.sessions import Notices
-from queryserver.interfaces.statements import StatementRecords
+from queryserver.db.notices import Notices
+from queryserver.db.statements.overview import StatementOverview
+from queryserver.db.statements.records import StatementRecords
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.statements.administering import AskToStop, StatementAdministration
 from queryserver.settings import Settings
@@ -25,7 +23,7 @@ def statement_administration(
     database: Database, records: StatementRecords, ask_to_stop: AskToStop
 ) -> StatementAdministration:
     """The administration on an open database."""
-    return StatementAdministration(Overview(database), records, ask_to_stop, AuditTrail(AUDIT))
+    return StatementAdministration(StatementOverview(database), records, ask_to_stop, AuditTrail(AUDIT))
 
 
 @asynccontextmanager
@@ -37,9 +35,9 @@ async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdminis
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with open_database(dsn, pool_limits(settings)) as database:
-        records = Records(database, statement_ends(settings))
+        records = StatementRecords(database, statement_ends(settings))
         try:
-            notices = PostgresNotices(database)
+            notices = Notices(database)
             yield statement_administration(database, records, partial(_announce_cancel, notices))
         finally:
             await records.aclose()

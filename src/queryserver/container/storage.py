@@ -13,9 +13,8 @@ from queryserver.container.auditing import AUDIT
 from queryserver.container.uploads import UploadGround, upload_services
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.database import Database
-from queryserver.db.storage_operations import StorageOperations
-from queryserver.db.storage_transfers import StorageTransfers
-from queryserver.db.storage_uploads import DatabaseUnfinishedWrites
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
+from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.files import Scheme
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.domain.storage_paths import PathReader
@@ -99,7 +98,7 @@ async def open_storage(
         transfers = Transfers(_transfer_parts(ground, stores, audit))
         await stack.enter_async_context(transfers.running())
         times = OperationTimes(shutdown_grace=ground.settings.desktop.shutdown_grace)
-        operations = Operations(StorageOperations(ground.database), times)
+        operations = Operations(OperationRecords(ground.database), times)
         await stack.enter_async_context(operations.running())
         rules = extension_rules(ground.settings)
         uploading = upload_services(
@@ -125,9 +124,9 @@ async def open_storage(
 def _transfer_parts(ground: StorageGround, stores: Stores, audit: StorageAudit) -> TransferParts:
     return TransferParts(
         owner=uuid4().hex,
-        records=StorageTransfers(ground.database),
-        operations=StorageOperations(ground.database),
-        unfinished=DatabaseUnfinishedWrites(ground.database),
+        records=TransferRecords(ground.database),
+        operations=OperationRecords(ground.database),
+        unfinished=UnfinishedWrites(ground.database),
         stores=stores,
         audit=audit,
         body=final_body,

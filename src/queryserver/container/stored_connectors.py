@@ -10,10 +10,10 @@ import structlog
 from queryserver.container.connectors import usual_limits
 from queryserver.container.interfaces.options import Options
 from queryserver.container.interfaces.problems import OptionsRefused
+from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.connector_instances import ConnectorInstance, SettingValue, connector_right
 from queryserver.domain.errors import ConfigurationError
-from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -22,7 +22,7 @@ _SECONDS = ("statement_timeout_s", "metadata_timeout_s", "sample_timeout_s", "se
 _FLAGS = ("shared_session", "sample_views", "read_only")
 
 
-async def read_stored(records: ConnectorRecords, settings: Settings) -> tuple[int, Sequence[Connector]]:
+async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple[int, Sequence[Connector]]:
     """All that can be understood, and the number of their state. Raises DatabaseUnavailable."""
     stored = await records.all()
     found = list[Connector]()

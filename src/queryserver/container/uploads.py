@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from queryserver.container.disk import disk_floor
 from queryserver.db.database import Database
-from queryserver.db.storage_uploads import DatabasePartUploads, DatabaseUnfinishedWrites
+from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
 from queryserver.domain.storage_names import ExtensionRules
 from queryserver.services.everything import UploadServices
 from queryserver.services.storage.auditing import StorageAudit
@@ -33,7 +33,7 @@ class UploadGround:
 
 def upload_services(ground: UploadGround) -> UploadServices:
     """All that upload calls need."""
-    records = DatabasePartUploads(ground.database)
+    records = PartUploads(ground.database)
     leftovers = leftovers_of(ground.database, ground.stores)
     rules = _rules(ground)
     joining = Joining(ground.stores, records, leftovers, ground.threads)
@@ -63,7 +63,7 @@ def upload_services(ground: UploadGround) -> UploadServices:
 
 def leftovers_of(database: Database, stores: Stores) -> Leftovers:
     """What removes unfinished uploads."""
-    return Leftovers(stores, DatabaseUnfinishedWrites(database), DatabasePartUploads(database))
+    return Leftovers(stores, UnfinishedWrites(database), PartUploads(database))
 
 
 def _rules(ground: UploadGround) -> UploadRules:

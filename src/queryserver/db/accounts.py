@@ -1,15 +1,41 @@
-"""Users and groups."""
+"""Users and groups, identities of other issuers, and who stays administrator."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import asyncpg
 
-from queryserver.db.administrators import ANY_ADMINISTRATOR, TAKE_TURNS, administrator_kept
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import IdentityTaken, UnknownGroup, UsernameTaken
+from queryserver.domain.errors import IdentityTaken, LastAdministrator, UnknownGroup, UnknownUser, UsernameTaken
 from queryserver.domain.identities import ExternalIdentity
+from queryserver.domain.user import BigNumbers, Preferences
 from queryserver.interfaces.accounts import Account, NewAccount, StoredLogin
+from queryserver.interfaces.groups import GroupGrants
+from queryserver.interfaces.identities import LinkedIdentity
+
+TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
+"""Held to the end of a transaction by whoever makes or unmakes administrators: what it counts stays true until then."""
+
+IS_ADMINISTRATOR = """
+    (u.is_admin or exists (
+        select from group_members m join group_rights r using (group_id)
+        where m.user_id = u.id and r."right" = 'admin'))
+"""
+"""Of a row `u` of users: by its own flag, or by a group."""
+
+ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {IS_ADMINISTRATOR})"
+
+
+@asynccontextmanager
+async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
+    """Around a change, inside a transaction: raises LastAdministrator at the end when it has left nobody."""
+    await connection.execute(TAKE_TURNS)
+    was_any = await connection.fetchval(ANY_ADMINISTRATOR)
+    yield
+    if was_any and not await connection.fetchval(ANY_ADMINISTRATOR):
+        raise LastAdministrator
+
 
 _LOGIN = "select id, username, password_hash, is_active, token_epoch from users where username_key = $1"
 
@@ -62,7 +88,7 @@ _NEW_GROUP = """
 
 
 class AccountRepository:
-    """Users and groups in the service database; see `interfaces.accounts.AccountRecords` and `AccountNames`."""
+    """Users and groups. Each call is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,18 +103,21 @@ class AccountRepository:
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
-        """Keep a fresh hash of an unchanged password."""
+        """Keep a fresh hash of an unchanged password; nothing happens when the password has changed meanwhile."""
         await self._database.execute(
             "update users set password_hash = $3 where id = $1 and password_hash = $2", user_id, old, new
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user. Raises UsernameTaken, UnknownGroup, IdentityTaken."""
+        """The id of the new user, who joins the default group too.
+
+        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Make the very first user; False when there is one already."""
+        """Make the very first user; False when there is one already, also when several try at once."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             if await connection.fetchval("select exists (select from users)"):
@@ -97,7 +126,7 @@ class AccountRepository:
             return True
 
     async def promote_first(self, user_id: int) -> bool:
-        """Make the user an administrator when there is no active one."""
+        """Make the user an administrator when there is no active one; of several at once one succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
@@ -111,12 +140,12 @@ class AccountRepository:
         return [_account(row) for row in await self._database.fetch(_ALL)]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """All users and all groups, each in order."""
+        """All users and all groups, each in order. Raises DatabaseUnavailable."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. Raises LastAdministrator."""
+        """Enable, or disable and end all tokens. False: no such user. Raises LastAdministrator."""
         if active:
             return bool(
                 await self._database.execute("update users set is_active = true where username_key = $1", username_key)
@@ -126,7 +155,7 @@ class AccountRepository:
         )
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. Raises LastAdministrator."""
+        """Set the administrator flag. False: no such user. Raises LastAdministrator."""
         if admin:
             return bool(
                 await self._database.execute("update users set is_admin = true where username_key = $1", username_key)
@@ -136,7 +165,7 @@ class AccountRepository:
         )
 
     async def set_password(self, username_key: str, password_hash: str) -> bool:
-        """Replace the password and end all tokens."""
+        """Replace the password and end all tokens. False: no such user."""
         changed = await self._database.execute(
             "update users set password_hash = $2, token_epoch = token_epoch + 1 where username_key = $1",
             username_key,
@@ -145,13 +174,13 @@ class AccountRepository:
         return bool(changed)
 
     async def end_tokens(self, username_key: str | None) -> int:
-        """End all tokens of one user, or of everybody."""
+        """End all tokens of one user, or of everybody; how many users that were."""
         return await self._database.execute(
             "update users set token_epoch = token_epoch + 1 where $1::text is null or username_key = $1", username_key
         )
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
-        """Make the group with these rights if there is none of that name."""
+        """Make the group with these rights if there is none of that name; one that exists keeps its own."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def _with_an_administrator_left(self, change: str, username_key: str) -> bool:
@@ -192,3 +221,186 @@ def _account(row: asyncpg.Record) -> Account:
     values: dict[str, Any] = dict(row)
     values["groups"] = tuple(row["groups"])
     return Account(**values)
+
+
+_BIG_NUMBERS: Mapping[object, BigNumbers] = {"number": "number", "text": "text"}
+
+
+class PreferenceRepository:
+    """What users want where a call does not say it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def change(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
+        """Replace the preferences that are named; None: there is no such user any more. Raises DatabaseUnavailable."""
+        stored = await self._database.value(
+            "update users set preferences = preferences || $2 where id = $1 returning preferences",
+            user_id,
+            dict(changes),
+        )
+        return None if stored is None else preferences_of(cast("Mapping[str, Any]", stored))
+
+
+def preferences_of(stored: Mapping[str, Any]) -> Preferences:
+    """From their stored form; what this version does not know counts as absent."""
+    return Preferences(big_numbers=_BIG_NUMBERS.get(stored.get("big_numbers"), Preferences().big_numbers))
+
+
+# Locked against deletion until the membership or right that needs them is written.
+_USER = "select id from users where username_key = $1 for key share"
+_GROUP = "select id from groups where name = $1 for key share"
+
+_JOIN_GROUP = "insert into group_members (user_id, group_id) values ($1, $2) on conflict do nothing"
+_LEAVE = "delete from group_members where user_id = $1 and group_id = $2"
+_GRANT = """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
+_UNGRANT = """delete from group_rights where group_id = $1 and "right" = $2"""
+
+_GRANTS = """
+    select g.name,
+        array(select r."right" from group_rights r where r.group_id = g.id order by r."right" collate "C") as rights,
+        (select count(*) from group_members m where m.group_id = g.id) as members
+    from groups g where $1::text is null or g.name = $1 order by g.name collate "C"
+"""
+
+
+class GroupRepository:
+    """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
+
+    Changes say whether they changed anything. Whatever would leave no active administrator raises LastAdministrator.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, name: str) -> bool:
+        """Make a group without rights; False when there is one of that name."""
+        return bool(
+            await self._database.execute("insert into groups (name) values ($1) on conflict (name) do nothing", name)
+        )
+
+    async def delete(self, name: str) -> bool:
+        """Take a group away with its memberships and rights; False when there is none. Raises LastAdministrator."""
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            return _changed(await connection.execute("delete from groups where name = $1", name))
+
+    async def add(self, username_key: str, group: str) -> bool:
+        """Make a user a member. Raises UnknownUser, UnknownGroup."""
+        async with self._database.transaction() as connection:
+            user_id, group_id = await _user(connection, username_key), await _group(connection, group)
+            return _changed(await connection.execute(_JOIN_GROUP, user_id, group_id))
+
+    async def remove(self, username_key: str, group: str) -> bool:
+        """End a membership. Raises UnknownUser, UnknownGroup, LastAdministrator."""
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            user_id, group_id = await _user(connection, username_key), await _group(connection, group)
+            return _changed(await connection.execute(_LEAVE, user_id, group_id))
+
+    async def grant(self, group: str, right: str) -> bool:
+        """Give a group a right. Raises UnknownGroup."""
+        async with self._database.transaction() as connection:
+            return _changed(await connection.execute(_GRANT, await _group(connection, group), right))
+
+    async def ungrant(self, group: str, right: str) -> bool:
+        """Take a right from a group. Raises UnknownGroup, LastAdministrator."""
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            return _changed(await connection.execute(_UNGRANT, await _group(connection, group), right))
+
+    async def grants(self, group: str | None) -> Sequence[GroupGrants]:
+        """One group, or all in order. Raises UnknownGroup."""
+        rows = await self._database.fetch(_GRANTS, group)
+        if group is not None and not rows:
+            raise UnknownGroup(group)
+        return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
+
+
+async def _user(connection: Connection, username_key: str) -> int:
+    user_id = await connection.fetchval(_USER, username_key)
+    if user_id is None:
+        raise UnknownUser(username_key)
+    return user_id
+
+
+async def _group(connection: Connection, name: str) -> int:
+    group_id = await connection.fetchval(_GROUP, name)
+    if group_id is None:
+        raise UnknownGroup(name)
+    return group_id
+
+
+def _changed(tag: str) -> bool:
+    return not tag.endswith(" 0")
+
+
+# Locked, so that of two first calls at once, each of another issuer, one is linked.
+_FREE_USER = f"""
+    select u.id from users u
+    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
+        and not exists (select from external_identities i where i.user_id = u.id)
+    for no key update of u
+"""
+
+_LINK_FIRST = """
+    insert into external_identities (issuer, subject, user_id)
+    select $2, $3, u.id from users u
+    where u.id = $1 and not exists (select from external_identities i where i.user_id = u.id)
+    on conflict do nothing
+"""
+
+_LINK_ANY = """
+    insert into external_identities as known (issuer, subject, user_id, by_administrator) values ($1, $2, $3, true)
+    on conflict (issuer, subject) do update set by_administrator = true where known.user_id = excluded.user_id
+    returning true
+"""
+
+_UNLINK = """
+    delete from external_identities i using users u
+    where u.id = i.user_id and ($1::text is null or u.username_key = $1)
+        and ($2::text is null or i.issuer = $2) and ($3::text is null or i.subject = $3)
+"""
+
+_LINKED = """
+    select u.username, i.issuer, i.subject, i.by_administrator, i.linked_at
+    from external_identities i join users u on u.id = i.user_id
+    where $1::text is null or u.username_key = $1
+    order by u.username_key collate "C", i.issuer collate "C", i.subject collate "C"
+"""
+
+
+class IdentityRepository:
+    """Links between identities and users. All calls raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
+        """Link a user who has no password and no identity, and is no administrator.
+
+        False: the user is another by now, or the identity is linked to another user.
+        """
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(_FREE_USER, user_id) is None:
+                return False
+            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
+            return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
+
+    async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
+        """Link any user, in the name of an administrator; repeating it is harmless.
+
+        False: the identity is linked to another user. Raises UnknownUser.
+        """
+        async with self._database.transaction() as connection:
+            user_id = await connection.fetchval(
+                "select id from users where username_key = $1 for key share", username_key
+            )
+            if user_id is None:
+                raise UnknownUser(username_key)
+            return await connection.fetchval(_LINK_ANY, identity.issuer, identity.subject, user_id) is True
+
+    async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
+        """End links; each part that is given narrows which. How many there were."""
+        return await self._database.execute(_UNLINK, username_key, issuer, subject)
+
+    async def identities(self, username_key: str | None = None) -> Sequence[LinkedIdentity]:
+        """Those of one user, or all, by name of the user, issuer and subject."""
+        return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, username_key)]

@@ -1,4 +1,4 @@
-"""Connectors that are kept in the service database (`interfaces.connectors.ConnectorRecords`)."""
+"""Connectors that are kept in the service database."""
 
 from collections.abc import AsyncGenerator, Mapping
 from collections.abc import Set as AbstractSet
@@ -86,27 +86,31 @@ async def keys_named(database: Database, name: str) -> list[str]:
 
 
 class ConnectorRepository:
-    """See the Protocol. The rows hold settings with masked secrets, and the secrets sealed."""
+    """Stored instances. Each call is one transaction; all raise DatabaseUnavailable.
+
+    Every change counts the number of the state up by one and notifies all servers with its commit. Changes take turns.
+    The rows hold settings with masked secrets, and the secrets sealed.
+    """
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
         self._sealer = sealer
 
     async def all(self) -> StoredInstances:
-        """See the Protocol."""
+        """All instances, as one state. One whose secrets cannot be opened any more comes without those."""
         rows = await self._database.fetch(_ALL)
         instances = tuple(self._instance(row) for row in rows if row["id"] is not None)
         return StoredInstances(rows[0]["state"] if rows else 0, instances)
 
     async def find(self, connector_id: int) -> ConnectorInstance | None:
-        """See the Protocol."""
+        """One instance as it is now; None when unknown or deleted."""
         if not 0 < connector_id <= _INT64_MAX:
             return None
         row = await self._database.row(_FIND, connector_id)
         return self._instance(row) if row else None
 
     async def create(self, new: NewInstance) -> ConnectorInstance:
-        """See the Protocol."""
+        """Store a new one, under an id that was never used. Raises ConnectorNameTaken, UnknownGroup."""
         async with self._changing() as connection:
             await _require_free_name(connection, new.nice_name)
             values = self._changeable(new)
@@ -117,7 +121,10 @@ class ConnectorRepository:
             return await self._present(connection, connector_id)
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
-        """See the Protocol."""
+        """Replace what is changeable of `instance`, whose version must still be the stored one.
+
+        Raises VersionConflict, ConnectorNotFound, ConnectorNameTaken, UnknownGroup.
+        """
         async with self._changing() as connection:
             await _require_free_name(connection, new.nice_name, besides=instance.id)
             name, description, settings, sealed, digest = self._changeable(new)
@@ -133,7 +140,10 @@ class ConnectorRepository:
             return await self._present(connection, instance.id)
 
     async def remove(self, connector_id: int) -> ConnectorInstance:
-        """See the Protocol."""
+        """Leave only a tombstone of names; grants and index rows go with it.
+
+        Raises ConnectorNotFound, ConnectorInUse while a statement of it waits or runs.
+        """
         if not 0 < connector_id <= _INT64_MAX:
             raise ConnectorNotFound(connector_id)
         async with self._changing() as connection:
@@ -147,12 +157,15 @@ class ConnectorRepository:
             return removed
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
-        """See the Protocol."""
+        """Those names that no group has."""
         rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))
         return frozenset(names - {row["name"] for row in rows})
 
     async def reseal(self) -> tuple[int, int]:
-        """See the Protocol. A secret whose key is unknown stays as it is."""
+        """Encrypt all secrets anew with the present key: how many instances that were, and of how many it is lost.
+
+        A secret whose key is unknown stays as it is.
+        """
         done = lost = 0
         async with self._database.transaction() as connection:
             await connection.execute("select from connector_state for update")

@@ -21,8 +21,13 @@ _LIMIT_S = 3600
 
 
 def newest_revision() -> str:
-    """The schema version that this program was written for. Scripts are named `<revision>_<slug>.py`, in order."""
-    return max(script.name.partition("_")[0] for script in SCRIPTS.glob("versions/[0-9]*.py"))
+    """The schema version that this program was written for."""
+    return max(_revisions())
+
+
+def _revisions() -> list[str]:
+    """Scripts are named `<revision>_<slug>.py`, in order."""
+    return [script.name.partition("_")[0] for script in SCRIPTS.glob("versions/[0-9]*.py")]
 
 
 async def migrate(dsn: str) -> None:
@@ -34,18 +39,28 @@ async def migrate(dsn: str) -> None:
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
             await connection.execute("select pg_advisory_lock($1)", _LOCK)
-            if await present_revision(dsn) != newest_revision():
+            present = await present_revision(dsn)
+            if present not in (None, *_revisions()):
+                message = (
+                    f"The database has schema version {present}, which this program does not know: it belongs to a "
+                    "newer program, or to one from before the first release, whose databases are created anew."
+                )
+                raise SchemaMismatch(message)
+            if present != newest_revision():
                 await _upgrade(dsn)
         finally:
             await connection.close(timeout=5)
 
 
 async def _upgrade(dsn: str) -> None:
-    """Through standard input, for other processes can read the arguments and the environment of this one's children."""
+    """In a process of its own: SQLAlchemy and Alembic would keep 28 MiB of the server's memory for good.
+
+    The DSN goes through standard input, because other processes can read arguments and environment.
+    """
     upgrading = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "queryserver.db.upgrading",
+        __name__,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -84,3 +99,18 @@ async def require_newest(dsn: str) -> None:
             "Run `queryserver migrate` with the newest program."
         )
         raise SchemaMismatch(message)
+
+
+def _upgrade_here(dsn: str) -> None:
+    from alembic import command  # noqa: PLC0415 not in the memory of a server
+    from alembic.config import Config  # noqa: PLC0415 as above
+
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["dsn"] = dsn
+    command.upgrade(config, "head")
+
+
+if __name__ == "__main__":
+    _upgrade_here(sys.stdin.read())

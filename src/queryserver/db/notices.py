@@ -21,14 +21,14 @@ _RECONNECT_S = 2.0
 log = structlog.get_logger(__name__)
 
 
-class PostgresNotices:
-    """`interfaces.sessions.Notices` over one channel."""
+class Notices:
+    """A word to the other instances. Lost ones do no harm: sweeps find what was not heard."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def publish(self, kind: str, subject: str) -> None:
-        """See the Protocol."""
+        """Tell every instance, this one included. Never raises."""
         try:
             await self._database.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
         except DatabaseUnavailable:

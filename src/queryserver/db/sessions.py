@@ -1,8 +1,9 @@
-"""Records of sessions and of held engines (`interfaces.sessions.SessionRecords`)."""
+"""Records of sessions and of held engines."""
 
 import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
 from queryserver.db.database import Database
 from queryserver.db.statements.rows import Row
@@ -68,7 +69,6 @@ class Sessions:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """See the Protocol."""
         async with self._database.transaction() as connection:
             # Counting and inserting are one step only for those who do it one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
@@ -91,20 +91,17 @@ class Sessions:
         return stored is True
 
     async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """See the Protocol."""
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
-        """See the Protocol."""
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )
         return _session_of(row) if row else None
 
     async def named(self, session_id: int) -> tuple[int, str] | None:
-        """See the Protocol."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
 
@@ -115,7 +112,6 @@ class Sessions:
         connectors: Sequence[str] | None = None,
         unused_since: timedelta | None = None,
     ) -> Sequence[SessionRecord]:
-        """See the Protocol."""
         found = await self._database.fetch(
             f"""select {_COLUMNS} from sessions
             where named and closed_at is null and ($1::bigint is null or user_id = $1)
@@ -129,7 +125,6 @@ class Sessions:
         return [_session_of(row) for row in found]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """See the Protocol."""
         found = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
@@ -138,7 +133,6 @@ class Sessions:
         return [(row["connector"], row["dialect"]) for row in found]
 
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
-        """See the Protocol."""
         return await self._database.value(
             """select sealed_credentials from sessions
             where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
@@ -148,13 +142,11 @@ class Sessions:
         )
 
     async def touch(self, session_id: int) -> None:
-        """See the Protocol."""
         await self._database.execute(
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """See the Protocol."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -164,26 +156,21 @@ class Sessions:
         return changed == 1
 
     async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
-        """See the Protocol."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """See the Protocol."""
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
-        """See the Protocol."""
         return await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where closed_at is null and lease_until < now()"""
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """See the Protocol."""
         return await self._database.value(_HOLD, connector, owner, lease, everything) is True
 
     async def release_engines(self, *, owner: str) -> None:
-        """See the Protocol."""
         await self._database.execute("delete from engine_owners where owner = $1", owner)
 
 
@@ -204,3 +191,28 @@ def _session_of(row: Row) -> SessionRecord:
         last_used_at=row["last_used_at"],
         is_busy=row["is_busy"],
     )
+
+
+_CLOSE_ALL = """
+with closed as (
+    update statements set state = 'closed', message = 'The result was closed.', inline_result = null
+    where user_id = $1 and state = 'available' and session_id in (
+        select id from sessions
+        where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
+    )
+    returning id
+), doomed as (
+    insert into doomed_results (statement_id) select id from closed on conflict do nothing
+)
+select id from closed
+"""
+
+
+async def close_results_of_sessions(
+    database: Database, user_id: int, connector: str, session_id: int | None
+) -> Sequence[UUID]:
+    """Turn `available` statements into `closed` ones, all or none; answers them.
+
+    Those of one named session, open or closed, or of all that the user has at the connector.
+    """
+    return [row["id"] for row in await database.fetch(_CLOSE_ALL, user_id, connector, session_id)]

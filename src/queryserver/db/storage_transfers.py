@@ -1,10 +1,11 @@
-"""Records of moves and copies of several steps (`interfaces.storage_operations.TransferRecords`).
+"""Records of long operations on files, and of moves and copies of several steps.
 
-Every write names owner and fence: a process that was taken for dead and wakes up later changes nothing.
+Every write to a transfer names owner and fence: a process that lost its lease changes nothing when it resumes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver.db.database import Database
@@ -13,6 +14,8 @@ from queryserver.domain.files import EntryKind, Scheme, StoragePath, StorageUser
 from queryserver.domain.transfers import (
     ClaimedTransfer,
     KeyState,
+    OperationState,
+    OperationStatus,
     Transfer,
     TransferKey,
     TransferKind,
@@ -21,6 +24,73 @@ from queryserver.domain.transfers import (
 )
 
 _KEPT = "interval '7 days'"
+
+# A transfer that another process can finish, or that one has just taken over, will end its operation itself.
+_GIVE_UP = """
+update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
+where state = 'running' and lease_until < now() and not exists (
+    select from storage_transfers
+    where operation_id = operation.id and ended_at is null and owner is not null
+)
+"""
+
+
+class OperationRecords:
+    """Long operations whose clients ask for the outcome later."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
+        """Record a running operation. Spent records go with the next one."""
+        await self._database.execute(
+            f"""with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
+            insert into storage_operations (id, user_id, kind, path, state, lease_until)
+            values ($1, $2, $3, $4, 'running', now() + $5::interval)""",
+            operation_id,
+            user_id,
+            kind,
+            path,
+            lease,
+        )
+
+    async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
+        """Tell how far it is, and that its process lives."""
+        await self._database.execute(
+            """update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
+            where id = $1 and state = 'running'""",
+            operation_id,
+            done,
+            total,
+            lease,
+        )
+
+    async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
+        """Record the final body, once."""
+        await self._database.execute(
+            """update storage_operations set state = $2, result = $3, ended_at = now()
+            where id = $1 and state = 'running'""",
+            operation_id,
+            state.value,
+            result if isinstance(result, str) else dict(result),
+        )
+
+    async def read(self, operation_id: UUID, *, user_id: int) -> OperationStatus | None:
+        """None when there is none of this user."""
+        row = await self._database.row(
+            "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
+            operation_id,
+            user_id,
+        )
+        if row is None:
+            return None
+        return OperationStatus(operation_id, OperationState(row["state"]), row["done"], row["total"], row["result"])
+
+    async def give_up(self, result: Mapping[str, Any]) -> int:
+        """End the operations whose process is gone and which nobody goes on with; how many."""
+        return await self._database.execute(_GIVE_UP, dict(result))
+
+
 _MINE = "id = $1 and owner = $2 and fence = $3 and ended_at is null"
 _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState.FAILED})
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
@@ -85,14 +155,14 @@ where transfer_id in (select id from storage_transfers where {_MINE}) and number
 """
 
 
-class StorageTransfers:
-    """See the Protocol."""
+class TransferRecords:
+    """Moves and copies, with every entry of the source."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
-        """See the Protocol."""
+        """Record a transfer in `copying`; None when the same one has not ended."""
         row = await self._database.row(
             _BEGIN,
             uuid4(),
@@ -115,7 +185,7 @@ class StorageTransfers:
     async def claim_same(
         self, digests: Sequence[bytes], *, owner: str, lease: timedelta
     ) -> tuple[bool, ClaimedTransfer | None]:
-        """See the Protocol."""
+        """Whether a transfer of one of these digests has not ended, and that one, if no living process has it."""
         row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
         if row:
             return True, _claimed(row)
@@ -126,27 +196,27 @@ class StorageTransfers:
         return bool(there), None
 
     async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
-        """See the Protocol. At most 20 at once."""
+        """Take over some transfers of processes that are gone. At most 20 at once."""
         return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
-        """See the Protocol."""
+        """Keep the lease."""
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """See the Protocol."""
+        """Leave it to whoever comes after that time; None: to the user, who calls again."""
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
 
     async def advance(self, lease: TransferLease, state: TransferState) -> bool:
-        """See the Protocol."""
+        """Record a state; `done`, `rolled_back` and `failed` end the transfer and forget its keys."""
         if state in _ENDED:
             return await self._database.value(_END, *_named(lease), state.value) == 1
         return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
 
     async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
-        """See the Protocol."""
+        """Record entries of the source."""
         if not keys:
             return True
         added = await self._database.execute(
@@ -174,7 +244,7 @@ class StorageTransfers:
         after: int | None = None,
         backwards: bool = False,
     ) -> Sequence[TransferKey]:
-        """See the Protocol."""
+        """Entries behind the number `after`, in order of numbers, or in the opposite one."""
         comparison, direction = ("<", "desc") if backwards else (">", "asc")
         rows = await self._database.fetch(
             f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
@@ -191,7 +261,7 @@ class StorageTransfers:
         return [_key(row) for row in rows]
 
     async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
-        """See the Protocol."""
+        """How many entries are in one of these states."""
         return await self._database.value(
             "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
             transfer_id,
@@ -199,7 +269,7 @@ class StorageTransfers:
         )
 
     async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
-        """See the Protocol."""
+        """Record how far entries are."""
         if not numbers:
             return True
         return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)

@@ -1,4 +1,4 @@
-"""Uploads that are under way (`interfaces.storage_uploads`)."""
+"""Uploads that are under way."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -66,14 +66,14 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 """
 
 
-class DatabaseUnfinishedWrites:
-    """See the Protocol."""
+class UnfinishedWrites:
+    """Each method is one statement. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, write: UnfinishedWrite) -> None:
-        """See the Protocol."""
+        """Store it."""
         await self._database.execute(
             """insert into unfinished_writes (id, scheme, directory, name, username, is_admin)
             values ($1, $2, $3, $4, $5, $6)""",
@@ -86,17 +86,17 @@ class DatabaseUnfinishedWrites:
         )
 
     async def touch(self, write_id: UUID) -> bool:
-        """See the Protocol."""
+        """Note that it still goes on; False: it is gone."""
         return (
             await self._database.execute("update unfinished_writes set touched_at = now() where id = $1", write_id) == 1
         )
 
     async def end(self, write_id: UUID) -> None:
-        """See the Protocol."""
+        """Forget it, for nothing is left in its directory. Nothing happens when it is gone."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
-        """See the Protocol."""
+        """What gave no sign of life for so long, but not where an upload in parts is still open in the directory."""
         return [
             UnfinishedWrite(
                 row["id"],
@@ -108,14 +108,20 @@ class DatabaseUnfinishedWrites:
         ]
 
 
-class DatabasePartUploads:
-    """See the Protocol."""
+class PartUploads:
+    """Uploads in parts of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable.
+
+    Who works on an upload or a part as a whole claims it: nobody else can for as long as the claim is renewed.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
-        """See the Protocol."""
+        """The upload of that user and `client_uuid`: the one that is there, else `new`.
+
+        None when the user has `max_open` unfinished ones already.
+        """
         async with self._database.transaction() as connection:
             # Counting and inserting are one step only for those who do it one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
@@ -128,12 +134,12 @@ class DatabasePartUploads:
         return known
 
     async def read(self, user_id: int, client_uuid: UUID) -> PartUpload | None:
-        """See the Protocol."""
+        """An upload that has not expired."""
         async with self._database.connection() as connection:
             return await _read(connection, user_id, client_uuid)
 
     async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
-        """See the Protocol."""
+        """Claim an upload, or renew the claim; False: another has it, or the upload is gone."""
         changed = await self._database.execute(
             """update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
             where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())""",
@@ -144,7 +150,7 @@ class DatabasePartUploads:
         return changed == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
-        """See the Protocol."""
+        """Give a claim up."""
         await self._database.execute(
             "update part_uploads set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2",
             upload_id,
@@ -152,7 +158,7 @@ class DatabasePartUploads:
         )
 
     async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
-        """See the Protocol."""
+        """Keep where the parts lie, and give the claim up; False: the claim was lost."""
         changed = await self._database.execute(
             """update part_uploads set staging = $3, claimed_by = null, claimed_until = null
             where id = $1 and claimed_by = $2""",
@@ -163,7 +169,7 @@ class DatabasePartUploads:
         return changed == 1
 
     async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
-        """See the Protocol."""
+        """Keep what the parts became, and give the claim up; False: the claim was lost."""
         changed = await self._database.execute(
             """update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
             where id = $1 and claimed_by = $2""",
@@ -174,11 +180,14 @@ class DatabasePartUploads:
         return changed == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
-        """See the Protocol."""
+        """Claim a part that has not arrived, or renew the claim.
+
+        False: another has it, the part arrived, or the upload is gone.
+        """
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
     async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
-        """See the Protocol."""
+        """Give up a claim on a part that did not arrive."""
         await self._database.execute(
             """delete from part_upload_parts
             where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null""",
@@ -188,7 +197,7 @@ class DatabasePartUploads:
         )
 
     async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
-        """See the Protocol."""
+        """Keep that a part lies in the store; the upload expires `keep` from now. False: the claim was lost."""
         stored = part.stored
         changed = await self._database.execute(
             _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
@@ -196,11 +205,11 @@ class DatabasePartUploads:
         return changed == 1
 
     async def forget(self, upload_id: UUID) -> None:
-        """See the Protocol."""
+        """Remove an upload. Nothing happens when it is gone."""
         await self._database.execute("delete from part_uploads where id = $1", upload_id)
 
     async def expired(self, *, limit: int) -> Sequence[PartUpload]:
-        """See the Protocol."""
+        """Uploads past their time and those whose user is gone, without their parts, oldest first."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
             order by expires_at limit $1""",

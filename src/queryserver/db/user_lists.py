@@ -63,7 +63,7 @@ _AT_ONCE = 2000
 
 
 class UserListRepository:
-    """See `interfaces.user_lists.UserLists`."""
+    """Looks users up. Everything is ordered by name; all calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -71,7 +71,7 @@ class UserListRepository:
     async def matching(
         self, wanted: UserFilter, *, offset: int, limit: int | None
     ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and those from `offset` on."""
+        """How many match, and those from `offset` on; all of them without a limit."""
         name = wanted.username
         rows = await self._database.fetch(
             _MATCHING,

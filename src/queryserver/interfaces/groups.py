@@ -1,8 +1,6 @@
 """Groups: who is in them, and what they may."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,38 +11,3 @@ class GroupGrants:
     rights: tuple[str, ...]
     """In order."""
     members: int
-
-
-class GroupRecords(Protocol):
-    """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
-
-    Changes say whether they changed anything. Whatever would leave no active administrator raises LastAdministrator.
-    """
-
-    async def create(self, name: str) -> bool:
-        """Make a group without rights; False when there is one of that name."""
-        ...
-
-    async def delete(self, name: str) -> bool:
-        """Take a group away with its memberships and rights; False when there is none. Raises LastAdministrator."""
-        ...
-
-    async def add(self, username_key: str, group: str) -> bool:
-        """Make a user a member. Raises UnknownUser, UnknownGroup."""
-        ...
-
-    async def remove(self, username_key: str, group: str) -> bool:
-        """End a membership. Raises UnknownUser, UnknownGroup, LastAdministrator."""
-        ...
-
-    async def grant(self, group: str, right: str) -> bool:
-        """Give a group a right. Raises UnknownGroup."""
-        ...
-
-    async def ungrant(self, group: str, right: str) -> bool:
-        """Take a right from a group. Raises UnknownGroup, LastAdministrator."""
-        ...
-
-    async def grants(self, group: str | None) -> Sequence[GroupGrants]:
-        """One group, or all in order. Raises UnknownGroup."""
-        ...

@@ -106,14 +106,6 @@ class ServiceFacts:
     """Statements that wait or run, by dialect and state."""
 
 
-class ServiceFactsReader(Protocol):
-    """Asks the service database."""
-
-    async def read(self) -> ServiceFacts:
-        """The facts of this moment. Raises DatabaseUnavailable."""
-        ...
-
-
 class MetricsText(Protocol):
     """All counts as text."""
 

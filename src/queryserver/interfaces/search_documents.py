@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
-
-from queryserver.domain.search_terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +29,3 @@ class FoundDocuments:
     first: Sequence[FoundDocument]
     total: int
     newer: Sequence[int]
-
-
-class DocumentRecords(Protocol):
-    """Reads history entries; raises DatabaseUnavailable."""
-
-    async def search(
-        self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
-    ) -> FoundDocuments:
-        """Entries of that user with all terms in statement or name: best position first, then newest."""
-        ...

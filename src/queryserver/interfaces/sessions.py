@@ -96,11 +96,3 @@ class SessionRecords(Protocol):
     async def release_engines(self, *, owner: str) -> None:
         """Give up all engines that `owner` holds."""
         ...
-
-
-class Notices(Protocol):
-    """A word to the other instances. Lost ones do no harm: sweeps find what was not heard."""
-
-    async def publish(self, kind: str, subject: str) -> None:
-        """Tell every instance, this one included. Never raises."""
-        ...

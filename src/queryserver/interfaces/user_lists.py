@@ -1,9 +1,7 @@
 """Users and groups as administrators look them up (Contract platform 6)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +59,3 @@ class Suggestion:
     """Id of a user who is left out."""
     groups_of: int | None = None
     """Id of the user whose groups alone are wanted."""
-
-
-class UserLists(Protocol):
-    """Looks users up. Everything is ordered by name; all calls raise DatabaseUnavailable."""
-
-    async def matching(
-        self, wanted: UserFilter, *, offset: int, limit: int | None
-    ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and those from `offset` on; all of them without a limit."""
-        ...
-
-    async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """The users of these ids, each once."""
-        ...
-
-    async def suggested_users(self, typed: Suggestion) -> Sequence[UserDetails]:
-        """Active users whose names fit."""
-        ...
-
-    async def suggested_groups(self, typed: Suggestion) -> Sequence[GroupName]:
-        """Groups whose names fit."""
-        ...

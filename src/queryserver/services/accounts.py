@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import InvalidPassword, UnknownUser
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.usernames import Username, UsernameRule
-from queryserver.interfaces.accounts import Account, AccountRecords, NewAccount
+from queryserver.interfaces.accounts import Account, NewAccount
 from queryserver.interfaces.auth import Passwords
 from queryserver.services.throttling import LoginThrottle
 
@@ -48,7 +49,7 @@ class Accounts:
     """Makes and changes users. Names are read by the case rule; a wrong one raises InvalidUsername."""
 
     def __init__(
-        self, records: AccountRecords, passwords: Passwords, throttle: LoginThrottle, rules: AccountRules
+        self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, rules: AccountRules
     ) -> None:
         self._records = records
         self._passwords = passwords

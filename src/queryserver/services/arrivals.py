@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from queryserver.db.accounts import AccountRepository, IdentityRepository
+from queryserver.db.tokens import CallerRepository
 from queryserver.domain.errors import (
     IdentityRefused,
     IdentityTaken,
@@ -19,8 +21,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.accounts import AccountRecords, CallerKey, CallerRecords, KnownCaller, NewAccount
-from queryserver.interfaces.identities import IdentityRecords
+from queryserver.interfaces.accounts import CallerKey, KnownCaller, NewAccount
 from queryserver.services.auditing import BY_SERVER, UNHEARD, AuditTrail
 
 log = structlog.get_logger(__name__)
@@ -48,9 +49,9 @@ class Arrivals:
 
     def __init__(
         self,
-        callers: CallerRecords,
-        accounts: AccountRecords,
-        identities: IdentityRecords,
+        callers: CallerRepository,
+        accounts: AccountRepository,
+        identities: IdentityRepository,
         usernames: UsernameRule,
         *,
         default_group: str,

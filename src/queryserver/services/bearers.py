@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import BadAuthorizationHeader, InvalidToken, NotAuthenticated, UserInactive, UserNotFound
 from queryserver.domain.user import User
-from queryserver.interfaces.accounts import TokenKey, TokenOwner, TokenRecords
+from queryserver.interfaces.accounts import TokenKey, TokenOwner
 from queryserver.interfaces.auth import TokenClaims, TokenType
 
 _SCHEME = b"bearer"
@@ -38,7 +39,7 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         raise InvalidToken from None
 
 
-async def bearer(claims: TokenClaims, wanted: TokenType, records: TokenRecords) -> User:
+async def bearer(claims: TokenClaims, wanted: TokenType, records: TokenRepository) -> User:
     """The user of a token of the wanted type.
 
     Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.

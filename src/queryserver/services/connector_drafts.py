@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, SettingValue
 from queryserver.domain.connector_secrets import with_stored_secrets
 from queryserver.domain.connector_settings import complete_settings
 from queryserver.domain.connector_types import ConnectorType
 from queryserver.domain.errors import ConnectorNotFound, ConnectorRefused, ConnectorTypeNotFound, ImmutableField
-from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
+from queryserver.interfaces.connectors import ConnectorChecks
 
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1000
@@ -41,7 +42,7 @@ class Draft:
 class ConnectorDrafts:
     """Reads what was given, beside what is stored."""
 
-    def __init__(self, records: ConnectorRecords, checks: ConnectorChecks, catalogue: Catalogue) -> None:
+    def __init__(self, records: ConnectorRepository, checks: ConnectorChecks, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._records = records
         self._checks = checks

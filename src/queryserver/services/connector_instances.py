@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.domain.connector_secrets import masked
@@ -17,7 +18,7 @@ from queryserver.domain.errors import (
     VersionConflict,
 )
 from queryserver.domain.user import User
-from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
+from queryserver.interfaces.connectors import ConnectorChecks
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector, require_names
 
@@ -88,7 +89,7 @@ class ShownInstance:
 class InstanceParts:
     """What the administration of connectors works with."""
 
-    records: ConnectorRecords
+    records: ConnectorRepository
     checks: ConnectorChecks
     drafts: ConnectorDrafts
     catalogue: Catalogue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.interfaces.accounts import PreferenceRecords
+from queryserver.db.accounts import PreferenceRepository
 from queryserver.interfaces.auth import Authenticator
 from queryserver.interfaces.metrics import Metrics, MetricsText
 from queryserver.interfaces.sealing import Sealer
@@ -85,7 +85,7 @@ class AccountServices:
     accounts: Accounts
     logins: Logins
     tokens: Tokens
-    preferences: PreferenceRecords
+    preferences: PreferenceRepository
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import (
     IdentityRefused,
     InvalidToken,
@@ -14,7 +15,6 @@ from queryserver.domain.errors import (
     UserNotFound,
 )
 from queryserver.domain.user import ExternalToken, User
-from queryserver.interfaces.accounts import TokenRecords
 from queryserver.interfaces.auth import ExternalTokenReader
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.arrivals import Arrivals
@@ -33,7 +33,7 @@ class ExternalBearers:
         self,
         reader: ExternalTokenReader,
         arrivals: Arrivals,
-        records: TokenRecords,
+        records: TokenRepository,
         *,
         create_users: bool,
         metrics: AccountMetrics = UNMEASURED,

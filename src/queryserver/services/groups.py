@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from queryserver.db.accounts import GroupRepository
 from queryserver.domain.errors import DefaultGroupKept, GroupExists, InvalidGroupName, UnknownGroup
 from queryserver.domain.rights import read_right
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.groups import GroupGrants, GroupRecords
+from queryserver.interfaces.groups import GroupGrants
 
 MAX_NAME_LENGTH = 150
 
@@ -16,7 +17,7 @@ class Groups:
     User names are read by the case rule, names of groups are taken to the letter.
     """
 
-    def __init__(self, records: GroupRecords, usernames: UsernameRule, default_group: str) -> None:
+    def __init__(self, records: GroupRepository, usernames: UsernameRule, default_group: str) -> None:
         self._records = records
         self._usernames = usernames
         self._default_group = default_group

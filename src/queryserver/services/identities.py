@@ -3,10 +3,11 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from queryserver.db.accounts import IdentityRepository
 from queryserver.domain.errors import IdentityTaken, InvalidParameter
 from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, identity_of
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.identities import IdentityRecords, LinkedIdentity
+from queryserver.interfaces.identities import LinkedIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class IdentityRules:
 class Identities:
     """Names of users are read by the case rule."""
 
-    def __init__(self, records: IdentityRecords, rules: IdentityRules) -> None:
+    def __init__(self, records: IdentityRepository, rules: IdentityRules) -> None:
         self._records = records
         self._rules = rules
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import (
     AuthenticationFailed,
     IdentityRefused,
@@ -19,7 +20,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.identities import identity_of
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.accounts import AccountRecords, StoredLogin
+from queryserver.interfaces.accounts import StoredLogin
 from queryserver.interfaces.auth import LoginBackend, RequestInfo
 from queryserver.services.account_notes import AccountNotes
 from queryserver.services.accounts import Accounts
@@ -51,7 +52,7 @@ class LoginParts:
     """What logins work with. `backends` are asked in their order."""
 
     accounts: Accounts
-    records: AccountRecords
+    records: AccountRepository
     tokens: Tokens
     arrivals: Arrivals
     backends: Sequence[LoginSource]

@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import structlog
 
+from queryserver.db.deployment import RequestCounts
 from queryserver.domain.errors import DatabaseUnavailable, TooManyRequests
-from queryserver.interfaces.request_counts import RequestCounts
 from queryserver.services.client_networks import network_of
 
 log = structlog.get_logger(__name__)

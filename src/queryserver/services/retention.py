@@ -11,11 +11,12 @@ from uuid import UUID
 
 import structlog
 
+from queryserver.db.statements.records import StatementRecords
+from queryserver.db.statements.retention import StatementRetention
 from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords
-from queryserver.interfaces.statements import StatementRecords, StatementRetention
 
 log = structlog.get_logger(__name__)
 

@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from queryserver.db.notices import Notices
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import InvalidParameter, NotSupported, SessionNotFound, TooManySessions, UnknownDialect
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Credentials
-from queryserver.interfaces.sessions import Notices, SessionRecord, SessionRecords
-from queryserver.interfaces.statements import StatementRecords
+from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors, key_named
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.runner import Runner

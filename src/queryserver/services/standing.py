@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import structlog
 
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import DatabaseUnavailable, InvalidToken, UserInactive, UserNotFound
 from queryserver.domain.user import User
-from queryserver.interfaces.accounts import TokenKey, TokenRecords
+from queryserver.interfaces.accounts import TokenKey
 
 log = structlog.get_logger(__name__)
 
@@ -14,7 +15,7 @@ log = structlog.get_logger(__name__)
 class Standing:
     """Reads users again whose calls last. Users that are read at once share a query."""
 
-    def __init__(self, records: TokenRecords) -> None:
+    def __init__(self, records: TokenRepository) -> None:
         self._records = records
 
     async def now(self, user: User) -> User:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from queryserver.db.logins import LoginFailureRepository, LoginNetworkRepository
 from queryserver.domain.errors import LoginThrottled
-from queryserver.interfaces.accounts import LoginFailures, LoginNetworks
 from queryserver.services.client_networks import is_address, network_of
 
 
@@ -34,7 +34,9 @@ class LoginThrottle:
     `aná` must not push out those of `ana`.
     """
 
-    def __init__(self, failures: LoginFailures, networks: LoginNetworks, limits: ThrottleLimits) -> None:
+    def __init__(
+        self, failures: LoginFailureRepository, networks: LoginNetworkRepository, limits: ThrottleLimits
+    ) -> None:
         self._failures = failures
         self._networks = networks
         self._limits = limits

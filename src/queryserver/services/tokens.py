@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import structlog
 
+from queryserver.db.tokens import TokenRepository
 from queryserver.domain.errors import InvalidToken
-from queryserver.interfaces.accounts import StoredLogin, TokenOwner, TokenRecords
+from queryserver.interfaces.accounts import StoredLogin, TokenOwner
 from queryserver.interfaces.auth import TokenClaims, TokenCodec, TokenType
 from queryserver.services.account_notes import AccountNotes
 from queryserver.services.bearers import bearer, key_of
@@ -54,7 +55,7 @@ class Tokens:
     def __init__(
         self,
         codec: TokenCodec,
-        records: TokenRecords,
+        records: TokenRepository,
         lives: TokenLives,
         *,
         notes: AccountNotes,

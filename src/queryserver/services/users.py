@@ -4,8 +4,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from queryserver.db.user_lists import UserListRepository
 from queryserver.domain.user import User
-from queryserver.interfaces.user_lists import GroupName, Suggestion, UserDetails, UserFilter, UserLists, UserSummary
+from queryserver.interfaces.user_lists import GroupName, Suggestion, UserDetails, UserFilter, UserSummary
 
 MAX_PAGE = 1000
 _MOST_SKIPPED = 2**62  # what the database counts in
@@ -25,7 +26,7 @@ class Completion:
 class Users:
     """Users and groups by what they are called. The callers are administrators."""
 
-    def __init__(self, lists: UserLists) -> None:
+    def __init__(self, lists: UserListRepository) -> None:
         self._lists = lists
 
     async def matching(

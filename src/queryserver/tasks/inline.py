@@ -7,11 +7,11 @@ from uuid import UUID
 
 import structlog
 
+from queryserver.db.notices import Notices
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable, EngineError
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
-from queryserver.interfaces.sessions import Notices
 from queryserver.services.running.runner import Runner
 from queryserver.services.sessions import CLOSE_SESSION
 

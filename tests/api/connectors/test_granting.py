@@ -8,7 +8,7 @@ from tests.api.connectors.driving import Keeper, instances_of
 from tests.api.driving import Api, Caller
 from tests.unit.test_cli import Command, command_in
 
-from queryserver.db.groups import GroupRepository
+from queryserver.db.accounts import GroupRepository
 from queryserver.services.connector_drafts import Draft
 
 

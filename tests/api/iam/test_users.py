@@ -14,8 +14,7 @@ from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
 from tests.timing import at_best
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.groups import GroupRepository
+from queryserver.db.accounts import AccountRepository, GroupRepository
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.accounts import NewAccount
 from queryserver.interfaces.user_lists import UserFilter

@@ -8,9 +8,10 @@ from typing import Any
 
 from tests.api.driving import Api, Caller
 
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.user import User
-from queryserver.interfaces.metadata_index import MetadataIndexRecords, ScopeKey
+from queryserver.interfaces.metadata_index import ScopeKey
 from queryserver.services.search.index_refresh import IndexRefresh, RefreshLimits
 from queryserver.services.search.scoping import Scoping
 

@@ -8,7 +8,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL
 
-from queryserver.db.documents import HistoryDocuments
+from queryserver.db.search import DocumentRecords
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import age_limits, position_of
 
@@ -22,7 +22,7 @@ async def _user_id(api: Api, caller: Caller) -> int:
 @pytest.mark.platform(91)
 async def test_names_of_documents_are_ranked_as_terms_say(api: Api, ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1")
-    records, mine = HistoryDocuments(api.database), await _user_id(api, ana)
+    records, mine = DocumentRecords(api.database), await _user_id(api, ana)
     chance = random.Random(9)
     seen: set[int] = set()
     for _ in range(150):

@@ -7,7 +7,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 
-from queryserver.db.metadata_index import MetadataIndexTables
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.interfaces.metadata_index import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
 
 KEY = ScopeKey("elsewhere", None, b"address", is_stored=False)
@@ -15,22 +15,22 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-async def records(api: Api, ana: Caller) -> MetadataIndexTables:
+async def records(api: Api, ana: Caller) -> MetadataIndexRecords:
     """Without any scope."""
-    return MetadataIndexTables(api.database)
+    return MetadataIndexRecords(api.database)
 
 
 def table(name: str, *columns: str, cut: bool = False) -> IndexedObject:
     return IndexedObject(TABLE, "web", name, columns=[IndexedColumn(one) for one in columns], columns_cut=cut)
 
 
-async def now_of(records: MetadataIndexTables) -> Scope:
+async def now_of(records: MetadataIndexRecords) -> Scope:
     (scope,) = await records.scopes([KEY])
     return scope
 
 
 async def completed(
-    records: MetadataIndexTables, *, seen: Sequence[str], unread: Sequence[str] = (), again: bool = False
+    records: MetadataIndexRecords, *, seen: Sequence[str], unread: Sequence[str] = (), again: bool = False
 ) -> Scope:
     began = await records.now()
     scope = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(0))
@@ -47,7 +47,7 @@ async def completed(
     return await now_of(records)
 
 
-async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexTables) -> None:
+async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexRecords) -> None:
     scope = await records.scope(KEY)
     assert await records.put(scope.id, [table("a")], max_tables=1)
     assert not (await now_of(records)).truncated
@@ -59,7 +59,7 @@ async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexT
     assert not (await completed(records, seen=["a"])).truncated
 
 
-async def test_columns_that_are_left_out_are_told_until_they_are_all_there(records: MetadataIndexTables) -> None:
+async def test_columns_that_are_left_out_are_told_until_they_are_all_there(records: MetadataIndexRecords) -> None:
     """Also when the columns that are kept are the same as before."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
@@ -73,7 +73,7 @@ async def test_columns_that_are_left_out_are_told_until_they_are_all_there(recor
     assert not (await completed(records, seen=["a"])).truncated
 
 
-async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexTables) -> None:
+async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexRecords) -> None:
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a"), table("b"), IndexedObject(TABLE, "shop", "c")], max_tables=9)
     await completed(records, seen=["a"], unread=["shop"])
@@ -83,7 +83,7 @@ async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexT
 
 
 async def test_scopes_of_one_connector_are_claimed_one_at_a_time(
-    api: Api, records: MetadataIndexTables, ana: Caller, bob: Caller
+    api: Api, records: MetadataIndexRecords, ana: Caller, bob: Caller
 ) -> None:
     ids = [await api.database.value("select id from users where username_key = $1", one.username) for one in (ana, bob)]
     mine, theirs = (ScopeKey("elsewhere", one, b"address", is_stored=False) for one in ids)
@@ -107,7 +107,7 @@ async def test_what_a_caller_s_look_cut_is_told_in_the_next_search(api: Api, ana
     assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
 
 
-async def test_databases_are_bounded_too(records: MetadataIndexTables) -> None:
+async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
     """Beside the tables, for a refresh that never ends removes none."""
     scope = await records.scope(KEY)
     a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
@@ -120,7 +120,7 @@ async def test_databases_are_bounded_too(records: MetadataIndexTables) -> None:
 
 @pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
 async def test_it_is_read_again_at_once_when_that_can_help(
-    records: MetadataIndexTables, seen: Sequence[str], *, is_due: bool
+    records: MetadataIndexRecords, seen: Sequence[str], *, is_due: bool
 ) -> None:
     """What found no room finds some only where something was removed."""
     scope = await records.scope(KEY)

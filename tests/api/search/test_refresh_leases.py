@@ -10,13 +10,13 @@ from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 
 from queryserver.db.database import Database
-from queryserver.db.metadata_index import MetadataIndexTables
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.errors import DatabaseUnavailable
 
 SQL = '["sql"]'
 
 
-class Renewing(MetadataIndexTables):
+class Renewing(MetadataIndexRecords):
     """Tells that a lease is renewed; `failed`, the first time, for then it is out of reach.
 
     A lease that is renewed lasts an hour: this machine may stand still longer than the short one that was claimed.

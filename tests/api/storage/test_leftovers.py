@@ -14,7 +14,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
-from queryserver.db.storage_uploads import DatabasePartUploads, DatabaseUnfinishedWrites
+from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
 from queryserver.domain.errors import PermissionDenied, StorageUnavailable
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.domain.user import User
@@ -131,8 +131,8 @@ class TestSweeping:
             stores = api.services.storage.stores
             leftovers = Leftovers(
                 stores,
-                DatabaseUnfinishedWrites(api.database),
-                DatabasePartUploads(api.database),
+                UnfinishedWrites(api.database),
+                PartUploads(api.database),
                 touch_every=timedelta(milliseconds=20),
             )
             async with leftovers.noted(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):

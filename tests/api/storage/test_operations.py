@@ -18,9 +18,8 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.db.storage_operations import StorageOperations
-from queryserver.db.storage_transfers import StorageTransfers
-from queryserver.db.storage_uploads import DatabaseUnfinishedWrites
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
+from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.errors import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
 from queryserver.domain.transfers import KeyState, Transfer, TransferKey, TransferKind, TransferState
@@ -330,7 +329,7 @@ async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_r
     left = place.directory / "e" / f"._qs_upload_{'0' * 32}"
     left.write_bytes(b"half")
     user_id = await world.api.database.value("select id from users where username = $1", ana.username)
-    stores, records = world.api.services.storage.stores, StorageTransfers(world.api.database)
+    stores, records = world.api.services.storage.stores, TransferRecords(world.api.database)
     caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
     source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
@@ -422,9 +421,9 @@ def impatient(world: World, owner: str) -> Transfers:
     return Transfers(
         TransferParts(
             owner=owner,
-            records=StorageTransfers(database),
-            operations=StorageOperations(database),
-            unfinished=DatabaseUnfinishedWrites(database),
+            records=TransferRecords(database),
+            operations=OperationRecords(database),
+            unfinished=UnfinishedWrites(database),
             stores=world.api.services.storage.stores,
             audit=world.api.services.storage.audit,
             body=final_body,
@@ -447,7 +446,7 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
     loser = asyncio.create_task(impatient(world, "loser").begin(transfer, (source, target), entry, Progress()))
     await gate.reached.wait()
     digests = [transfer.digest]
-    records = StorageTransfers(world.api.database)
+    records = TransferRecords(world.api.database)
     hour = timedelta(hours=1)
     assert await records.claim_same(digests, owner="heir", lease=hour) == (True, None)
     await world.api.database.execute(
@@ -461,7 +460,7 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
     assert {path for path in place.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
     # What it made is the heir's business now.
     assert {"e", "e/sub"} <= set(place.all())
-    unfinished = DatabaseUnfinishedWrites(world.api.database)
+    unfinished = UnfinishedWrites(world.api.database)
     await TransferSteps(records, unfinished, claimed, (source, target), Progress()).take_back()
     assert not any(path[0] == "e" for path in place.all())
 

@@ -8,7 +8,7 @@ import httpx
 from tests.api.driving import Api, Caller
 from tests.fakes.issuer import ISSUER
 
-from queryserver.db.identities import IdentityRepository
+from queryserver.db.accounts import IdentityRepository
 from queryserver.domain.identities import jwt_issuer
 from queryserver.domain.usernames import UsernameRule
 from queryserver.services.accounts import Accounts

@@ -13,7 +13,7 @@ from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.db.callers import CallerRepository
+from queryserver.db.tokens import CallerRepository
 from queryserver.domain.errors import UnknownGroup
 from queryserver.domain.usernames import Username
 from queryserver.embedded.administrator import ensure_administrator

@@ -16,7 +16,7 @@ from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 from queryserver.auth.ldap.directory import Search
 from queryserver.auth.ldap.escaping import both, filter_value, name_value
 from queryserver.auth.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
-from queryserver.db.groups import GroupRepository
+from queryserver.db.accounts import GroupRepository
 from queryserver.interfaces.accounts import Account
 from queryserver.settings.auth import LdapSettings
 

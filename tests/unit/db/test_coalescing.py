@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from queryserver.db.coalescing import CoalescingReader
+from queryserver.db.database import CoalescingReader
 from queryserver.domain.errors import DatabaseUnavailable
 
 

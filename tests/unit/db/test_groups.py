@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from queryserver.db.accounts import AccountRepository
+from queryserver.db.accounts import AccountRepository, GroupRepository
 from queryserver.db.database import Database, open_database
-from queryserver.db.groups import GroupRepository
 from queryserver.domain.errors import (
     DefaultGroupKept,
     GroupExists,

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from queryserver.db.database import Database, open_database
-from queryserver.db.storage_uploads import DatabasePartUploads, DatabaseUnfinishedWrites
+from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.interfaces.storage_uploads import ArrivedPart, NewUpload, PartUpload, UnfinishedWrite, UploadTerms
@@ -26,8 +26,8 @@ async def database(database_dsn: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def uploads(database: Database) -> DatabasePartUploads:
-    return DatabasePartUploads(database)
+def uploads(database: Database) -> PartUploads:
+    return PartUploads(database)
 
 
 async def user(database: Database, name: str = "ana") -> int:
@@ -39,9 +39,7 @@ def new(user_id: int, client_uuid: UUID | None = None, *, path: str = "d/a.csv",
     return NewUpload(uuid4(), user_id, client_uuid or uuid4(), ANA, terms)
 
 
-async def opened(
-    uploads: DatabasePartUploads, upload: NewUpload, *, keep: timedelta = DAY, max_open: int = 20
-) -> PartUpload:
+async def opened(uploads: PartUploads, upload: NewUpload, *, keep: timedelta = DAY, max_open: int = 20) -> PartUpload:
     found = await uploads.open(upload, keep=keep, max_open=max_open)
     assert found is not None
     return found
@@ -51,7 +49,7 @@ def part(index: int = 0) -> ArrivedPart:
     return ArrivedPart(StoredPart(index, 10, f"receipt {index}"), bytes([index]) * 32)
 
 
-async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, uploads: DatabasePartUploads) -> None:
+async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, uploads: PartUploads) -> None:
     first = new(await user(database))
     found = await opened(uploads, first)
     assert (found.id, found.user, found.terms, found.staging, found.arrived) == (first.id, ANA, first.terms, None, {})
@@ -61,9 +59,7 @@ async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, upl
 
 
 @pytest.mark.security("T20")
-async def test_the_same_number_of_another_user_is_another_upload(
-    database: Database, uploads: DatabasePartUploads
-) -> None:
+async def test_the_same_number_of_another_user_is_another_upload(database: Database, uploads: PartUploads) -> None:
     mine = await opened(uploads, new(await user(database)))
     bob = await user(database, "bob")
     assert await uploads.read(bob, mine.client_uuid) is None
@@ -72,16 +68,14 @@ async def test_the_same_number_of_another_user_is_another_upload(
 
 @pytest.mark.security("T30")
 async def test_users_have_so_many_open_uploads_also_when_they_begin_at_once(
-    database: Database, uploads: DatabasePartUploads
+    database: Database, uploads: PartUploads
 ) -> None:
     ana = await user(database)
     begun = await asyncio.gather(*(uploads.open(new(ana), keep=DAY, max_open=3) for _ in range(8)))
     assert sum(upload is not None for upload in begun) == 3
 
 
-async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(
-    database: Database, uploads: DatabasePartUploads
-) -> None:
+async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     claimants = [uuid4() for _ in range(6)]
     won = await asyncio.gather(*(uploads.claim(upload.id, claimant, lease=LEASE) for claimant in claimants))
@@ -96,7 +90,7 @@ async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(
     assert await uploads.claim(upload.id, loser, lease=LEASE)
 
 
-async def test_a_part_arrives_once(database: Database, uploads: DatabasePartUploads) -> None:
+async def test_a_part_arrives_once(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     first, second = uuid4(), uuid4()
     assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
@@ -116,15 +110,13 @@ async def _owner(database: Database) -> int:
     return await database.value("select max(user_id) from part_uploads")
 
 
-async def test_a_claim_on_a_part_passes_on_when_it_ends(database: Database, uploads: DatabasePartUploads) -> None:
+async def test_a_claim_on_a_part_passes_on_when_it_ends(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     assert await uploads.claim_part(upload.id, 1, uuid4(), lease=ENDED)
     assert await uploads.claim_part(upload.id, 1, uuid4(), lease=LEASE)
 
 
-async def test_what_the_parts_became_is_kept_to_the_last_field(
-    database: Database, uploads: DatabasePartUploads
-) -> None:
+async def test_what_the_parts_became_is_kept_to_the_last_field(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     claimant = uuid4()
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -141,7 +133,7 @@ async def test_what_the_parts_became_is_kept_to_the_last_field(
 
 
 async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(
-    database: Database, uploads: DatabasePartUploads
+    database: Database, uploads: PartUploads
 ) -> None:
     ana = await user(database)
     old = await opened(uploads, new(ana))
@@ -155,7 +147,7 @@ async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(
     assert await uploads.expired(limit=10) == []
 
 
-async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uploads: DatabasePartUploads) -> None:
+async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uploads: PartUploads) -> None:
     ana = await user(database)
     upload = await opened(uploads, new(ana))
     await database.execute("delete from users where id = $1", ana)
@@ -163,9 +155,9 @@ async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uplo
 
 
 async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(
-    database: Database, uploads: DatabasePartUploads
+    database: Database, uploads: PartUploads
 ) -> None:
-    writes = DatabaseUnfinishedWrites(database)
+    writes = UnfinishedWrites(database)
     root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
     elsewhere = UnfinishedWrite(uuid4(), StoragePath(Scheme.S3A, "d"), "é", StorageUser("bob"))

@@ -22,7 +22,7 @@ class Clock:
 
 @dataclass
 class MemoryCounts:
-    """`interfaces.request_counts.RequestCounts`."""
+    """Counts of one process, in place of `RequestCounts`."""
 
     sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 

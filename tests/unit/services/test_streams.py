@@ -24,7 +24,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Only `owner` of `interfaces.accounts.TokenRecords`, and a clock beside it."""
+    """Only `owner` of `TokenRepository`, and a clock beside it."""
 
     owner_now: TokenOwner | None
     is_down: bool = False

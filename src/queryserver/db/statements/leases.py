@@ -1,4 +1,4 @@
-"""What runners do with records (`interfaces.statements.StatementLeases`).
+"""What runners do with records.
 
 Every write names owner and fence: a runner that was taken for dead and wakes up later changes nothing.
 """
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from queryserver.db.database import Database
 from queryserver.db.statements import rows
-from queryserver.db.statements.marks import SealedMarks
+from queryserver.db.statements.rows import SealedMarks
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome
 from queryserver.domain.statement_end import OnEnd, unobserved
@@ -128,7 +128,6 @@ class Leases:
         self._marks = SealedMarks(sealer)
 
     async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
-        """See the Protocol."""
         reach = list(within.connectors), list(within.sessions)
         row = await self._database.row(_CLAIM, statement_id, owner, lease, *reach)
         return rows.assignment_of(row, self._marks) if row else None
@@ -136,14 +135,13 @@ class Leases:
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: Reach, everything: bool
     ) -> Sequence[Assignment]:
-        """See the Protocol. In order of recording, at most 200 at once."""
+        """In order of recording, at most 200 at once."""
         found = await self._database.fetch(
             _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions)
         )
         return sorted((rows.assignment_of(row, self._marks) for row in found), key=lambda one: one.history_id)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """See the Protocol."""
         renewed = await self._database.fetch(
             """update statements set lease_until = now() + $2
             where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
@@ -155,7 +153,6 @@ class Leases:
         return {row["id"]: row["canceled"] for row in renewed}
 
     async def release(self, lease: Lease) -> bool:
-        """See the Protocol."""
         return await self._changed(
             f"""update statements set owner = null, lease_until = null
             where {_MINE} and state = 'waiting' and sent_at is null""",
@@ -163,7 +160,6 @@ class Leases:
         )
 
     async def hand_over(self, lease: Lease) -> bool:
-        """See the Protocol."""
         return await self._changed(
             f"""update statements set owner = null, lease_until = null
             where {_MINE} and state = 'running' and engine_handle is not null""",
@@ -171,7 +167,6 @@ class Leases:
         )
 
     async def mark_sent(self, lease: Lease) -> bool:
-        """See the Protocol."""
         return await self._changed(
             f"""update statements set sent_at = coalesce(sent_at, now())
             where {_MINE} and state = 'waiting' and cancel_requested_at is null""",
@@ -179,7 +174,6 @@ class Leases:
         )
 
     async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
-        """See the Protocol."""
         return await self._changed(
             f"""update statements set state = 'running', engine_handle = $4
             where {_MINE} and state in ('waiting', 'running')""",
@@ -197,14 +191,12 @@ class Leases:
         jobs: Sequence[Mapping[str, Any]] = (),
         mark: EngineMark | None = None,
     ) -> bool:
-        """See the Protocol."""
         changed = await self._database.value(
             _REPORT, *_named(lease), progress, list(jobs), self._marks.stored(mark), start_line, list(lines)
         )
         return changed == 1
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        """See the Protocol."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
             lease.statement_id,
@@ -214,7 +206,7 @@ class Leases:
     async def add_segment(
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
     ) -> bool:
-        """See the Protocol. A successor's segment replaces the same one of a runner that lost its lease."""
+        """A successor's segment replaces the same one of a runner that lost its lease."""
         changed = await self._database.value(
             _SEGMENT,
             *_named(lease),
@@ -230,7 +222,6 @@ class Leases:
     async def finish(
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
-        """See the Protocol."""
         changed = await self._database.row(
             _FINISH,
             *_named(lease),

@@ -1,4 +1,4 @@
-"""Statements of all users (`interfaces.statement_overview.StatementOverview`)."""
+"""Statements of all users for administrators, and the dialects in the history of one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,21 +31,24 @@ _OLDER = """(recorded_at, history_id) < (
 )"""
 
 
-class Overview:
-    """Reads only."""
+class StatementOverview:
+    """Reads records. Both raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def page(self, chosen: OverviewFilter, *, limit: int) -> Sequence[OverviewEntry]:
-        """See the Protocol. Active statements are found by a partial index, others by the time of their record."""
+        """At most `limit` of the statements that fit, newest first.
+
+        Active statements are found by a partial index, others by the time of their record.
+        """
         conditions, arguments = _conditions(chosen)
         arguments.append(limit)
         sql = f"select {_ENTRY} {_FROM} where {conditions} {_NEWEST_FIRST} limit ${len(arguments)}"
         return [_entry(row) for row in await self._database.fetch(sql, *arguments)]
 
     async def details(self, statement_id: UUID) -> OverviewDetails | None:
-        """See the Protocol."""
+        """One statement with its text."""
         row = await self._database.row(
             f"""select {_ENTRY}, statement, text_is_cut, database, message, row_limit, timeout_s, deadline_at
             {_FROM} where statements.id = $1""",
@@ -107,3 +110,31 @@ def _entry(row: Row) -> OverviewEntry:
         canceled_by=row["canceled_by"],
         is_import=row["is_import"],
     )
+
+
+# From one dialect to the next by the index: PostgreSQL's own `distinct` would read every entry of the user.
+_DIALECTS = """
+    with recursive found (dialect) as (
+        (
+            select dialect from statements where user_id = $1 and in_history order by dialect limit 1
+        )
+        union all
+        select (
+            select dialect from statements
+            where user_id = $1 and in_history and dialect > found.dialect order by dialect limit 1
+        )
+        from found where found.dialect is not null
+    )
+    select dialect from found where dialect is not null
+"""
+
+
+class HistoryFacts:
+    """Cheap whatever the length of the history. All raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def dialects(self, user_id: int) -> Sequence[str]:
+        """The dialects in the history of a user, sorted."""
+        return sorted(row["dialect"] for row in await self._database.fetch(_DIALECTS, user_id))

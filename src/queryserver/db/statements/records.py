@@ -1,4 +1,4 @@
-"""What callers do with records (`interfaces.statements.StatementRecords`)."""
+"""What callers do with records."""
 
 import asyncio
 import hashlib
@@ -7,8 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from queryserver.db.coalescing import CoalescingReader
-from queryserver.db.database import Connection, Database
+from queryserver.db.database import CoalescingReader, Connection, Database
 from queryserver.db.statements import rows
 from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, StatementTextExpired, TooManyStatements
 from queryserver.domain.result import Segment
@@ -145,7 +144,7 @@ select count(*) from closed
 """
 
 
-class Records:
+class StatementRecords:
     """The statements of everybody; who may see which is the business of the services."""
 
     def __init__(self, database: Database, on_end: OnEnd = unobserved) -> None:
@@ -162,7 +161,10 @@ class Records:
         await self._queue_positions.aclose()
 
     async def record(self, new: NewStatement) -> Recorded:
-        """See the Protocol. One round trip without an idempotency key.
+        """Store a new statement in state `waiting`, with its idempotency key.
+
+        Raises IdempotencyConflict, TooManyStatements, QuotaExceeded; then nothing is stored.
+        One round trip without an idempotency key.
 
         A user's statements are counted and stored one after the other within this process; two processes at once can
         pass the limit by a few.
@@ -184,7 +186,7 @@ class Records:
         return Recorded(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
-        """See the Protocol."""
+        """The statement that was recorded under the key. Raises IdempotencyConflict for another request's key."""
         async with self._database.connection() as connection:
             return await _replay_of(connection, user_id, key)
 
@@ -200,11 +202,15 @@ class Records:
         return await self._statuses.get(statement_id)
 
     async def queue_position(self, statement_id: UUID) -> int | None:
-        """Shares a query with the other calls of this moment; one query runs at a time."""
+        """Its place among the statements that wait to be sent to the same connector; 1: the next one.
+
+        Users take turns, in the order in which their statements were recorded. None: it does not wait any more.
+        Calls that come at once share a query; one query runs at a time.
+        """
         return await self._queue_positions.get(statement_id)
 
     async def read(self, statement_id: UUID) -> StatementRecord | None:
-        """See the Protocol."""
+        """The whole record."""
         row = await self._database.row(
             f"select {rows.RECORD} from statements where id = $1",
             statement_id,
@@ -212,20 +218,20 @@ class Records:
         return rows.record_of(row) if row else None
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """See the Protocol."""
+        """The operation that an opaque handle names, if it is that user's; None: whosever it is."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
 
     async def script(self, script_id: int) -> str:
-        """See the Protocol."""
+        """The stored script. Raises StatementTextExpired when it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
             raise StatementTextExpired
         return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
-        """See the Protocol."""
+        """Where rows [start_row, start_row + rows) are; None means from the cursor. Marks the record as used."""
         async with self._database.connection() as connection:
             row = await connection.fetchrow(_STORED_SQL, statement_id)
             if row is None:
@@ -239,7 +245,7 @@ class Records:
         return _stored_result(row, segments)
 
     async def advance_cursor(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """See the Protocol."""
+        """Move the cursor from `expected` (None: from anywhere); False when another call moved it."""
         return (
             await self._database.execute(
                 """update statements set cursor_row = $3, last_used_at = now()
@@ -252,7 +258,7 @@ class Records:
         )
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> StatementStatus | None:
-        """See the Protocol."""
+        """Remember the wish to stop. A statement that was never sent becomes `canceled` at once."""
         row = await self._database.row(_CANCEL_SQL, statement_id, by)
         if row is None:
             return await self.status(statement_id)
@@ -262,18 +268,18 @@ class Records:
         return status
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
-        """See the Protocol."""
+        """Statements that wait or run in a session."""
         found = await self._database.fetch(
             "select id from statements where session_id = $1 and state in ('waiting', 'running')", session_id
         )
         return [row["id"] for row in found]
 
     async def close_result(self, statement_id: UUID) -> bool:
-        """See the Protocol."""
+        """`available` becomes `closed` and its bytes are doomed; False in any other state."""
         return await self._database.value(_CLOSE, statement_id) == 1
 
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> LogPage:
-        """See the Protocol."""
+        """Log lines from number `start` on."""
         async with self._database.connection() as connection:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
             pieces = await connection.fetch(
@@ -295,7 +301,7 @@ class Records:
     async def history(
         self, user_id: int, chosen: HistoryFilter, *, offset: int, limit: int
     ) -> tuple[int, Sequence[HistoryEntry]]:
-        """See the Protocol."""
+        """How many entries match, and one page of them, newest first."""
         arguments = (user_id, chosen.connectors, chosen.dialect, _like(chosen.text))
         async with self._database.connection() as connection:
             count = await connection.fetchval(f"select count(*) from statements {_HISTORY}", *arguments)

@@ -1,4 +1,4 @@
-"""What the sweep does with records whose time is over (`interfaces.statements.StatementRetention`)."""
+"""What the sweep does with records whose time is over."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -99,31 +99,31 @@ _SPENT: Mapping[str, str] = {
 }
 
 
-class Retention:
+class StatementRetention:
     """Deletes in small batches, so that no call waits behind a large one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def expire_results(self, *, limit: int) -> int:
-        """See the Protocol."""
+        """`available` past `expires_at` becomes `expired`, its bytes doomed."""
         return await self._database.value(_EXPIRE, limit)
 
     async def count_expired(self) -> int:
-        """See the Protocol."""
+        """How many `expire_results` would change by now."""
         return await self._database.value(f"select count(*) from statements where {_OVER}")
 
     async def forget_tokens(self) -> int:
-        """See the Protocol."""
+        """External tokens past their expiry are erased, whatever becomes of their statements."""
         return await self._database.execute(_FORGET_TOKENS)
 
     async def doomed(self, *, limit: int) -> Sequence[UUID]:
-        """See the Protocol."""
+        """Results whose bytes are to be deleted."""
         found = await self._database.fetch("select statement_id from doomed_results order by since limit $1", limit)
         return [row["statement_id"] for row in found]
 
     async def buried(self, statement_ids: Sequence[UUID]) -> None:
-        """See the Protocol. The segments leave the record only now: until then they say what is to be deleted."""
+        """Their bytes are gone. The segments leave the record only now: until then they say what is to be deleted."""
         async with self._database.transaction() as connection:
             await connection.execute(
                 "delete from result_segments where statement_id = any($1::uuid[])", list(statement_ids)
@@ -133,7 +133,7 @@ class Retention:
             )
 
     async def delete_logs(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """See the Protocol."""
+        """Logs of statements that ended before that."""
         chosen = """from statement_logs where statement_id in (
             select id from statements
             where ended_at < now() - $1::interval and exists (
@@ -144,7 +144,10 @@ class Retention:
         return await self._database.execute(f"delete {chosen}", older_than, limit)
 
     async def cut_texts(self, *, older_than: timedelta, limit: int, kept_bytes: int, dry_run: bool = False) -> int:
-        """See the Protocol."""
+        """Keep only the beginning of long texts of statements and scripts that ended before that; how many.
+
+        Statements whose result can still be read keep theirs. At most `limit` of each kind at a time.
+        """
         if dry_run:
             counts = [
                 await self._database.value(f"select count(*) from ({long}) as long", older_than, 2**31)
@@ -155,7 +158,7 @@ class Retention:
         return cut + await self._database.execute(_CUT_SCRIPTS, older_than, limit)
 
     async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """See the Protocol."""
+        """Records of statements that ended before that, with results, logs and scripts."""
         if dry_run:
             return await self._database.value(
                 f"select count(*) from ({_OLD}) as old",
@@ -165,7 +168,7 @@ class Retention:
         return await self._database.value(_DELETE_HISTORY, older_than, limit)
 
     async def delete_spent(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """See the Protocol."""
+        """Idempotency keys past 24 h, revocations past their tokens, old login counters: kind to number."""
         counts: dict[str, int] = {}
         for kind, chosen in _SPENT.items():
             if dry_run:
@@ -182,13 +185,13 @@ class Retention:
             return 0
 
     async def has_more_entries_than(self, number: int) -> bool:
-        """See the Protocol. Reads no more than that many."""
+        """Whether the histories of all users together are longer. Reads no more than that many."""
         return await self._database.value(
             "select exists (select from statements where in_history offset $1 limit 1)", number
         )
 
     async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:
-        """See the Protocol."""
+        """`available` statements whose last use lies further back."""
         found = await self._database.fetch(
             """select id from statements where state = 'available' and last_used_at <= now() - $1::interval
             order by last_used_at""",

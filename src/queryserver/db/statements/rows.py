@@ -1,15 +1,16 @@
 """Rows of the table `statements` as domain values."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
-from queryserver.db.statements.marks import SealedMarks
 from queryserver.domain.positions import Position
 from queryserver.domain.result import Column, LimitSource, ResultType, TruncationReason
 from queryserver.domain.statement import (
     Assignment,
+    EngineMark,
     HistoryEntry,
     Lease,
     Resumption,
@@ -21,6 +22,30 @@ from queryserver.domain.statement import (
 )
 from queryserver.domain.statement_end import StatementEnd
 from queryserver.domain.user import SealedToken
+from queryserver.interfaces.sealing import Sealer
+
+
+class SealedMarks:
+    """Marks of statements to text and back.
+
+    Tokens hold what opens an operation at its engine (secrets of handles, properties of sessions): they are sealed, as
+    credentials are.
+    """
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def stored(self, mark: EngineMark | None) -> str | None:
+        """The stored form; a few microseconds, for it is written with each page."""
+        if mark is None:
+            return None
+        return b64encode(self._sealer.seal(f"{mark.log_lines} {mark.token}".encode())).decode()
+
+    def read(self, stored: str) -> EngineMark:
+        """The mark. Raises ValueError when it was changed or its key is unknown."""
+        log_lines, _, token = self._sealer.unseal(b64decode(stored, validate=True)).decode().partition(" ")
+        return EngineMark(token, int(log_lines))
+
 
 log = structlog.get_logger(__name__)
 

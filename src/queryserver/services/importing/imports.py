@@ -13,12 +13,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from queryserver.db.imports import ImportLeftovers
 from queryserver.domain.errors import EngineError, RejectedByRule, StatementRejected
 from queryserver.domain.importing import Origin
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
-from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
+from queryserver.interfaces.import_leftovers import ImportLeftover
 from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
 from queryserver.interfaces.workbooks import WorkbookReader
 from queryserver.services.importing.conversion import Conversion, Counted, ahead, pieces

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import structlog
 
+from queryserver.db.imports import ImportLeftovers
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable, EngineError, EngineUnavailable
 from queryserver.domain.user import User
-from queryserver.interfaces.import_leftovers import ImportLeftover, ImportLeftovers
+from queryserver.interfaces.import_leftovers import ImportLeftover
 from queryserver.interfaces.loading import LoadingEngine
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
+from queryserver.db.catalog import MetadataCacheRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable
 from queryserver.domain.user import User
-from queryserver.interfaces.metadata_cache import CacheKey, CacheLook, MetadataCacheRecords
+from queryserver.interfaces.metadata_cache import CacheKey, CacheLook
 from queryserver.services.metadata.questions import Question
 
 log = structlog.get_logger(__name__)

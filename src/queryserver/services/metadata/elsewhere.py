@@ -12,12 +12,13 @@ from uuid import UUID, uuid4
 import orjson
 import structlog
 
+from queryserver.db.catalog import ForwardedLooks
+from queryserver.db.notices import Notices
 from queryserver.domain import errors
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import DatabaseUnavailable, EngineUnavailable, QueryServerError
 from queryserver.domain.user import User
-from queryserver.interfaces.forwarding import ForwardedLook, ForwardedLooks
-from queryserver.interfaces.sessions import Notices
+from queryserver.interfaces.forwarding import ForwardedLook
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata.flights import Flights

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from queryserver.db.search import DocumentRecords
 from queryserver.domain.search_terms import Query, Term, folded
 from queryserver.domain.searching import AGES, FacetName, Match, Record, Search, SourceAnswer, age_limits
 from queryserver.domain.user import User
-from queryserver.interfaces.search_documents import DocumentRecords, FoundDocument
+from queryserver.interfaces.search_documents import FoundDocument
 from queryserver.services.threads import FairThreads
 
 _TYPE = "HUE"

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
 from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer
 from queryserver.domain.user import METADATA, User
-from queryserver.interfaces.metadata_index import DATABASE, MetadataIndexRecords, Scope, ScopeKey
+from queryserver.interfaces.metadata_index import DATABASE, Scope, ScopeKey
 from queryserver.services.connectors import Connectors
 from queryserver.services.search.index_matching import Found, Hit, View
 from queryserver.services.search.index_refresh import IndexRefresh

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import structlog
 
+from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.catalog import TableSummary
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
@@ -26,7 +27,7 @@ from queryserver.domain.errors import (
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.metadata_index import DATABASE, IndexedObject, MetadataIndexRecords, Scope, ScopeKey
+from queryserver.interfaces.metadata_index import DATABASE, IndexedObject, Scope, ScopeKey
 from queryserver.interfaces.metrics import SearchMetrics
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata.lookups import LookUps

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from queryserver.interfaces.metadata_index import MetadataIndexRecords, ObjectRow, Scope
+from queryserver.db.search import MetadataIndexRecords
+from queryserver.interfaces.metadata_index import ObjectRow, Scope
 from queryserver.services.search.index_matching import View
 from queryserver.services.search.index_segment import Segment, build
 

@@ -3,10 +3,10 @@
 import re
 from uuid import UUID
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.errors import OperationNotFound
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.domain.user import User
-from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.connectors import Connectors
 
 _LONGEST_ID_SHOWN = 64

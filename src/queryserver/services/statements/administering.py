@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
+from queryserver.db.statements.overview import StatementOverview
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.errors import OperationNotFound
 from queryserver.domain.statement_overview import OverviewDetails, OverviewEntry, OverviewFilter
-from queryserver.interfaces.statement_overview import StatementOverview
-from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.auditing import AuditTrail
 
 _LOOK_EVERY_S = 0.25

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from uuid import UUID
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.statement import StatementState, StatementStatus
 from queryserver.domain.user import User
-from queryserver.interfaces.statements import StatementRecords
 from queryserver.interfaces.tasks import StatementQueue
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access

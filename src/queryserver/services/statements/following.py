@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.errors import OperationNotFound
 from queryserver.domain.statement import LogPage, StatementRecord, StatementStatus
 from queryserver.domain.user import User
-from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.signals import StateSignals, Watch
 from queryserver.services.statements.access import Access
 from queryserver.services.streams import StreamPlace, Streams

@@ -5,11 +5,12 @@ import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.statement import Assignment, Lease, NewStatement, Outcome, StatementRecord, StatementState
 from queryserver.domain.statement_kind import refusal_where_read_only
 from queryserver.domain.user import User
-from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
+from queryserver.interfaces.statements import Recorded, StatementLeases
 from queryserver.interfaces.tasks import StatementQueue
 
 

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.statement import HistoryEntry
 from queryserver.domain.user import User
-from queryserver.interfaces.statements import HistoryFilter, StatementRecords
+from queryserver.interfaces.statements import HistoryFilter
 from queryserver.services.connectors import Connectors
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.errors import (
     OperationNotFound,
     PageRowTooLarge,
@@ -23,7 +24,6 @@ from queryserver.domain.user import User
 from queryserver.formats import arrow_stream
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
 from queryserver.interfaces.results import ResultStore
-from queryserver.interfaces.statements import StatementRecords
 from queryserver.services.byte_budget import ByteBudget, Held
 from queryserver.services.signals import StateSignals
 from queryserver.services.statements.access import Access

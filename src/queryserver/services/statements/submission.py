@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid4
 
+from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import (
     ConflictingParameters,
@@ -33,7 +34,7 @@ from queryserver.domain.statement import (
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecords
-from queryserver.interfaces.statements import Recorded, StatementLeases, StatementRecords
+from queryserver.interfaces.statements import Recorded, StatementLeases
 from queryserver.interfaces.tasks import StatementQueue
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.connectors import Connectors

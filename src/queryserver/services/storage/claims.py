@@ -1,4 +1,4 @@
-"""Waiting for a claim, and keeping it while one works (`interfaces.storage_uploads.PartUploads`)."""
+"""Waiting for a claim, and keeping it while one works."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

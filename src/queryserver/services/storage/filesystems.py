@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors import InvalidPath, NotADirectory, PathNotFound, PermissionDenied, StorageError
 from queryserver.domain.files import ClusterFacts, Scheme, StoragePath
-from queryserver.interfaces.accounts import AccountNames
 from queryserver.interfaces.storage import ClusterFileSystem, FileSystem, TrashStorage
 from queryserver.services.storage.stores import Caller, Place, Stores
 
@@ -49,7 +49,9 @@ class KnownFileSystem:
 class FileSystems:
     """Tells of stores. A store that does not answer never fails these calls."""
 
-    def __init__(self, stores: Stores, names: AccountNames, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stores = stores
         self._names = names
         self._clock = clock

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from uuid import UUID, uuid4
 
+from queryserver.db.storage_uploads import PartUploads
 from queryserver.domain.errors import (
     DatabaseUnavailable,
     OperationInProgress,
@@ -21,7 +22,7 @@ from queryserver.domain.errors import (
 )
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import ReadableParts, Storage
-from queryserver.interfaces.storage_uploads import PartUpload, PartUploads
+from queryserver.interfaces.storage_uploads import PartUpload
 from queryserver.services.storage.claims import LEASE, attempts, renewed
 from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.part_terms import missing_parts

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
 from queryserver.domain.errors import (
     DatabaseUnavailable,
     DirectoryNotEmpty,
@@ -21,7 +22,7 @@ from queryserver.domain.errors import (
 )
 from queryserver.domain.files import StoragePath
 from queryserver.interfaces.storage import UnseenUploads
-from queryserver.interfaces.storage_uploads import PartUpload, PartUploads, UnfinishedWrite, UnfinishedWrites
+from queryserver.interfaces.storage_uploads import PartUpload, UnfinishedWrite
 from queryserver.services.storage.claims import renewed
 from queryserver.services.storage.stores import Caller, Stores
 

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from queryserver.db.storage_transfers import OperationRecords
 from queryserver.domain.errors import DatabaseUnavailable, OperationNotFound, QueryServerError
 from queryserver.domain.transfers import OperationState, OperationStatus
-from queryserver.interfaces.storage_operations import OperationRecords
 from queryserver.services.storage.stores import Caller
 
 log = structlog.get_logger(__name__)

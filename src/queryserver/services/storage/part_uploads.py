@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID, uuid4
 
+from queryserver.db.storage_uploads import PartUploads
 from queryserver.domain.errors import (
     InvalidParameter,
     OperationInProgress,
@@ -18,7 +19,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import StoragePath
 from queryserver.domain.storage_names import new_name
 from queryserver.interfaces.storage import PartPlan
-from queryserver.interfaces.storage_uploads import NewUpload, PartUpload, PartUploads, UploadTerms
+from queryserver.interfaces.storage_uploads import NewUpload, PartUpload, UploadTerms
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.claims import LEASE, attempts
 from queryserver.services.storage.joining import Joining

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from queryserver.db.storage_uploads import PartUploads
 from queryserver.domain.errors import (
     DatabaseUnavailable,
     InvalidParameter,
@@ -18,7 +19,7 @@ from queryserver.domain.errors import (
     UploadNotFound,
 )
 from queryserver.interfaces.storage import StoredPart
-from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload, PartUploads
+from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload
 from queryserver.services.storage.claims import LEASE, attempts, renewed
 from queryserver.services.storage.joining import Joining
 from queryserver.services.storage.part_terms import GivenPart, size_of_part

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
+from queryserver.db.storage_transfers import TransferRecords
+from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.errors import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
@@ -22,8 +24,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.transfers import ClaimedTransfer, KeyState, TransferKey, TransferKind, TransferState
 from queryserver.interfaces.storage import ModeStorage, Storage, UnseenUploads
-from queryserver.interfaces.storage_operations import TransferRecords
-from queryserver.interfaces.storage_uploads import UnfinishedWrite, UnfinishedWrites
+from queryserver.interfaces.storage_uploads import UnfinishedWrite
 from queryserver.services.storage.digests import Digest, digest_of
 from queryserver.services.storage.operations import Progress
 from queryserver.services.storage.stores import Place

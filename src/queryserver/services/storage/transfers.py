@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from queryserver.db.storage_transfers import OperationRecords, TransferRecords
+from queryserver.db.storage_uploads import UnfinishedWrites
 from queryserver.domain.errors import (
     DatabaseUnavailable,
     DirectoryNotEmpty,
@@ -27,8 +29,6 @@ from queryserver.domain.transfers import (
     TransferState,
     transfer_digest,
 )
-from queryserver.interfaces.storage_operations import OperationRecords, TransferRecords
-from queryserver.interfaces.storage_uploads import UnfinishedWrites
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.operations import Body, Progress, failure_body
 from queryserver.services.storage.stores import Place, Stores

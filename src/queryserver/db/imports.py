@@ -1,10 +1,13 @@
-"""Files in the upload area of the importer (`interfaces.import_uploads`)."""
+"""Files in the upload area of the importer, and tables that imports must remove."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from queryserver.db.database import Database
+from queryserver.interfaces.import_leftovers import ImportLeftover
 from queryserver.interfaces.import_uploads import NewImportUpload, StoredImportUpload, UploadUsage
+from queryserver.interfaces.loading import TableName
 
 _LOCK = 0x71736975  # "qsiu"
 
@@ -22,18 +25,16 @@ returning expires_at
 
 
 class DatabaseImportUploads:
-    """See the Protocol."""
+    """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def usage(self, user_id: int) -> UploadUsage:
-        """See the Protocol."""
         row = await self._database.row(_USAGE, user_id)
         return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
-        """See the Protocol."""
         async with self._database.transaction() as connection:
             # Counting and inserting are one step only for those who do it one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
@@ -42,7 +43,6 @@ class DatabaseImportUploads:
             )
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
-        """See the Protocol."""
         row = await self._database.row(
             """select name, size_bytes, expires_at - now() as left from import_uploads
             where digest = $1 and user_id = $2 and expires_at > now()""",
@@ -52,7 +52,6 @@ class DatabaseImportUploads:
         return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
 
     async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
-        """See the Protocol."""
         changed = await self._database.execute(
             "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
             digest,
@@ -61,11 +60,9 @@ class DatabaseImportUploads:
         return changed == 1
 
     async def count_expired(self) -> int:
-        """See the Protocol."""
         return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
-        """See the Protocol."""
         rows = await self._database.fetch(
             """delete from import_uploads where digest in (
                 select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
@@ -75,8 +72,70 @@ class DatabaseImportUploads:
         return [row["digest"] for row in rows]
 
     async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """See the Protocol."""
         rows = await self._database.fetch(
             "select digest from import_uploads where digest = any($1::bytea[])", list(digests)
         )
         return {row["digest"] for row in rows}
+
+
+_ABANDONED = """
+select statement_id, user_id, connector, database, "table" from import_leftovers as left_over
+where connector = any($1) and (claimed_until is null or claimed_until < now()) and not exists (
+    select from statements where id = left_over.statement_id and state in ('waiting', 'running')
+)
+order by made_at limit $2
+"""
+
+
+class ImportLeftovers:
+    """Records of all imports, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def made(self, leftover: ImportLeftover) -> None:
+        """Remember a table. Repeating it is harmless."""
+        await self._database.execute(
+            """insert into import_leftovers (statement_id, user_id, connector, database, "table")
+            values ($1, $2, $3, $4, $5) on conflict do nothing""",
+            leftover.statement_id,
+            leftover.user_id,
+            leftover.connector,
+            leftover.table.database,
+            leftover.table.name,
+        )
+
+    async def settled(self, statement_id: UUID, table: TableName) -> None:
+        """Forget a table. Repeating it is harmless."""
+        await self._database.execute(
+            'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
+        )
+
+    async def abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[ImportLeftover]:
+        """Tables of imports that have ended, or whose record is gone, and that nobody is dropping."""
+        rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
+        return [
+            ImportLeftover(
+                row["statement_id"], row["user_id"], row["connector"], TableName(row["database"], row["table"])
+            )
+            for row in rows
+        ]
+
+    async def claim(self, leftover: ImportLeftover, *, lease: timedelta) -> bool:
+        """Be the only one to drop it for so long; False: it is settled, or somebody else's."""
+        claimed = await self._database.execute(
+            """update import_leftovers set claimed_until = now() + $3::interval
+            where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
+            leftover.statement_id,
+            leftover.table.name,
+            lease,
+        )
+        return claimed == 1
+
+    async def release(self, leftover: ImportLeftover) -> None:
+        """Give it back: it could not be dropped."""
+        await self._database.execute(
+            'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
+            leftover.statement_id,
+            leftover.table.name,
+        )

@@ -1,4 +1,4 @@
-"""Failed logins, counted for all servers together."""
+"""Failed logins and the networks of recent ones, for all servers together."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -38,7 +38,7 @@ _ADD = f"""
 
 
 class LoginFailureRepository:
-    """See `interfaces.accounts.LoginFailures`."""
+    """Failed logins, counted for all servers together. Keys are digests. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -61,3 +61,40 @@ class LoginFailureRepository:
     async def clear_below(self, key: str) -> None:
         """Forget the failures of all keys that begin with this one and a blank."""
         await self._database.execute("delete from login_failures where starts_with(key, $1)", f"{key} ")
+
+
+_MOST_NETWORKS = 20
+"""Of one name. Whoever knows a password cannot make more room for guesses with it than this."""
+
+_IS_KNOWN = """
+    select exists (
+        select from login_networks
+        where name = $1 and network = $2 and last_login_at > now() - interval '30 days')
+"""
+
+_NOTE = """
+    insert into login_networks (name, network) values ($1, $2)
+    on conflict (name, network) do update set last_login_at = now()
+"""
+
+_FORGET = """
+    delete from login_networks where name = $1 and network not in (
+        select network from login_networks where name = $1 order by last_login_at desc, network limit $2)
+"""
+
+
+class LoginNetworkRepository:
+    """Networks that users have logged in from within 30 days. Both parts are digests. Raises DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def is_known(self, name: str, network: str) -> bool:
+        """Whether a user of that name has logged in from there."""
+        return await self._database.value(_IS_KNOWN, name, network)
+
+    async def note(self, name: str, network: str) -> None:
+        """A login has succeeded. The newest networks of a name are kept, a bounded number."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_NOTE, name, network)
+            await connection.execute(_FORGET, name, _MOST_NETWORKS)

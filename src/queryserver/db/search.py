@@ -1,15 +1,21 @@
-"""The index of databases, tables and columns (`interfaces.metadata_index.MetadataIndexRecords`).
+"""What the metadata search reads: the index of tables, and the history of a user.
 
-A table is one row that holds its columns as text: a refresh writes 30,000 rows instead of a million, and unchanged
-tables write none. Writers of a scope take turns by locking its row, so versions become visible in their order.
+In the index a table is one row that holds its columns as text: a refresh writes 30,000 rows instead of a million, and
+unchanged tables write none. Writers of a scope lock its row one after another, so versions become visible in order.
+
+Of the history only rows of one user are read: an index over all statements would be written with each of them, would
+return rows of all users, and would not help with a word that most statements contain. What a name is ranked by is
+stored beside the statement: without that, 100,000 entries took several seconds instead of some tenths of a second.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 
 import asyncpg
 
 from queryserver.db.database import Connection, Database
+from queryserver.domain.search_terms import Term, folded
 from queryserver.interfaces.metadata_index import (
     DATABASE,
     RECORD,
@@ -21,6 +27,7 @@ from queryserver.interfaces.metadata_index import (
     Scope,
     ScopeKey,
 )
+from queryserver.interfaces.search_documents import FoundDocument, FoundDocuments
 
 _PORTION = 2000
 
@@ -141,14 +148,14 @@ where (stored and not exists (select from connectors where id::text = scope.conn
 _FAILED_PAUSE = timedelta(minutes=5)
 
 
-class MetadataIndexTables:
-    """See the Protocol."""
+class MetadataIndexRecords:
+    """Each call is one transaction, but for `read`. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def scope(self, key: ScopeKey) -> Scope:
-        """See the Protocol."""
+        """The scope of that key, made when there is none; one of another address loses its objects first."""
         found = await self._database.row(_FIND, key.connector, key.user_id, key.address)
         if found is not None:
             return _scope(key, found)
@@ -163,7 +170,7 @@ class MetadataIndexTables:
             return _scope(key, made)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
-        """See the Protocol."""
+        """Those that exist, with the same address; noted as used."""
         found = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
@@ -172,7 +179,11 @@ class MetadataIndexTables:
         return scopes
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """See the Protocol."""
+        """Add or change objects; those that say nothing new touch nothing. False: something was left out.
+
+        That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated
+        from then on, until the end of a refresh, when something was left out, or an object has columns that were cut.
+        """
         last = {(one.database, one.name): one for one in objects}
         async with self._database.transaction() as connection:
             version = await connection.fetchval(
@@ -196,7 +207,7 @@ class MetadataIndexTables:
         return is_whole
 
     async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
-        """See the Protocol."""
+        """The databases that have objects, and how many tables of each are indexed."""
         rows = await self._database.fetch(
             "select database, count(*) filter (where name <> '') as tables from metadata_objects"
             " where scope_id = $1 group by database",
@@ -205,14 +216,17 @@ class MetadataIndexTables:
         return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
-        """See the Protocol."""
+        """Objects that were changed after that version, in portions."""
         last = 0
         while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """See the Protocol."""
+        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or somebody has it.
+
+        None also while another scope of the same connector is refreshed: a data source is read once at a time.
+        """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
             await connection.execute(_TAKE_TURNS, key.connector)
@@ -220,7 +234,7 @@ class MetadataIndexTables:
         return None if row is None else _scope(key, row)
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        """See the Protocol."""
+        """False when the lease is lost."""
         renewed = await self._database.execute(
             "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
             scope_id,
@@ -240,7 +254,11 @@ class MetadataIndexTables:
         truncated: bool,
         again: bool,
     ) -> None:
-        """See the Protocol."""
+        """End a refresh: what was not seen and did not come meanwhile is removed.
+
+        `again`: the next one is due at once if anything was. `seen`: database to its tables. Of
+        the databases in `unread` nobody knows what they hold: their rows stay.
+        """
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
             held = await connection.fetchval(
@@ -252,7 +270,7 @@ class MetadataIndexTables:
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again and gone > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
-        """See the Protocol."""
+        """End a refresh that failed: objects stay; it is due again at once if `soon`, else after some minutes."""
         await self._database.execute(
             "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
             " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
@@ -262,15 +280,15 @@ class MetadataIndexTables:
         )
 
     async def now(self) -> datetime:
-        """See the Protocol."""
+        """The time of the database."""
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """See the Protocol."""
+        """Delete scopes of connectors that are gone, and what nobody used or refreshed for so long."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
-        """See the Protocol."""
+        """How many objects of each kind there are, columns not counted."""
         rows = await self._database.fetch("select kind, count(*) as objects from metadata_objects group by kind")
         return {kind.lower(): 0 for kind in (DATABASE, TABLE, VIEW)} | {
             row["kind"].lower(): row["objects"] for row in rows
@@ -308,3 +326,113 @@ def _plain(text: str) -> str:
 
 def _scope(key: ScopeKey, row: asyncpg.Record) -> Scope:
     return Scope(row["id"], key, row["version"], row["epoch"], row["truncated"])
+
+
+_HEAD = 400  # characters that a name is made of
+
+
+class DocumentRecords:
+    """Reads history entries; raises DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def search(
+        self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
+    ) -> FoundDocuments:
+        """Entries of that user with all terms in statement or name: best position first, then newest."""
+        source, target = _other_cases(terms)
+        arguments: list[object] = [user_id, _literal_of(terms), most, list(ages), source, target]
+        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
+        newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
+        statement = _SEARCH.format(
+            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
+            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
+            newer=", ".join(newer),
+        )
+        rows = await self._database.fetch(statement, *arguments)
+        total, told = (rows[0]["total"], rows[0]["newer"]) if rows else (0, [0] * len(ages))
+        return FoundDocuments([FoundDocument(*row[:9]) for row in rows if row["id"] is not None], total, told)
+
+
+def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
+    """Whether a document has the term, and the `Position` in its name, as SQL; what they need joins the arguments.
+
+    `foreign`: letters that are not ASCII must be folded, too.
+    """
+    plain, name, words = (
+        f"translate({text}, $5, $6)" if foreign else text
+        for text in ('lower(statement collate "C")', "search_name", "search_words")
+    )
+    at = len(arguments) + 1
+    if term.is_literal:
+        text = "".join(term.literals)
+        arguments += [text, "".join(term.as_word.literals)]
+        fits, position = _LITERAL_FITS, _LITERAL_POSITION
+        if " " in text:
+            # A name has one blank for each run of blanks and line breaks of its statement; else it has nothing new.
+            fits = f"({fits} or {_LITERAL_NAME_FITS})"
+    else:
+        arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]
+        fits, position = f"({_WILD_FITS} or {_WILD_NAME_FITS})", _WILD_POSITION
+    given = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
+    return fits.format(**given), position.format(**given)
+
+
+_FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
+
+# strpos is twice as fast as LIKE, and a statement must have the longest literal of what has wildcards.
+_LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
+_LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
+_LITERAL_POSITION = (
+    "case when strpos({name}, {term}) = 0 then 4 when {name} = {term} then 0 when starts_with({name}, {term}) then 1"
+    " when strpos({words}, {word}::text) > 0 then 2 else 3 end"
+)
+_WILD_FITS = "strpos({plain}, {part}::text) > 0 and {plain} like '%' || {term}::text || '%'"
+_WILD_NAME_FITS = "{name} like '%' || {term} || '%'"
+_WILD_POSITION = (
+    "case when {name} not like '%' || {term} || '%' then 4 when {name} like {term} then 0"
+    " when {name} like {term} || '%' then 1 when {words} like '%' || {word}::text || '%' then 2 else 3 end"
+)
+
+# lower() of the collation "C" knows ASCII only and is fast; $5 and $6 are the other letters of the terms in both cases,
+# which no statement of ASCII has.
+_SEARCH = f"""
+with ranked as materialized (
+    select history_id, recorded_at, {{position}} as position from statements
+    where user_id = $1 and in_history{{fits}}
+),
+counted as (
+    select count(*) as total, array[{{newer}}]::bigint[] as newer from ranked
+),
+page as materialized (
+    select * from ranked order by position, recorded_at desc, history_id desc limit $3
+)
+select id, history_id, connector, dialect, page.recorded_at, left(statement, {_HEAD}) as head,
+    substr(statement, greatest(strpos(translate(lower(statement collate "C"), $5, $6), $2) - 60, 1), 400) as excerpt,
+    parent_uuid, page.position, counted.total, counted.newer
+from counted
+left join (page join statements using (history_id)) on true
+order by page.position, page.recorded_at desc, history_id desc
+"""
+
+
+def _literal_of(terms: Sequence[Term]) -> str:
+    """What the excerpt is looked for by: the longest one tells most."""
+    return max((literal for term in terms for literal in term.literals), key=len, default="")
+
+
+def _other_cases(terms: Sequence[Term]) -> tuple[str, str]:
+    """Letters beyond ASCII that are folded to those of the terms, and what each is folded to."""
+    wanted = {character for term in terms for literal in term.literals for character in literal}
+    if all(character.isascii() for character in wanted):
+        return "", ""
+    pairs = [(other, plain) for other, plain in _foldings() if plain in wanted]
+    return "".join(other for other, _ in pairs), "".join(plain for _, plain in pairs)
+
+
+@cache
+def _foldings() -> Sequence[tuple[str, str]]:
+    """All letters beyond ASCII that fold to another one; the last ones of Unicode are Adlam's."""
+    letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
+    return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]
