@@ -3,26 +3,25 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from queryserver.auth.keys import FINGERPRINT_FACT, Keyring, load_keyring, require_known_key
 from queryserver.auth.sealing import AesSealer
 from queryserver.container.auditing import AUDIT
-from queryserver.container.connector_checks import BuilderChecks
+from queryserver.container.connectors import BuilderChecks
+from queryserver.container.interfaces.builders import section_defaults
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.hiveserver2 import section_defaults
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.facts import FactRepository
 from queryserver.db.migrations import require_newest
 from queryserver.db.resealing import Resealing
-from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
+from queryserver.services.connector_catalogue import catalogue_of
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector
 from queryserver.services.connector_examples import ConnectorExamples, Example
-from queryserver.services.connector_instances import ConnectorInstances, InstanceParts, OfferedTypes
+from queryserver.services.connector_instances import ConnectorInstances, OfferedTypes
 from queryserver.services.everything import StoredConnectorServices
 from queryserver.settings import Settings
 
@@ -51,23 +50,29 @@ def stored_connector_services(
     """`changed` is awaited after each change: when it returns, this process knows it."""
     desktop = settings.desktop
     checks = BuilderChecks(settings, context)
-    catalogue = Catalogue(partial(section_defaults, context=context))
-    is_granted = desktop.connector_policy.grant_to_default_group
-    parts = InstanceParts(
+    catalogue = catalogue_of(lambda dialect: section_defaults(dialect, settings))
+    drafts = ConnectorDrafts(records, checks, catalogue)
+    audit = ConnectorAudit(AUDIT)
+    default_groups = (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
+    instances = ConnectorInstances(
         records=records,
         checks=checks,
-        drafts=ConnectorDrafts(records, checks, catalogue),
+        drafts=drafts,
         catalogue=catalogue,
-        audit=ConnectorAudit(AUDIT),
+        audit=audit,
         changed=changed,
-        default_groups=(desktop.auth.default_user_group,) if is_granted else (),
+        default_groups=default_groups,
         offered=OfferedTypes(frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)),
     )
-    return StoredConnectorServices(
-        instances=ConnectorInstances(parts),
-        drafts=parts.drafts,
-        examples=ConnectorExamples(parts, _examples(settings) or _IN_MEMORY),
+    examples = ConnectorExamples(
+        _examples(settings) or _IN_MEMORY,
+        records=records,
+        drafts=drafts,
+        audit=audit,
+        changed=changed,
+        default_groups=default_groups,
     )
+    return StoredConnectorServices(instances=instances, drafts=drafts, examples=examples)
 
 
 @asynccontextmanager

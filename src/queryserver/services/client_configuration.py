@@ -6,11 +6,11 @@ from types import MappingProxyType
 from urllib.parse import quote
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.connector_catalogue import flags_of
 from queryserver.domain.connector_types import Flags
 from queryserver.domain.files import Scheme
 from queryserver.domain.user import DOWNLOAD, IMPORTER, User
 from queryserver.interfaces.history_facts import HistoryFacts
+from queryserver.services.connector_catalogue import flags_of
 from queryserver.services.connectors import Connectors
 from queryserver.services.storage.stores import Caller, Stores
 from queryserver.settings import Settings

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, SettingValue
 from queryserver.domain.connector_secrets import with_stored_secrets
-from queryserver.domain.connector_settings import complete_settings
 from queryserver.domain.connector_types import ConnectorType
 from queryserver.domain.errors import ConnectorNotFound, ConnectorRefused, ConnectorTypeNotFound, ImmutableField
 from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
+from queryserver.services.connector_catalogue import Catalogue, complete_settings
 
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1000
@@ -83,9 +82,9 @@ class ConnectorDrafts:
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
             raise ConnectorRefused({name: ["Must be given."] for name in missing})
-        row = self._catalogue.type_of(dialect, interface)
+        row = self._catalogue.get((dialect, interface))
         if row is None:
-            raise ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._catalogue.all_types()))
+            raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
         return row
 
 

@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.domain.connector_secrets import masked
-from queryserver.domain.connector_settings import complete_settings
 from queryserver.domain.connector_types import Category, ConnectorType, Flags
 from queryserver.domain.errors import (
     ConnectorNotFound,
@@ -19,6 +17,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.user import User
 from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
+from queryserver.services.connector_catalogue import Catalogue, complete_settings
 from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector, require_names
 
 _ATTEMPTS = 5
@@ -84,44 +83,48 @@ class ShownInstance:
         return self.row.flags if self.row else {}
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceParts:
-    """What the administration of connectors works with."""
-
-    records: ConnectorRecords
-    checks: ConnectorChecks
-    drafts: ConnectorDrafts
-    catalogue: Catalogue
-    audit: ConnectorAudit
-    changed: Callable[[], Awaitable[None]]
-    """Awaited after a change: then this process knows it."""
-    default_groups: tuple[str, ...]
-    """Who may use a new connector that names no groups."""
-    offered: OfferedTypes = OfferedTypes()
-
-
 class ConnectorInstances:
     """Stored connectors; who may do what beyond seeing is the business of the caller."""
 
-    def __init__(self, parts: InstanceParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        records: ConnectorRecords,
+        checks: ConnectorChecks,
+        drafts: ConnectorDrafts,
+        catalogue: Catalogue,
+        audit: ConnectorAudit,
+        changed: Callable[[], Awaitable[None]],
+        default_groups: tuple[str, ...],
+        offered: OfferedTypes,
+    ) -> None:
+        """`changed` is awaited after a change: then this process knows it.
+
+        `default_groups` may use a new connector that names no groups.
+        """
+        self._records = records
+        self._checks = checks
+        self._drafts = drafts
+        self._catalogue = catalogue
+        self._audit = audit
+        self._changed = changed
+        self._default_groups = default_groups
+        self._offered = offered
         self._changing = asyncio.Lock()
         """Changes that name no version take turns; those of other processes are few enough for `_ATTEMPTS`."""
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
-        return [
-            await self._shown_type(row) for row in self._parts.catalogue.all_types() if self._parts.offered.shows(row)
-        ]
+        return [await self._shown_type(row) for row in self._catalogue.values() if self._offered.shows(row)]
 
     async def template(self, dialect: str, interface: str, given: GivenConnector) -> Template:
         """A type with what was given laid over its defaults; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
-        row = self._parts.catalogue.type_of(dialect, interface)
-        if row is None or not self._parts.offered.shows(row):
-            offered = (one.dialect for one in self._parts.catalogue.all_types() if self._parts.offered.shows(one))
+        row = self._catalogue.get((dialect, interface))
+        if row is None or not self._offered.shows(row):
+            offered = (one.dialect for one in self._catalogue.values() if self._offered.shows(one))
             raise ConnectorTypeNotFound(dialect, interface, offered)
         settings = complete_settings(row, given.settings or {})
         hidden = masked(settings)
@@ -136,12 +139,12 @@ class ConnectorInstances:
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
         """What the caller may see, by ascending id."""
-        stored = await self._parts.records.all()
+        stored = await self._records.all()
         return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
         """One of them. Raises ConnectorNotFound, also for one that the caller may not see."""
-        instance = await self._parts.drafts.stored(connector_id)
+        instance = await self._drafts.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise ConnectorNotFound(connector_id)
         return await self.shown(instance, user)
@@ -153,7 +156,7 @@ class ConnectorInstances:
         VersionConflict.
         """
         is_new = given.id is None
-        with self._parts.audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
+        with self._audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
             require_names(given, is_new=is_new)
             try:
                 if is_new:
@@ -166,22 +169,22 @@ class ConnectorInstances:
             except UnknownGroup as error:
                 raise ConnectorRefused({"groups": [error.message]}) from error
             event.subject = str(instance.id)
-        await self._parts.changed()
+        await self._changed()
         return await self.shown(instance, user), is_new
 
     async def delete(self, user: User, connector_id: str) -> int:
         """Delete one that nothing uses; its id. Raises ConnectorNotFound, ConnectorInUse."""
-        with self._parts.audit.event(user, "delete", connector_id):
-            instance = await self._parts.drafts.stored(connector_id)
-            await self._parts.records.remove(instance.id)
-        await self._parts.changed()
+        with self._audit.event(user, "delete", connector_id):
+            instance = await self._drafts.stored(connector_id)
+            await self._records.remove(instance.id)
+        await self._changed()
         return instance.id
 
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
         """The instance as `user` sees it."""
-        row = self._parts.catalogue.type_of(instance.dialect, instance.interface)
+        row = self._catalogue.get((instance.dialect, instance.interface))
         hidden = masked(instance.settings)
-        runs = row is not None and await self._parts.checks.is_runnable(row, instance.settings)
+        runs = row is not None and await self._checks.is_runnable(row, instance.settings)
         return ShownInstance(
             instance=instance,
             row=row,
@@ -191,26 +194,26 @@ class ConnectorInstances:
         )
 
     async def _shown_type(self, row: ConnectorType) -> ShownType:
-        return ShownType(row, await self._parts.checks.is_runnable(row, row.defaults))
+        return ShownType(row, await self._checks.is_runnable(row, row.defaults))
 
     async def _create(self, given: GivenConnector) -> ConnectorInstance:
-        draft = await self._parts.drafts.draft(given, None)
-        return await self._parts.records.create(
+        draft = await self._drafts.draft(given, None)
+        return await self._records.create(
             NewInstance(
                 nice_name=(given.nice_name or "").strip(),
                 dialect=draft.row.dialect,
                 interface=draft.row.interface,
                 description=given.description or "",
                 settings=draft.settings,
-                groups=self._parts.default_groups if given.groups is None else given.groups,
+                groups=self._default_groups if given.groups is None else given.groups,
             )
         )
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Who names no version wants the present one, also when another change comes between reading and writing."""
         for attempt in range(_ATTEMPTS):
-            instance = await self._parts.drafts.stored(given.id or "")
-            draft = await self._parts.drafts.draft(given, instance)
+            instance = await self._drafts.stored(given.id or "")
+            draft = await self._drafts.draft(given, instance)
             if given.version is not None and given.version != instance.version:
                 raise VersionConflict(instance.version)
             new = NewInstance(
@@ -222,7 +225,7 @@ class ConnectorInstances:
                 groups=given.groups,
             )
             try:
-                return await self._parts.records.change(instance, new)
+                return await self._records.change(instance, new)
             except VersionConflict:
                 if given.version is not None or attempt == _ATTEMPTS - 1:
                     raise

@@ -15,7 +15,7 @@ from tests.api.driving import Api, Caller
 from tests.fakes import http_driver
 
 from queryserver.container.connection_tests import connection_tests
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.user import User
 from queryserver.services.connector_drafts import GivenConnector
