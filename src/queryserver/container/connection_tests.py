@@ -25,7 +25,7 @@ from queryserver.network.reaching import TcpReach
 from queryserver.network.rest_trials import RestAttempt, RestQuestion, basic
 from queryserver.services.connection_tests import ConnectionTests
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, Draft
+from queryserver.services.connector_instances import ConnectorInstances, Draft
 from queryserver.services.connector_options import HdfsOptions, flag_of
 from queryserver.services.engine_trials import EngineAttempt
 from queryserver.settings import Settings
@@ -41,7 +41,7 @@ Holding = Callable[[str], Awaitable[bool]]
 def connection_tests(
     settings: Settings,
     context: BuildContext,
-    drafts: ConnectorDrafts,
+    instances: ConnectorInstances,
     engines: EngineMaker,
     may_hold: Holding,
 ) -> ConnectionTests:
@@ -52,7 +52,7 @@ def connection_tests(
     trials = _Trials(settings, context, engines, may_hold)
     is_allowed = context.policy.allow_service_database_server
     return ConnectionTests(
-        drafts=drafts,
+        instances=instances,
         audit=ConnectorAudit(AUDIT),
         prepare=trials.trial,
         # A test opens a connection before the login, which the rules of the engine decide about.

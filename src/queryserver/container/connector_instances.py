@@ -19,9 +19,8 @@ from queryserver.db.resealing import Resealing
 from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_catalogue import catalogue_of
-from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector
 from queryserver.services.connector_examples import ConnectorExamples, Example
-from queryserver.services.connector_instances import ConnectorInstances, OfferedTypes
+from queryserver.services.connector_instances import ConnectorInstances, GivenConnector
 from queryserver.services.everything import StoredConnectorServices
 from queryserver.settings import Settings
 
@@ -51,28 +50,27 @@ def stored_connector_services(
     desktop = settings.desktop
     checks = BuilderChecks(settings, context)
     catalogue = catalogue_of(lambda dialect: section_defaults(dialect, settings))
-    drafts = ConnectorDrafts(records, checks, catalogue)
     audit = ConnectorAudit(AUDIT)
     default_groups = (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
+    hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
     instances = ConnectorInstances(
         records=records,
         checks=checks,
-        drafts=drafts,
         catalogue=catalogue,
         audit=audit,
         changed=changed,
         default_groups=default_groups,
-        offered=OfferedTypes(frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)),
+        offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
     )
     examples = ConnectorExamples(
         _examples(settings) or _IN_MEMORY,
         records=records,
-        drafts=drafts,
+        instances=instances,
         audit=audit,
         changed=changed,
         default_groups=default_groups,
     )
-    return StoredConnectorServices(instances=instances, drafts=drafts, examples=examples)
+    return StoredConnectorServices(instances=instances, examples=examples)
 
 
 @asynccontextmanager

@@ -92,32 +92,22 @@ def drafted_connector(
     """A data source of these settings that no user may use. Raises OptionsRefused for the settings of all types."""
     lifted = {name: value for name, value in values.items() if name in GeneralOptions.model_fields}
     own = {name: value for name, value in values.items() if name not in lifted}
-    connector = Connector(
+    general = read_options(GeneralOptions, key, lifted)
+    return Connector(
         key=key,
         dialect=dialect,
         interface=interface,
         nice_name=key,
-        limits=_limits(dialect, settings),
-        options=MappingProxyType(lifted),
-        groups=frozenset(),
-        right=connector_right(0),
-        close_queries=_closes_queries(dialect, own, settings),
-    )
-    general = read_options(GeneralOptions, connector)
-    return replace(
-        connector,
         limits=_limits(dialect, settings, general),
         options=MappingProxyType(own),
+        groups=frozenset(),
         read_only=general.read_only,
+        close_queries=_closes_queries(dialect, own, settings),
+        right=connector_right(0),
     )
 
 
-_NO_OVERRIDES = GeneralOptions()
-
-
-def _limits(
-    dialect: str, settings: Settings, given: InterpreterSettings | GeneralOptions = _NO_OVERRIDES
-) -> ConnectorLimits:
+def _limits(dialect: str, settings: Settings, given: InterpreterSettings | GeneralOptions) -> ConnectorLimits:
     """What holds for a connector: what it says itself, else the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
@@ -162,7 +152,7 @@ def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
 def rest_options(connector: Connector, context: BuildContext) -> HdfsOptions | AtlasOptions:
     """The options of a server that is tested and searched, and takes no statements. Raises OptionsRefused."""
     model = HdfsOptions if connector.dialect == "hdfs" else AtlasOptions
-    return read_options(model, connector, context.rules(connector))
+    return context.options(model, connector)
 
 
 def require_database_folder(connector: Connector, context: BuildContext) -> None:

@@ -269,7 +269,7 @@ def _services(
         users=Users(UserListRepository(base.kept.database)),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=connection_tests(settings, base.context, stored.drafts, base.engines, runner.may_hold),
+        connection_tests=connection_tests(settings, base.context, stored.instances, base.engines, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,

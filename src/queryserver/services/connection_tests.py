@@ -15,7 +15,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.connection_trials import Reach, Trial
 from queryserver.services.connection_failures import cleaned, reason_of
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, Draft, GivenConnector
+from queryserver.services.connector_instances import ConnectorInstances, Draft, GivenConnector
 
 log = structlog.get_logger(__name__)
 
@@ -109,14 +109,14 @@ class ConnectionTests:
     def __init__(
         self,
         *,
-        drafts: ConnectorDrafts,
+        instances: ConnectorInstances,
         audit: ConnectorAudit,
         prepare: Callable[[Draft], Awaitable[Trial]],
         reach: Reach,
         timeout: timedelta,
     ) -> None:
         """`prepare` makes what is to be tried of a draft."""
-        self._drafts = drafts
+        self._instances = instances
         self._audit = audit
         self._prepare = prepare
         self._reach = reach
@@ -141,8 +141,8 @@ class ConnectionTests:
         DriverNotInstalled, TooManyRequests.
         """
         with self._audit.event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self._drafts.stored(given.id)
-            draft = await self._drafts.draft(given, instance)
+            instance = None if given.id is None else await self._instances.stored(given.id)
+            draft = await self._instances.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."

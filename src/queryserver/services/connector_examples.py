@@ -17,7 +17,7 @@ from queryserver.domain.errors import (
 from queryserver.domain.user import User
 from queryserver.interfaces.connectors import ConnectorRecords
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, Draft, GivenConnector, require_names
+from queryserver.services.connector_instances import ConnectorInstances, Draft, GivenConnector, require_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class ConnectorExamples:
         examples: Sequence[Example],
         *,
         records: ConnectorRecords,
-        drafts: ConnectorDrafts,
+        instances: ConnectorInstances,
         audit: ConnectorAudit,
         changed: Callable[[], Awaitable[None]],
         default_groups: tuple[str, ...],
     ) -> None:
         self._examples = examples
         self._records = records
-        self._drafts = drafts
+        self._instances = instances
         self._audit = audit
         self._changed = changed
         self._default_groups = default_groups
@@ -89,7 +89,7 @@ class ConnectorExamples:
         for example in self._examples:
             try:
                 require_names(example.given, is_new=True)
-                found[example.key] = await self._drafts.draft(example.given, None)
+                found[example.key] = await self._instances.draft(example.given, None)
             except ConnectorRefused as refused:
                 problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
             except ConnectorTypeNotFound as unknown:

@@ -9,7 +9,6 @@ import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -18,7 +17,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
-from queryserver.domain.connector import Connector
 from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.errors import (
     ConfigurationError,
@@ -40,18 +38,9 @@ _WEEK_S = 7 * 24 * 3600
 _CALLER = "${USER}"
 
 
-class Kind(IntEnum):
-    """Of several problems the one with the lowest kind decides the code of the answer."""
-
-    DRIVER = 1
-    OPTION = 2
-    HOST = 3
-    INVALID = 4
-
-
-_ERRORS: Mapping[Kind, type[ConnectorRefused]] = MappingProxyType(
-    {Kind.DRIVER: DriverNotAllowed, Kind.OPTION: OptionNotAllowed, Kind.HOST: HostNotAllowed}
-)
+Kind: TypeAlias = type[ConnectorRefused]
+_KINDS: Sequence[Kind] = (DriverNotAllowed, OptionNotAllowed, HostNotAllowed, ConnectorRefused)
+"""Of several problems the first decides the code of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,7 @@ class Problem:
 
     setting: str
     text: str
-    kind: Kind = Kind.INVALID
+    kind: Kind = ConnectorRefused
 
     @property
     def sentence(self) -> str:
@@ -80,7 +69,7 @@ class OptionsRefused(ConfigurationError):
         texts = dict[str, list[str]]()
         for one in self.found:
             texts.setdefault(one.setting, []).append(one.sentence)
-        return _ERRORS.get(min(one.kind for one in self.found), ConnectorRefused)(texts)
+        return min((one.kind for one in self.found), key=_KINDS.index)(texts)
 
 
 class Refused(ValueError):
@@ -93,7 +82,7 @@ class Refused(ValueError):
 
 def invalid(text: str) -> Refused:
     """A value that is not valid in itself."""
-    return Refused((text, Kind.INVALID))
+    return Refused((text, ConnectorRefused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +99,7 @@ class OptionRules:
     def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
         """At most one problem: the address may not be connected to (Contract platform 5.11: Hosts)."""
         reason = self.addresses.refusal(host, port) if self.is_stored else None
-        return [(reason, Kind.HOST)] if reason else []
+        return [(reason, HostNotAllowed)] if reason else []
 
 
 def rules_of(info: ValidationInfo) -> OptionRules:
@@ -122,18 +111,20 @@ def rules_of(info: ValidationInfo) -> OptionRules:
 class Options(BaseModel):
     """What one interface takes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 Model = TypeVar("Model", bound=Options)
 
 
-def read_options(model: type[Model], connector: Connector, rules: OptionRules | None = None) -> Model:
-    """The connector's options. Raises OptionsRefused with every problem, unknown names included."""
+def read_options(
+    model: type[Model], key: str, given: Mapping[str, SettingValue], rules: OptionRules | None = None
+) -> Model:
+    """The options of the connector `key`. Raises OptionsRefused with every problem, unknown names included."""
     try:
-        return model.model_validate(dict(connector.options), context=rules)
+        return model.model_validate(dict(given), context=rules)
     except ValidationError as error:
-        raise OptionsRefused(connector.key, problems_of(error)) from None
+        raise OptionsRefused(key, problems_of(error)) from None
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
@@ -225,19 +216,19 @@ def choice(*words: str) -> BeforeValidator:
 def _http_url(value: Any, info: ValidationInfo) -> str:
     """To where the rules permit, without a login."""
     text = _text(value)
-    found: list[tuple[str, Kind]] = [] if text else [("must be given", Kind.INVALID)]
+    found: list[tuple[str, Kind]] = [] if text else [("must be given", ConnectorRefused)]
     try:
         parts = urlsplit(text)
         is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
     if not is_good:
-        raise Refused(*found, ("must be an http or https url", Kind.INVALID))
+        raise Refused(*found, ("must be an http or https url", ConnectorRefused))
     server = HttpServer(text)
     if "?" in text or "#" in text:
-        found.append(("must end with the path: no query, no fragment", Kind.INVALID))
+        found.append(("must end with the path: no query, no fragment", ConnectorRefused))
     elif "@" in text:
-        found.append(("must hold no login: use username and password", Kind.INVALID))
+        found.append(("must hold no login: use username and password", ConnectorRefused))
     found += rules_of(info).refused_host(server.host, server.port)
     if found:
         raise Refused(*found)
@@ -265,10 +256,10 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     for part in filter(str.strip, _text(value).split(";")):
         key, equals, given = (piece.strip() for piece in part.partition("="))
         if not key or not equals:
-            found.append(("must look like name=value;name=value", Kind.INVALID))
+            found.append(("must look like name=value;name=value", ConnectorRefused))
         elif key not in allowed:
             text = f"the name {key[:_SHOWN]} is not in desktop.connector_policy.session_conf_allowed"
-            found.append((text, Kind.INVALID))
+            found.append((text, ConnectorRefused))
         else:
             pairs[key] = given
     if found:
@@ -446,9 +437,9 @@ def _members(value: Any, info: ValidationInfo) -> tuple[Place, ...]:
         if not colon or part.endswith("]") or (":" in host and not host.endswith("]")):
             host, port = part, str(info.data.get("server_port", _TOP_PORT))
         if "@" in part or "/" in part or not host.strip("[]"):
-            found.append(("must hold nothing but hosts and ports", Kind.INVALID))
+            found.append(("must hold nothing but hosts and ports", ConnectorRefused))
         elif not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= _TOP_PORT):
-            found.append((f"the port of {host[:_SHOWN]} must be a number from 1 to 65535", Kind.INVALID))
+            found.append((f"the port of {host[:_SHOWN]} must be a number from 1 to 65535", ConnectorRefused))
         else:
             found += rules_of(info).refused_host(host, int(port))
             members.append((host.strip("[]"), int(port)))

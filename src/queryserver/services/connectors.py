@@ -114,16 +114,9 @@ class Connectors:
         NotSupported for a stored one that the caller may use and no server of this build can run.
         """
         wanted = _usual((name or "").strip())
-        if wanted:
-            visible = self.visible(user)
-            dialect, key = _parts(wanted)
-            found = (
-                _first(visible, lambda one: one.key.casefold() == wanted)
-                or _first(visible, lambda one: one.dialect == wanted)
-                or _first(visible, lambda one: one.key.casefold() == key and one.dialect == dialect)
-            )
-        else:
-            found = self.default_sql(user)
+        visible = {one.key: one for one in self.visible(user)}
+        key = key_named(wanted, [(one.key, one.dialect) for one in visible.values()])
+        found = self.default_sql(user) if not wanted else None if key is None else visible[key]
         if found is None:
             self._refuse_idle(user, wanted)
             raise self.unknown(user, name or "")
@@ -276,10 +269,6 @@ def _takes_sql(connector: Connector) -> bool:
 def _data(connector: Connector, engine: Engine) -> str | None:
     capabilities = engine.capabilities
     return (capabilities.data_name or connector.key) if capabilities.one_process else None
-
-
-def _first(connectors: Sequence[Connector], fits: Callable[[Connector], bool]) -> Connector | None:
-    return next((one for one in connectors if fits(one)), None)
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:

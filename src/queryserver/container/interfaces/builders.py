@@ -29,7 +29,6 @@ from queryserver.services.connector_options import (
     Problem,
     SqliteOptions,
     TrinoOptions,
-    read_options,
 )
 from queryserver.settings import Settings
 from queryserver.settings.engines import EngineTlsSettings
@@ -70,7 +69,7 @@ def _duckdb(connector: Connector, context: BuildContext) -> Engine:
     from queryserver.engines.duckdb.temporary import TEMPORARY_MAX_BYTES
     from queryserver.engines.local_files import MEMORY
 
-    options = read_options(DuckdbOptions, connector, context.rules(connector))
+    options = context.options(DuckdbOptions, connector)
     usual_limit = SESSION_MEMORY_LIMIT if options.path == MEMORY else FILE_MEMORY_LIMIT
     temporary = options.max_temp_directory_size
     return DuckdbEngine(
@@ -89,7 +88,7 @@ def _duckdb(connector: Connector, context: BuildContext) -> Engine:
 def _sqlite(connector: Connector, context: BuildContext) -> Engine:
     from queryserver.engines.sqlite.engine import SqliteEngine
 
-    options = read_options(SqliteOptions, connector, context.rules(connector))
+    options = context.options(SqliteOptions, connector)
     return SqliteEngine(
         path=options.path,
         root=context.databases_dir,
@@ -102,7 +101,7 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
     """A coordinator of Trino, or of Presto when that is the connector's dialect."""
     from queryserver.engines.trino import PRESTO, TRINO, Authentication, TrinoAddress, TrinoEngine
 
-    options = read_options(TrinoOptions, connector, context.rules(connector))
+    options = context.options(TrinoOptions, connector)
     address = TrinoAddress(
         url=options.url,
         catalog=options.catalog,
@@ -127,7 +126,7 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
 def _phoenix(connector: Connector, context: BuildContext) -> Engine:
     from queryserver.engines.phoenix import Authentication, PhoenixAddress, PhoenixEngine
 
-    options = read_options(PhoenixOptions, connector, context.rules(connector))
+    options = context.options(PhoenixOptions, connector)
     if options.auth_mechanism == Authentication.SPNEGO:
         _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
     address = PhoenixAddress(
@@ -164,7 +163,7 @@ def _hiveserver2(connector: Connector, context: BuildContext) -> Engine:
         raise ConfigurationError([f"notebook.interpreters.{connector.key}.dialect: must be one of {known}."])
     given = {**section_defaults(connector.dialect, context), **(connector.options or _of_section(connector, context))}
     connector = replace(connector, options=MappingProxyType(given))
-    options = read_options(model, connector, context.rules(connector))
+    options = context.options(model, connector)
     is_http = options.transport_mode == "http"
     mechanism = _hs2_mechanism(options, forwards_tokens=context.use_thrift_http_jwt)
     if problems := _hs2_problems(options, mechanism):

@@ -13,7 +13,7 @@ from queryserver.domain.connector import Connector
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
 from queryserver.engines.shared_files import SharedFiles
 from queryserver.network.addresses import AddressRules, Place
-from queryserver.services.connector_options import OptionRules
+from queryserver.services.connector_options import Model, OptionRules, read_options
 from queryserver.settings import Settings
 from queryserver.settings.connectors import ConnectorPolicySettings
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings, SparkSettings
@@ -62,6 +62,10 @@ class BuildContext:
         return OptionRules(
             self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
         )
+
+    def options(self, model: type[Model], connector: Connector) -> Model:
+        """The connector's options. Raises OptionsRefused with every problem."""
+        return read_options(model, connector.key, connector.options, self.rules(connector))
 
     def is_named_as_own_database(self, name: str) -> bool:
         """Whether a PostgreSQL database has the name of the service's."""

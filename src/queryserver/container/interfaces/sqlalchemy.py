@@ -17,7 +17,7 @@ from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.engines.tls import client_tls
 from queryserver.interfaces.engine import Engine
-from queryserver.services.connector_options import OptionsRefused, Problem, read_options
+from queryserver.services.connector_options import OptionsRefused, Problem
 from queryserver.services.connector_urls import (
     PORTS,
     DriverUrl,
@@ -30,7 +30,7 @@ from queryserver.services.connector_urls import (
 
 def build(connector: Connector, context: BuildContext) -> Engine:
     """The engine of a url."""
-    options = read_options(UrlOptions, connector, context.rules(connector))
+    options = context.options(UrlOptions, connector)
     url = options.url
     if url.dialect == "postgresql":
         return _postgresql(connector, url, context)
@@ -45,7 +45,7 @@ def postgresql_url(connector: Connector, context: BuildContext) -> DriverUrl | N
     """The url of a valid connector that the adapter for PostgreSQL serves; None: another one does."""
     if connector.interface != "sqlalchemy":
         return None
-    url = read_options(UrlOptions, connector, context.rules(connector)).url
+    url = context.options(UrlOptions, connector).url
     return url if url.dialect == "postgresql" else None
 
 
