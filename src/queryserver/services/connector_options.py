@@ -507,22 +507,16 @@ class HiveOptions(Hs2Options):
     """Interface `hiveserver2`, dialects `hive` and `hplsql`."""
 
     impersonation_enabled: Flag = True
-    """Statements run as the caller."""
 
 
 class ImpalaOptions(Hs2Options):
     """Interface `hiveserver2`, dialect `impala`."""
 
     server_port: Port = 21050
-    """Port of members that name none."""
     use_sasl: Flag = False
-    """Without `auth_mechanism`: true means `NONE`, false `NOSASL`."""
     kerberos_service_name: Text = "impala"
-    """Service part of the principal."""
     query_timeout_s: Seconds = 600
-    """Limit of a statement on the engine; that of `[impala]`."""
     session_timeout_s: Seconds = 3600
-    """Limit of an idle session on the engine; that of `[impala]`."""
 
 
 HS2_OPTIONS: Mapping[str, type[Hs2Options]] = MappingProxyType(
