@@ -76,6 +76,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/check_operations.py
 	$(BIN)/python scripts/document_settings.py --check
 	$(BIN)/python scripts/document_engines.py --check
+	$(BIN)/python scripts/document_options.py --check
 	$(BIN)/python scripts/document_storage.py --check
 
 ##@ Generate
@@ -92,6 +93,7 @@ openapi: $(DEV) ## Write openapi/openapi.json from the routes
 docs: models openapi ## Refresh everything that is generated from the specification, the settings, the engine suites
 	$(BIN)/python scripts/document_settings.py
 	$(BIN)/python scripts/document_engines.py
+	$(BIN)/python scripts/document_options.py
 	$(BIN)/python scripts/document_storage.py
 
 .PHONY: lock

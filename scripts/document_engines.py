@@ -34,7 +34,7 @@ from tests.contract.test_signatures import (  # noqa: E402 as above
     SLOW_LOADING_TESTS,
 )
 
-from queryserver.container.connectors import build_engine  # noqa: E402 as above
+from queryserver.container.interfaces.builders import build_engine  # noqa: E402 as above
 from queryserver.container.interfaces.context import BuildContext  # noqa: E402 as above
 from queryserver.domain.connector import Connector, ConnectorLimits  # noqa: E402 as above
 from queryserver.interfaces.catalog import CatalogEngine  # noqa: E402 as above

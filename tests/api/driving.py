@@ -15,7 +15,7 @@ from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.services import open_services
 from queryserver.container.storage import BUILDERS, Builder

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.errors import EngineError

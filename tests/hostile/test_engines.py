@@ -7,6 +7,7 @@ import threading
 from collections import namedtuple
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ from tests.contract.engine_driving import ended, failure, operation, run, starte
 from tests.contract.postgresql_basis import address_of
 from tests.fixtures.database import execute
 
-from queryserver.container.connectors import usual_limits
 from queryserver.container.interfaces import sqlalchemy as sqlalchemy_interface
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector
+from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.disk_floor import DiskFloor
 from queryserver.domain.errors import CellTooLarge, EngineError, InsufficientStorage, StatementRejected
 from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
@@ -580,7 +580,7 @@ class TestSample:
             dialect="postgresql",
             interface="sqlalchemy",
             nice_name="",
-            limits=usual_limits("postgresql", Settings().editor),
+            limits=ConnectorLimits(*[timedelta(seconds=60)] * 4),
             options={"url": url},
         )
         own = sqlalchemy_interface.build(connector, context)

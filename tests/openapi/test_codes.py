@@ -9,8 +9,8 @@ import pytest
 from queryserver.api.application import create_application
 from queryserver.api.document.codes import error_codes, statuses_by_code
 from queryserver.api.document.texts import texts
-from queryserver.container.interfaces.problems import OptionsRefused
 from queryserver.domain.errors import ConfigurationError
+from queryserver.services.connector_options import OptionsRefused
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
 # How code writes a code without an error class: as a value of an answer, an outcome, a refused download.

@@ -1,15 +1,19 @@
 """The support tables of the documentation say what the suites say."""
 
 import pytest
-from scripts import document_engines, document_storage
+from scripts import document_engines, document_options, document_storage
 from scripts.document_engines import CAPABILITIES, COLUMNS, table
 from scripts.support_table import Page, Suite
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
-from queryserver.container.interfaces.registry import INTERFACES
+from queryserver.container.interfaces.builders import BUILDERS
 
 
-@pytest.mark.parametrize("page", [document_engines.PAGE, document_storage.PAGE], ids=["engines", "storage"])
+@pytest.mark.parametrize(
+    "page",
+    [document_engines.PAGE, document_options.PAGE, document_storage.PAGE],
+    ids=["engines", "options", "storage"],
+)
 def test_the_page_is_up_to_date(page: Page) -> None:
     written = page.target.read_text()
     assert written == page.document(written), "run make docs"
@@ -18,7 +22,7 @@ def test_the_page_is_up_to_date(page: Page) -> None:
 def test_every_tested_engine_has_a_column() -> None:
     shown = {column.tests for column in COLUMNS} | {"fake", "documented"}
     assert {file.split("_")[1] for file in (*ENGINE_TESTS, *CATALOG_TESTS)} == shown
-    assert {column.interface for column in COLUMNS} == set(INTERFACES)
+    assert {column.interface for column in COLUMNS} == set(BUILDERS) == set(document_options.INTERFACES)
 
 
 def test_no_row_is_without_any_test() -> None:

@@ -84,23 +84,13 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one connector."""
-    from queryserver.schemas.requests import ConnectorRequest, parse  # noqa: PLC0415 slow to import
-    from queryserver.services.connector_drafts import GivenConnector  # noqa: PLC0415 as above
+    from queryserver.api.v1.connector.shapes import given  # noqa: PLC0415 slow to import
+    from queryserver.schemas.requests import ConnectorRequest, parse  # noqa: PLC0415 as above
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
         fields = parse(ConnectorRequest, {"connector": connector}).connector
-        given = GivenConnector(
-            id=fields.id,
-            nice_name=fields.nice_name,
-            dialect=fields.dialect,
-            interface=fields.interface,
-            description=fields.description,
-            settings=fields.setting_values,
-            groups=fields.groups,
-            version=fields.version,
-        )
-        shown, is_new = await services.instances.save(_OPERATOR, given)
+        shown, is_new = await services.instances.save(_OPERATOR, given(fields))
     except QueryServerError as error:
         problems = error.errors if isinstance(error, ConnectorRefused) else {}
         return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}

@@ -8,7 +8,8 @@ from itertools import chain
 
 from queryserver.api.connections.limits import affordable_connections
 from queryserver.container.connector_places import look_at_places
-from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.connectors import configured_connectors
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.looks import (
     KEY_SERVERS,

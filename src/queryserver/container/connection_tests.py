@@ -7,21 +7,26 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from queryserver.container.auditing import AUDIT
-from queryserver.container.connector_checks import EMBEDDED, refusals, require_database_folder
-from queryserver.container.interfaces import rest
+from queryserver.container.connectors import (
+    EMBEDDED,
+    drafted_connector,
+    refusals,
+    require_database_folder,
+    rest_options,
+)
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.stored_connectors import drafted_connector
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_types import Runs
 from queryserver.engines.local_files import MEMORY
 from queryserver.interfaces.connection_trials import Trial
 from queryserver.interfaces.engine import Engine
-from queryserver.network.addresses import AddressRules, HttpServer
+from queryserver.network.addresses import HttpServer
 from queryserver.network.reaching import TcpReach
 from queryserver.network.rest_trials import RestAttempt, RestQuestion, basic
-from queryserver.services.connection_tests import ConnectionTests, TestParts
+from queryserver.services.connection_tests import ConnectionTests
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, Draft
+from queryserver.services.connector_instances import ConnectorInstances, Draft
+from queryserver.services.connector_options import HdfsOptions, flag_of
 from queryserver.services.engine_trials import EngineAttempt
 from queryserver.settings import Settings
 
@@ -36,7 +41,7 @@ Holding = Callable[[str], Awaitable[bool]]
 def connection_tests(
     settings: Settings,
     context: BuildContext,
-    drafts: ConnectorDrafts,
+    instances: ConnectorInstances,
     engines: EngineMaker,
     may_hold: Holding,
 ) -> ConnectionTests:
@@ -45,14 +50,14 @@ def connection_tests(
     `may_hold` tells whether this process has, or can get hold of, data that only one process can have open.
     """
     trials = _Trials(settings, context, engines, may_hold)
+    is_allowed = context.policy.allow_service_database_server
     return ConnectionTests(
-        TestParts(
-            drafts=drafts,
-            audit=ConnectorAudit(AUDIT),
-            prepare=trials.trial,
-            reach=TcpReach(_reachable(context)),
-            timeout=timedelta(seconds=context.policy.test_timeout_s),
-        )
+        instances=instances,
+        audit=ConnectorAudit(AUDIT),
+        prepare=trials.trial,
+        # A test opens a connection before the login, which the rules of the engine decide about.
+        reach=TcpReach(context.addresses.without_database_server() if is_allowed else context.addresses),
+        timeout=timedelta(seconds=context.policy.test_timeout_s),
     )
 
 
@@ -104,12 +109,6 @@ class _Trials:
         return self.engines(replace(connector, options=options, read_only=False), self.context), [reason]
 
 
-def _reachable(context: BuildContext) -> AddressRules:
-    """Where a test opens a connection before the login, which the rules of the engine decide about."""
-    is_allowed = context.policy.allow_service_database_server
-    return context.addresses.without_database_server() if is_allowed else context.addresses
-
-
 def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
     """Where the engine connects to; port 0 where only the driver knows which. Drivers are imported late."""
     known = engine.capabilities.places
@@ -122,23 +121,21 @@ def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
 
 
 def _rest_trial(connector: Connector, context: BuildContext) -> Trial:
-    rest.require_valid(connector, context)
-    options = connector.options
-    if connector.dialect == "hdfs":
-        url = str(options["server_url"]).rstrip("/")
+    options = rest_options(connector, context)
+    if isinstance(options, HdfsOptions):
+        url = options.server_url.rstrip("/")
         question = RestQuestion(f"{url}?op=GETHOMEDIRECTORY", member="Path", as_user=True)
     else:
-        url = str(options["url"]).rstrip("/")
+        url = options.url.rstrip("/")
         question = RestQuestion(
             f"{url}/api/atlas/admin/version",
             member="Version",
             tells_version=True,
-            headers=basic(str(options.get("username", "")), str(options.get("password", ""))),
+            headers=basic(options.username, options.password),
         )
     server = HttpServer(url)
     return Trial(RestAttempt(context.addresses, question), [(server.host, server.port)])
 
 
 def _warnings(connector: Connector) -> list[str]:
-    given = str(connector.options.get("ssl_validate", True)).strip().lower()
-    return [_NOT_VERIFIED] if given in {"false", "0", "no", "off", "n", "f", "nay"} else []
+    return [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []

@@ -3,24 +3,22 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from queryserver.auth.keys import FINGERPRINT_FACT, Keyring, load_keyring, require_known_key
 from queryserver.auth.sealing import AesSealer
 from queryserver.container.auditing import AUDIT
-from queryserver.container.connector_checks import BuilderChecks
+from queryserver.container.connectors import BuilderChecks
+from queryserver.container.interfaces.builders import section_defaults
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.hiveserver2 import section_defaults
 from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.deployment import FactRepository, Resealing
 from queryserver.db.migrations import require_newest
-from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector
+from queryserver.services.connector_catalogue import catalogue_of
 from queryserver.services.connector_examples import ConnectorExamples, Example
-from queryserver.services.connector_instances import ConnectorInstances, InstanceParts, OfferedTypes
+from queryserver.services.connector_instances import ConnectorInstances, GivenConnector
 from queryserver.services.everything import StoredConnectorServices
 from queryserver.settings import Settings
 
@@ -49,23 +47,28 @@ def stored_connector_services(
     """`changed` is awaited after each change: when it returns, this process knows it."""
     desktop = settings.desktop
     checks = BuilderChecks(settings, context)
-    catalogue = Catalogue(partial(section_defaults, context=context))
-    is_granted = desktop.connector_policy.grant_to_default_group
-    parts = InstanceParts(
+    catalogue = catalogue_of(lambda dialect: section_defaults(dialect, settings))
+    audit = ConnectorAudit(AUDIT)
+    default_groups = (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
+    hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
+    instances = ConnectorInstances(
         records=records,
         checks=checks,
-        drafts=ConnectorDrafts(records, checks, catalogue),
         catalogue=catalogue,
-        audit=ConnectorAudit(AUDIT),
+        audit=audit,
         changed=changed,
-        default_groups=(desktop.auth.default_user_group,) if is_granted else (),
-        offered=OfferedTypes(frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)),
+        default_groups=default_groups,
+        offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
     )
-    return StoredConnectorServices(
-        instances=ConnectorInstances(parts),
-        drafts=parts.drafts,
-        examples=ConnectorExamples(parts, _examples(settings) or _IN_MEMORY),
+    examples = ConnectorExamples(
+        _examples(settings) or _IN_MEMORY,
+        records=records,
+        instances=instances,
+        audit=audit,
+        changed=changed,
+        default_groups=default_groups,
     )
+    return StoredConnectorServices(instances=instances, examples=examples)
 
 
 @asynccontextmanager

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.connectors import configured_connectors
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext, database_login
-from queryserver.container.interfaces.sqlalchemy import is_named_as_own_database, postgresql_url, rules_of
-from queryserver.container.interfaces.urls import DriverUrl
+from queryserver.container.interfaces.sqlalchemy import postgresql_url
 from queryserver.domain.connector import Connector
 from queryserver.domain.errors import ConfigurationError
 from queryserver.domain.findings import Finding
 from queryserver.network.addresses import AddressRules, HostRefused, UnknownHost
+from queryserver.services.connector_urls import DriverUrl
 from queryserver.settings import Settings
 
 
@@ -31,7 +32,7 @@ async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding
     places = engine.capabilities.places
     await engine.close()
     url = postgresql_url(connector, context)
-    rules = context.addresses if url is None else rules_of(connector, url, context)
+    rules = context.addresses if url is None else url.rules(context.rules(connector)).addresses
     refusals = [reason for host, port in places if (reason := await _refusal(rules, host, port))]
     if refusals:
         return [Finding.error(key, f"cannot be used. {refusals[0]}")]
@@ -41,7 +42,7 @@ async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding
 
 
 def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[Finding]:
-    if is_named_as_own_database(url, context):
+    if context.is_named_as_own_database(url.database):
         return [Finding.error(key, "cannot be used: it is the service's own database.")]
     if url.username and url.username == database_login(context.service_dsn or ""):
         text = (

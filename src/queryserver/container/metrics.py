@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry
 
 from queryserver.db.database import Database
 from queryserver.db.deployment import ServiceFactsReader
-from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.files import Scheme
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
 from queryserver.metrics.instruments import PrometheusMetrics
 from queryserver.metrics.page import MetricsPage, PageParts
+from queryserver.services.connector_catalogue import TYPES
 from queryserver.settings.desktop import MetricsSettings
 
 
@@ -18,7 +18,7 @@ def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metric
     """What services count with."""
     if not settings.enable_prometheus:
         return UNMEASURED
-    return PrometheusMetrics(registry, dialects=[one.dialect for one in all_types()], schemes=list(Scheme))
+    return PrometheusMetrics(registry, dialects=[one.dialect for one in TYPES], schemes=list(Scheme))
 
 
 def metrics_page(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
-from queryserver.container.interfaces.urls import driver_of
 from queryserver.domain.findings import Finding
+from queryserver.services.connector_urls import driver_of
 from queryserver.settings import Settings
 
 _KEY = "desktop.connector_policy.allowed_drivers"

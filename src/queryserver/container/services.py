@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from queryserver.container.computation import computing_of
 from queryserver.container.configuration import ConfigurationGround, configuration_services
 from queryserver.container.connection_tests import connection_tests
 from queryserver.container.connector_instances import stored_connector_services
-from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.connectors import configured_connectors, read_stored
 from queryserver.container.importing import (
     ImportFiles,
     ImportGround,
@@ -26,15 +26,14 @@ from queryserver.container.importing import (
     imports_of,
     open_import_files,
 )
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.hiveserver2 import with_closing
 from queryserver.container.metadata import Ground, metadata_cache, metadata_services
 from queryserver.container.metrics import metrics_of, metrics_page
 from queryserver.container.records import Kept, open_records, statement_ends
 from queryserver.container.search import SearchGround, index_feed, search_services
 from queryserver.container.statements import statement_administration
 from queryserver.container.storage import BUILDERS, Builder, StorageGround, open_storage
-from queryserver.container.stored_connectors import read_stored
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.deployment import RequestCounts
 from queryserver.db.migrations import require_newest
@@ -52,7 +51,6 @@ from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import Metrics
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.byte_budget import ByteBudget
-from queryserver.services.connector_order import Preference
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.everything import (
@@ -163,10 +161,11 @@ async def _foundation(
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
     context = BuildContext.of(settings)
     connectors = Connectors(
-        [with_closing(one, context) for one in configured_connectors(settings)],
+        configured_connectors(settings),
         build=lambda connector: engines(connector, context),
-        preference=Preference(settings.notebook.interpreters_shown_on_wheel, settings.notebook.default_interpreter),
-        read_stored=partial(_stored, ConnectorRepository(kept.database, accounts.sealer), settings, context),
+        wheel=settings.notebook.interpreters_shown_on_wheel,
+        default=settings.notebook.default_interpreter,
+        read_stored=partial(read_stored, ConnectorRepository(kept.database, accounts.sealer), settings),
         metrics=metrics,
     )
     stack.push_async_callback(_close_engines, connectors)
@@ -210,13 +209,6 @@ async def _close_engines(connectors: Connectors) -> None:
 
 def _streams(settings: Settings, accounts: AccountServices) -> Streams:
     return Streams(settings.editor.max_streams_per_user, accounts.standing, every=settings.desktop.auth.recheck)
-
-
-async def _stored(
-    records: ConnectorRepository, settings: Settings, context: BuildContext
-) -> tuple[int, Sequence[Connector]]:
-    version, found = await read_stored(records, settings)
-    return version, [with_closing(one, context) for one in found]
 
 
 def _runner_parts(base: _Foundation) -> RunnerParts:
@@ -277,7 +269,7 @@ def _services(
         users=Users(UserListRepository(base.kept.database)),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=connection_tests(settings, base.context, stored.drafts, base.engines, runner.may_hold),
+        connection_tests=connection_tests(settings, base.context, stored.instances, base.engines, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,

@@ -72,9 +72,6 @@ def flags(quote: str, letters: str) -> Flags:
     )
 
 
-NO_FLAGS: Flags = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectorType:
     """One row of the catalogue."""
@@ -85,7 +82,7 @@ class ConnectorType:
     runs: Runs
     settings: Settings = ()
     """With their defaults, as listings show them."""
-    flags: Flags = field(default_factory=lambda: NO_FLAGS)
+    flags: Flags = field(default_factory=lambda: MappingProxyType({}))
     """Empty for what is not SQL."""
     description: str = ""
     category: Category = Category.EDITOR

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from queryserver.db.statements.overview import HistoryFacts
 from queryserver.domain.connector import Connector
-from queryserver.domain.connector_catalogue import flags_of
 from queryserver.domain.connector_types import Flags
 from queryserver.domain.files import Scheme
 from queryserver.domain.user import DOWNLOAD, IMPORTER, User
+from queryserver.services.connector_catalogue import flags_of
 from queryserver.services.connectors import Connectors
 from queryserver.services.storage.stores import Caller, Stores
 from queryserver.settings import Settings

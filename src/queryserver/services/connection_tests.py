@@ -15,7 +15,7 @@ from queryserver.domain.user import User
 from queryserver.interfaces.connection_trials import Reach, Trial
 from queryserver.services.connection_failures import cleaned, reason_of
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, Draft, GivenConnector
+from queryserver.services.connector_instances import ConnectorInstances, Draft, GivenConnector
 
 log = structlog.get_logger(__name__)
 
@@ -103,24 +103,24 @@ class _Course:
             self.checks = [*before, Check("login", ok=False, ms=login.ms + last.ms)]
 
 
-@dataclass(frozen=True, slots=True)
-class TestParts:
-    """What tests work with. `prepare` makes what is to be tried of a draft."""
-
-    __test__ = False
-
-    drafts: ConnectorDrafts
-    audit: ConnectorAudit
-    prepare: Callable[[Draft], Awaitable[Trial]]
-    reach: Reach
-    timeout: timedelta
-
-
 class ConnectionTests:
     """At most four at once. Use `running()`: what a test leaves open is closed behind it, at the latest at the end."""
 
-    def __init__(self, parts: TestParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        instances: ConnectorInstances,
+        audit: ConnectorAudit,
+        prepare: Callable[[Draft], Awaitable[Trial]],
+        reach: Reach,
+        timeout: timedelta,
+    ) -> None:
+        """`prepare` makes what is to be tried of a draft."""
+        self._instances = instances
+        self._audit = audit
+        self._prepare = prepare
+        self._reach = reach
+        self._timeout = timeout
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = 0
 
@@ -140,9 +140,9 @@ class ConnectionTests:
         Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, InterfaceNotSupported,
         DriverNotInstalled, TooManyRequests.
         """
-        with self._parts.audit.event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self._parts.drafts.stored(given.id)
-            draft = await self._parts.drafts.draft(given, instance)
+        with self._audit.event(user, "test", given.id or given.nice_name) as event:
+            instance = None if given.id is None else await self._instances.stored(given.id)
+            draft = await self._instances.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
@@ -159,7 +159,7 @@ class ConnectionTests:
         course = _Course()
         self._open += 1
         try:
-            trial = await self._parts.prepare(draft)
+            trial = await self._prepare(draft)
         except BaseException:
             self._open -= 1
             raise
@@ -167,7 +167,7 @@ class ConnectionTests:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._parts.timeout.total_seconds())
+            done, _ = await asyncio.wait({task}, timeout=self._timeout.total_seconds())
         finally:
             task.cancel()
         reason, texts = self._told(draft, trial, course, task if done else None)
@@ -186,7 +186,7 @@ class ConnectionTests:
         texts = list(trial.warnings)
         if ended is None:
             course.fail()
-            return "timeout", [_TIMED_OUT.format(self._parts.timeout.total_seconds()), *texts]
+            return "timeout", [_TIMED_OUT.format(self._timeout.total_seconds()), *texts]
         error = ended.exception()
         if error is None:
             return "", [*texts, *_untried(trial, course)]
@@ -221,7 +221,7 @@ class ConnectionTests:
         with course.step("connect"):
             failure = None
             for address, port in found:
-                failure = await self._failure(address, port, within_s=self._parts.timeout.total_seconds() / len(found))
+                failure = await self._failure(address, port, within_s=self._timeout.total_seconds() / len(found))
                 if failure is None:
                     return
             if failure is not None:
@@ -230,7 +230,7 @@ class ConnectionTests:
     async def _failure(self, address: str, port: int, *, within_s: float) -> OSError | None:
         try:
             async with asyncio.timeout(within_s):
-                await self._parts.reach.connect(address, port)
+                await self._reach.connect(address, port)
         except OSError as error:  # a TimeoutError is one
             return error
         return None
@@ -239,7 +239,7 @@ class ConnectionTests:
         found, failure = list[tuple[str, int]](), None
         for host, port in places:
             try:
-                found += [(address, port) for address in await self._parts.reach.resolve(host, port)]
+                found += [(address, port) for address in await self._reach.resolve(host, port)]
             except EngineError as error:
                 failure = error
         if failure is not None and not found:

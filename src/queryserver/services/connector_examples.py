@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance
 from queryserver.domain.connector_secrets import masked
 from queryserver.domain.errors import (
@@ -15,8 +16,8 @@ from queryserver.domain.errors import (
     VersionConflict,
 )
 from queryserver.domain.user import User
-from queryserver.services.connector_drafts import Draft, GivenConnector, require_names
-from queryserver.services.connector_instances import InstanceParts
+from queryserver.services.connector_auditing import ConnectorAudit
+from queryserver.services.connector_instances import ConnectorInstances, Draft, GivenConnector, require_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +53,43 @@ class Installed:
 class ConnectorExamples:
     """Installs what the settings name; those that were edited since are left alone."""
 
-    def __init__(self, parts: InstanceParts, examples: Sequence[Example]) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        records: ConnectorRepository,
+        instances: ConnectorInstances,
+        audit: ConnectorAudit,
+        changed: Callable[[], Awaitable[None]],
+        default_groups: tuple[str, ...],
+    ) -> None:
         self._examples = examples
+        self._records = records
+        self._instances = instances
+        self._audit = audit
+        self._changed = changed
+        self._default_groups = default_groups
 
     async def install(self, user: User) -> Installed:
         """Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key."""
-        drafts = await self._drafts()
+        drafts = await self._valid_drafts()
         done = Installed()
         try:
             for example in self._examples:
                 await self._install(user, example.given, drafts[example.key], done)
         finally:
             if done.added or done.updated:
-                await self._parts.changed()
+                await self._changed()
         return done
 
-    async def _drafts(self) -> Mapping[str, Draft]:
+    async def _valid_drafts(self) -> Mapping[str, Draft]:
         found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
         granted = {group for example in self._examples for group in example.given.groups or ()}
-        unknown_groups = await self._parts.records.unknown_groups(granted)
+        unknown_groups = await self._records.unknown_groups(granted)
         for example in self._examples:
             try:
                 require_names(example.given, is_new=True)
-                found[example.key] = await self._parts.drafts.draft(example.given, None)
+                found[example.key] = await self._instances.draft(example.given, None)
             except ConnectorRefused as refused:
                 problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
             except ConnectorTypeNotFound as unknown:
@@ -91,7 +105,7 @@ class ConnectorExamples:
         return found
 
     async def _install(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
-        stored = {one.nice_name.casefold(): one for one in (await self._parts.records.all()).instances}
+        stored = {one.nice_name.casefold(): one for one in (await self._records.all()).instances}
         present = stored.get(_key(given))
         new = self._new(given, draft, present)
         if present is not None and not _is_outdated(present, new):
@@ -99,11 +113,11 @@ class ConnectorExamples:
             return
         operation = "change" if present else "create"
         try:
-            with self._parts.audit.event(user, operation, str(present.id) if present else new.nice_name) as event:
+            with self._audit.event(user, operation, str(present.id) if present else new.nice_name) as event:
                 if present is not None:
-                    done.updated.append(await self._parts.records.change(present, new))
+                    done.updated.append(await self._records.change(present, new))
                 else:
-                    done.added.append(created := await self._parts.records.create(new))
+                    done.added.append(created := await self._records.create(new))
                     event.subject = str(created.id)
         except UnknownGroup as error:
             raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
@@ -112,11 +126,11 @@ class ConnectorExamples:
             done.unchanged += await self._named(_key(given))
 
     async def _named(self, name: str) -> Iterable[ConnectorInstance]:
-        return [one for one in (await self._parts.records.all()).instances if one.nice_name.casefold() == name]
+        return [one for one in (await self._records.all()).instances if one.nice_name.casefold() == name]
 
     def _new(self, given: GivenConnector, draft: Draft, present: ConnectorInstance | None) -> NewInstance:
         """Grants that an operator changed since stay, when the table names none."""
-        usual = None if present else self._parts.default_groups
+        usual = None if present else self._default_groups
         return NewInstance(
             nice_name=(given.nice_name or "").strip(),
             dialect=draft.row.dialect,

@@ -1,42 +1,54 @@
 """Connectors as administrators keep them and users see them (Contract platform 5.2 to 5.7)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from queryserver.db.connectors import ConnectorRepository
-from queryserver.domain.connector_catalogue import Catalogue
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance, SettingValue, connector_right
-from queryserver.domain.connector_secrets import masked
-from queryserver.domain.connector_settings import complete_settings
+from queryserver.domain.connector_secrets import masked, with_stored_secrets
 from queryserver.domain.connector_types import Category, ConnectorType, Flags
 from queryserver.domain.errors import (
     ConnectorNotFound,
     ConnectorRefused,
     ConnectorTypeNotFound,
+    ImmutableField,
     UnknownGroup,
     VersionConflict,
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.connectors import ConnectorChecks
 from queryserver.services.connector_auditing import ConnectorAudit
-from queryserver.services.connector_drafts import ConnectorDrafts, GivenConnector, require_names
+from queryserver.services.connector_catalogue import Catalogue, complete_settings
 
 _ATTEMPTS = 5
+_LONGEST_NAME = 100
+_LONGEST_DESCRIPTION = 1000
 
 Settings = Mapping[str, SettingValue]
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTypes:
-    """Which dialects the settings hide (`desktop.connectors_blacklist`, then `connectors_whitelist`)."""
+class GivenConnector:
+    """The connector of a call; None: not given."""
 
-    hidden: Collection[str] = ()
-    only: Collection[str] = ()
+    id: str | None = None
+    """None: a new one."""
+    nice_name: str | None = None
+    dialect: str | None = None
+    interface: str | None = None
+    description: str | None = None
+    settings: Mapping[str, object] | None = field(default=None, repr=False)
+    groups: tuple[str, ...] | None = None
+    version: int | None = None
 
-    def shows(self, row: ConnectorType) -> bool:
-        """Whether listings have it."""
-        return row.dialect not in self.hidden and (not self.only or row.dialect in self.only)
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A connector of a known type with complete and valid settings, secrets in the clear."""
+
+    row: ConnectorType
+    settings: Mapping[str, SettingValue] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +97,46 @@ class ShownInstance:
         return self.row.flags if self.row else {}
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceParts:
-    """What the administration of connectors works with."""
-
-    records: ConnectorRepository
-    checks: ConnectorChecks
-    drafts: ConnectorDrafts
-    catalogue: Catalogue
-    audit: ConnectorAudit
-    changed: Callable[[], Awaitable[None]]
-    """Awaited after a change: then this process knows it."""
-    default_groups: tuple[str, ...]
-    """Who may use a new connector that names no groups."""
-    offered: OfferedTypes = OfferedTypes()
-
-
 class ConnectorInstances:
     """Stored connectors; who may do what beyond seeing is the business of the caller."""
 
-    def __init__(self, parts: InstanceParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        records: ConnectorRepository,
+        checks: ConnectorChecks,
+        catalogue: Catalogue,
+        audit: ConnectorAudit,
+        changed: Callable[[], Awaitable[None]],
+        default_groups: tuple[str, ...],
+        offers: Callable[[str], bool],
+    ) -> None:
+        """`changed` is awaited after a change: then this process knows it.
+
+        `default_groups` may use a new connector that names no groups; `offers` says whether listings have a dialect.
+        """
+        self._records = records
+        self._checks = checks
+        self._catalogue = catalogue
+        self._audit = audit
+        self._changed = changed
+        self._default_groups = default_groups
+        self._offers = offers
         self._changing = asyncio.Lock()
         """Changes that name no version take turns; those of other processes are few enough for `_ATTEMPTS`."""
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
-        return [
-            await self._shown_type(row) for row in self._parts.catalogue.all_types() if self._parts.offered.shows(row)
-        ]
+        return [await self._shown_type(row) for row in self._catalogue.values() if self._offers(row.dialect)]
 
     async def template(self, dialect: str, interface: str, given: GivenConnector) -> Template:
         """A type with what was given laid over its defaults; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
-        row = self._parts.catalogue.type_of(dialect, interface)
-        if row is None or not self._parts.offered.shows(row):
-            offered = (one.dialect for one in self._parts.catalogue.all_types() if self._parts.offered.shows(one))
+        row = self._catalogue.get((dialect, interface))
+        if row is None or not self._offers(row.dialect):
+            offered = (one.dialect for one in self._catalogue.values() if self._offers(one.dialect))
             raise ConnectorTypeNotFound(dialect, interface, offered)
         settings = complete_settings(row, given.settings or {})
         hidden = masked(settings)
@@ -137,12 +151,12 @@ class ConnectorInstances:
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
         """What the caller may see, by ascending id."""
-        stored = await self._parts.records.all()
+        stored = await self._records.all()
         return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
         """One of them. Raises ConnectorNotFound, also for one that the caller may not see."""
-        instance = await self._parts.drafts.stored(connector_id)
+        instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise ConnectorNotFound(connector_id)
         return await self.shown(instance, user)
@@ -154,7 +168,7 @@ class ConnectorInstances:
         VersionConflict.
         """
         is_new = given.id is None
-        with self._parts.audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
+        with self._audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
             require_names(given, is_new=is_new)
             try:
                 if is_new:
@@ -167,22 +181,22 @@ class ConnectorInstances:
             except UnknownGroup as error:
                 raise ConnectorRefused({"groups": [error.message]}) from error
             event.subject = str(instance.id)
-        await self._parts.changed()
+        await self._changed()
         return await self.shown(instance, user), is_new
 
     async def delete(self, user: User, connector_id: str) -> int:
         """Delete one that nothing uses; its id. Raises ConnectorNotFound, ConnectorInUse."""
-        with self._parts.audit.event(user, "delete", connector_id):
-            instance = await self._parts.drafts.stored(connector_id)
-            await self._parts.records.remove(instance.id)
-        await self._parts.changed()
+        with self._audit.event(user, "delete", connector_id):
+            instance = await self.stored(connector_id)
+            await self._records.remove(instance.id)
+        await self._changed()
         return instance.id
 
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
         """The instance as `user` sees it."""
-        row = self._parts.catalogue.type_of(instance.dialect, instance.interface)
+        row = self._catalogue.get((instance.dialect, instance.interface))
         hidden = masked(instance.settings)
-        runs = row is not None and await self._parts.checks.is_runnable(row, instance.settings)
+        runs = row is not None and await self._checks.is_runnable(row, instance.settings)
         return ShownInstance(
             instance=instance,
             row=row,
@@ -191,27 +205,48 @@ class ConnectorInstances:
             shows_groups=user.is_admin,
         )
 
+    async def stored(self, connector_id: str) -> ConnectorInstance:
+        """The instance of that id. Raises ConnectorNotFound, also for what is no number."""
+        is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
+        instance = await self._records.find(int(connector_id)) if is_id else None
+        if instance is None:
+            raise ConnectorNotFound(connector_id)
+        return instance
+
+    async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
+        """What was given, or what is stored where it says nothing; a masked secret is the stored one.
+
+        Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
+        """
+        row = self._row(given, instance)
+        stored = instance.settings if instance else {}
+        if given.settings is None and instance is not None:
+            return Draft(row, stored)
+        settings = with_stored_secrets(complete_settings(row, given.settings or {}), stored)
+        await self._checks.require_valid(row, settings)
+        return Draft(row, settings)
+
     async def _shown_type(self, row: ConnectorType) -> ShownType:
-        return ShownType(row, await self._parts.checks.is_runnable(row, row.defaults))
+        return ShownType(row, await self._checks.is_runnable(row, row.defaults))
 
     async def _create(self, given: GivenConnector) -> ConnectorInstance:
-        draft = await self._parts.drafts.draft(given, None)
-        return await self._parts.records.create(
+        draft = await self.draft(given, None)
+        return await self._records.create(
             NewInstance(
                 nice_name=(given.nice_name or "").strip(),
                 dialect=draft.row.dialect,
                 interface=draft.row.interface,
                 description=given.description or "",
                 settings=draft.settings,
-                groups=self._parts.default_groups if given.groups is None else given.groups,
+                groups=self._default_groups if given.groups is None else given.groups,
             )
         )
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Who names no version wants the present one, also when another change comes between reading and writing."""
         for attempt in range(_ATTEMPTS):
-            instance = await self._parts.drafts.stored(given.id or "")
-            draft = await self._parts.drafts.draft(given, instance)
+            instance = await self.stored(given.id or "")
+            draft = await self.draft(given, instance)
             if given.version is not None and given.version != instance.version:
                 raise VersionConflict(instance.version)
             new = NewInstance(
@@ -223,8 +258,45 @@ class ConnectorInstances:
                 groups=given.groups,
             )
             try:
-                return await self._parts.records.change(instance, new)
+                return await self._records.change(instance, new)
             except VersionConflict:
                 if given.version is not None or attempt == _ATTEMPTS - 1:
                     raise
         raise ConnectorNotFound(given.id)
+
+    def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
+        dialect, interface = given.dialect or "", given.interface or ""
+        if instance is not None:
+            changed = {
+                name: ["Cannot be changed."]
+                for name, sent, stored in (
+                    ("dialect", given.dialect, instance.dialect),
+                    ("interface", given.interface, instance.interface),
+                )
+                if sent is not None and sent != stored
+            }
+            if changed:
+                raise ImmutableField(changed, "The type of a connector cannot be changed.")
+            dialect, interface = instance.dialect, instance.interface
+        elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
+            raise ConnectorRefused({name: ["Must be given."] for name in missing})
+        row = self._catalogue.get((dialect, interface))
+        if row is None:
+            raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
+        return row
+
+
+def require_names(given: GivenConnector, *, is_new: bool) -> None:
+    """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
+    problems = dict[str, list[str]]()
+    if given.nice_name is None:
+        if is_new:
+            problems["nice_name"] = ["Must be given."]
+    elif not 1 <= len(given.nice_name.strip()) <= _LONGEST_NAME or not given.nice_name.isprintable():
+        problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
+    if len(given.description or "") > _LONGEST_DESCRIPTION:
+        problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
+    if is_new:
+        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
+    if problems:
+        raise ConnectorRefused(problems)

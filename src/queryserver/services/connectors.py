@@ -21,14 +21,13 @@ from queryserver.domain.errors import (
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
-from queryserver.services.connector_order import ConnectorOrder, Preference
+from queryserver.services.connector_catalogue import flags_of
 from queryserver.services.engine_uses import EngineUses
 
 log = structlog.get_logger(__name__)
 
 _OTHER_NAMES = {"beeswax": "hive"}
 _TRY_AGAIN_S = 2.0
-_NO_PREFERENCE = Preference()
 
 
 async def _none_stored() -> tuple[int, Sequence[Connector]]:
@@ -39,7 +38,8 @@ class Connectors:
     """The configured connectors and the stored ones; engines are built when first used.
 
     Stored ones are known as they were when they were last read. `read_stored` gives the number of their state, too.
-    One that this server cannot run is not offered. Use `watching()` to hear of changes between calls.
+    One that this server cannot run is not offered. Keys of `wheel` come first, in that order; `default` is the key, id
+    or display name of the main one; both without regard to case. Use `watching()` to hear of changes between calls.
     """
 
     def __init__(
@@ -47,14 +47,16 @@ class Connectors:
         connectors: Sequence[Connector],
         *,
         build: Callable[[Connector], Engine],
-        preference: Preference = _NO_PREFERENCE,
+        wheel: Sequence[str] = (),
+        default: str = "",
         read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] = _none_stored,
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
         self._connectors = dict(self._configured)
-        self._preference = preference
-        self._order = ConnectorOrder(self._connectors.values(), preference)
+        self._wheel = list(dict.fromkeys(name.casefold() for name in wheel))
+        self._default = default.casefold()
+        self._arrange()
         self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
         """Stored ones that cannot run here, and why."""
         self._read_stored = read_stored
@@ -112,16 +114,9 @@ class Connectors:
         NotSupported for a stored one that the caller may use and no server of this build can run.
         """
         wanted = _usual((name or "").strip())
-        if wanted:
-            visible = self.visible(user)
-            dialect, key = _parts(wanted)
-            found = (
-                _first(visible, lambda one: one.key.casefold() == wanted)
-                or _first(visible, lambda one: one.dialect == wanted)
-                or _first(visible, lambda one: one.key.casefold() == key and one.dialect == dialect)
-            )
-        else:
-            found = self.default_sql(user)
+        visible = {one.key: one for one in self.visible(user)}
+        key = key_named(wanted, [(one.key, one.dialect) for one in visible.values()])
+        found = self.default_sql(user) if not wanted else None if key is None else visible[key]
         if found is None:
             self._refuse_idle(user, wanted)
             raise self.unknown(user, name or "")
@@ -133,15 +128,18 @@ class Connectors:
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
-        return self._order.visible(user)
+        return [one for one in self._listed if one.open_to(user)]
 
     def main(self, user: User) -> Connector | None:
-        """The one that the caller begins with; None when they may use none."""
-        return self._order.main(user)
+        """The one that the settings name, else the first (Contract platform 7.1); None: the caller may use none."""
+        return next((one for one in self._mains if one.open_to(user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """The one that is meant where the caller names none."""
-        return self._order.default_sql(user)
+        """The one that is meant without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
+        main = self.main(user)
+        if main is not None and _takes_sql(main):
+            return main
+        return next((one for one in self._listed if _takes_sql(one) and one.open_to(user)), None)
 
     def find(self, key: str) -> Connector | None:
         """The connector of that key that runs here, whoever asks."""
@@ -206,6 +204,14 @@ class Connectors:
         """Close all engines."""
         await self._engines.aclose()
 
+    def _arrange(self) -> None:
+        """Sort once per change: what is left for each call is the filter by rights. Unknown names are skipped."""
+        places = {name: place for place, name in enumerate(self._wheel)}
+        self._listed = sorted(self._connectors.values(), key=lambda one: places.get(one.key.casefold(), len(places)))
+        keys = [one for one in self._listed if one.key.casefold() == self._default]
+        names = [one for one in self._listed if one.nice_name.casefold() == self._default]
+        self._mains = [*keys, *names, *self._listed] if self._default else self._listed
+
     def _present(self, connector: Connector) -> Connector:
         present = self.find(connector.key)
         if present is None:
@@ -236,7 +242,7 @@ class Connectors:
         configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
         # From here on without a wait: nobody sees one half of a change.
         self._version, self._connectors, self._idle = version, {**configured, **running}, idle
-        self._order = ConnectorOrder(self._connectors.values(), self._preference)
+        self._arrange()
         self._engines.retire_all_but(self._connectors.values())
         async with self._changed:
             self._changes += 1
@@ -256,13 +262,13 @@ class Connectors:
                 log.exception("stored connectors not read")
 
 
+def _takes_sql(connector: Connector) -> bool:
+    return bool(flags_of(connector.dialect, connector.interface).get("is_sql"))
+
+
 def _data(connector: Connector, engine: Engine) -> str | None:
     capabilities = engine.capabilities
     return (capabilities.data_name or connector.key) if capabilities.one_process else None
-
-
-def _first(connectors: Sequence[Connector], fits: Callable[[Connector], bool]) -> Connector | None:
-    return next((one for one in connectors if fits(one)), None)
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:

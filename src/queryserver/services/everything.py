@@ -15,7 +15,6 @@ from queryserver.services.accounts import Accounts
 from queryserver.services.client_configuration import ClientConfiguration
 from queryserver.services.configuration_check import ConfigurationCheck
 from queryserver.services.connection_tests import ConnectionTests
-from queryserver.services.connector_drafts import ConnectorDrafts
 from queryserver.services.connector_examples import ConnectorExamples
 from queryserver.services.connector_instances import ConnectorInstances
 from queryserver.services.connectors import Connectors
@@ -179,7 +178,6 @@ class StoredConnectorServices:
     """What administers the connectors that are kept in the service database."""
 
     instances: ConnectorInstances
-    drafts: ConnectorDrafts
     examples: ConnectorExamples
 
 

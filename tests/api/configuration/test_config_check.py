@@ -13,7 +13,7 @@ from tests.fixtures.database import execute
 
 from queryserver.container import checking, looks
 from queryserver.container.checking import check_settings
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector
 from queryserver.domain.files import Scheme

@@ -15,10 +15,10 @@ from tests.api.driving import Api, Caller
 from tests.fakes import http_driver
 
 from queryserver.container.connection_tests import connection_tests
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.user import User
-from queryserver.services.connector_drafts import GivenConnector
+from queryserver.services.connector_instances import GivenConnector
 
 _STEPS = ["resolve", "connect", "login", "statement"]
 
@@ -419,7 +419,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
             tests = connection_tests(
                 services.settings,
                 BuildContext.of(services.settings),
-                services.stored_connectors.drafts,
+                services.stored_connectors.instances,
                 build_engine,
                 services.runner.may_hold,
             )
@@ -432,7 +432,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
         tests = connection_tests(
             holder.services.settings,
             BuildContext.of(holder.services.settings),
-            holder.services.stored_connectors.drafts,
+            holder.services.stored_connectors.instances,
             build_engine,
             holder.services.runner.may_hold,
         )

@@ -9,7 +9,7 @@ from tests.api.driving import Api, Caller
 from tests.unit.test_cli import Command, command_in
 
 from queryserver.db.accounts import GroupRepository
-from queryserver.services.connector_drafts import Draft
+from queryserver.services.connector_instances import Draft
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
     )
     groups = GroupRepository(api.database)
     await groups.create("given-meanwhile")
-    drafts = api.services.stored_connectors.instances._parts.drafts
+    drafts = api.services.stored_connectors.instances
     usual = drafts.draft
 
     async def slow(*asked: Any) -> Draft:

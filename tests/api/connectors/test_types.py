@@ -9,8 +9,8 @@ from tests.api.conftest import ApiOpener, make_settings
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Caller, open_api
 
-from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.connector_types import ConnectorType
+from queryserver.services.connector_catalogue import TYPES
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
@@ -54,11 +54,11 @@ async def test_all_types_are_listed_in_six_groups_and_stay_the_same(ana: Caller)
     values = [one for group in body["connectors"] for one in group["values"]]
     pairs = [(one["dialect"], one["interface"]) for one in values]
     assert len(pairs) == 47
-    order = {(row.dialect, row.interface): place for place, row in enumerate(all_types())}
+    order = {(row.dialect, row.interface): place for place, row in enumerate(TYPES)}
     for group in body["connectors"]:
         places = [order[one["dialect"], one["interface"]] for one in group["values"]]
         assert places == sorted(places)
-    flags = {(row.dialect, row.interface): row.flags for row in all_types()}
+    flags = {(row.dialect, row.interface): row.flags for row in TYPES}
     for one in values:
         assert one["name"] == one["dialect"]
         is_sql = one["category"] == "editor" and (one["dialect"], one["interface"]) not in _PROGRAMS
@@ -84,9 +84,9 @@ async def test_what_runs_without_further_installation_is_runnable(ana: Caller) -
         for one in group["values"]
         if one["is_runnable"]
     }
-    always = {(row.dialect, row.interface) for row in all_types() if row.runs == "yes"}
+    always = {(row.dialect, row.interface) for row in TYPES if row.runs == "yes"}
     assert always <= runs
-    assert not runs & {(row.dialect, row.interface) for row in all_types() if row.runs in {"no", "test"}}
+    assert not runs & {(row.dialect, row.interface) for row in TYPES if row.runs in {"no", "test"}}
 
 
 async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
@@ -102,7 +102,7 @@ async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
 
 
 @pytest.mark.platform(64)
-@pytest.mark.parametrize("row", all_types(), ids=lambda row: f"{row.dialect}-{row.interface}")
+@pytest.mark.parametrize("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
 async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper: Keeper, row: ConnectorType) -> None:
     sent = await template(keeper.caller, row.dialect, row.interface)
     assert sent["id"] is None
@@ -158,7 +158,7 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
     made = await template(ana, "trino", "trino", **given, id="7", version=3, groups=["x"])
     assert (made["nice_name"], made["description"], made["id"]) == ("Lake", "Ours", None)
     assert by_name(made) == {
-        **dict(next(row for row in all_types() if row.interface == "trino").settings),
+        **dict(next(row for row in TYPES if row.interface == "trino").settings),
         "url": "https://t",
         "ssl_validate": False,
     }

@@ -5,12 +5,12 @@ from types import MappingProxyType
 
 import pytest
 
-from queryserver.container.connector_checks import by_setting
-from queryserver.container.connectors import build_engine
+from queryserver.container.connectors import by_setting
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.problems import OptionsRefused
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.errors import ConfigurationError, DriverNotAllowed
+from queryserver.services.connector_options import OptionsRefused
 from queryserver.settings import Settings
 
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)

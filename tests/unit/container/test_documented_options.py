@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.container.connectors import build_engine, configured_connectors
+from queryserver.container.connectors import configured_connectors
+from queryserver.container.interfaces.builders import BUILDERS, build_engine
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.registry import INTERFACES
 from queryserver.domain.errors import ConfigurationError
 from queryserver.settings import load_settings
 
@@ -36,4 +36,4 @@ async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
 
 def test_every_interface_has_an_example() -> None:
     shown = set(re.findall(r'^interface = "(\w+)"$', "".join(BLOCKS), re.MULTILINE))
-    assert shown == {*INTERFACES, OWN}
+    assert shown == {*BUILDERS, OWN}

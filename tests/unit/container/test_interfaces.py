@@ -1,6 +1,5 @@
 """What connectors' options mean, and which are refused (Contract platform 5.11)."""
 
-import inspect
 import ssl
 from collections.abc import Mapping
 from datetime import timedelta
@@ -10,18 +9,22 @@ from typing import Any
 
 import pytest
 
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.interfaces.registry import INTERFACES, Builder, builder_of
 from queryserver.domain.connector import Connector, ConnectorLimits
+from queryserver.domain.connector_secrets import is_secret
 from queryserver.domain.errors import ConfigurationError, EngineUnavailable
 from queryserver.domain.user import User
+from queryserver.engines import phoenix, trino
+from queryserver.engines.hiveserver2.address import Mechanism
 from queryserver.engines.mysql import MysqlEngine
 from queryserver.engines.postgresql import PostgresqlEngine
 from queryserver.engines.sqlalchemy import SqlalchemyEngine
 from queryserver.engines.tls import client_tls
 from queryserver.engines.trino import TrinoEngine
 from queryserver.interfaces.engine import Engine, SessionOptions
+from queryserver.services.connector_options import HS2_OPTIONS, AtlasOptions, PhoenixOptions, TrinoOptions
+from queryserver.services.connector_urls import UrlOptions
 from queryserver.settings import Settings
 
 _USER = User(id=1, username="ada")
@@ -48,12 +51,26 @@ def problems(interface: str, *, policy: Mapping[str, Any] | None = None, **optio
     return raised.value.message
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_every_interface_has_a_builder(interface: str) -> None:
-    builder = builder_of(interface)
-    assert builder is not None
-    wanted = list(inspect.signature(Builder.build).parameters)[1:]
-    assert list(inspect.signature(builder.build).parameters) == wanted
+@pytest.mark.security("T9")
+def test_every_secret_option_is_masked_by_its_name() -> None:
+    models = {*HS2_OPTIONS.values(), TrinoOptions, PhoenixOptions, AtlasOptions, UrlOptions}
+    secrets = {name for model in models for name, field in model.model_fields.items() if not field.repr}
+    assert secrets == {"password", "credentials_json"}
+    assert all(map(is_secret, secrets))
+
+
+@pytest.mark.parametrize(
+    ("interface", "mechanisms", "taken"),
+    [
+        ("trino", trino.Authentication, "NONE, BASIC, JWT"),
+        ("phoenix", phoenix.Authentication, "NONE, BASIC, SPNEGO"),
+        ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
+    ],
+)
+def test_the_options_name_the_mechanisms_that_the_engine_has(interface: str, mechanisms: Any, taken: str) -> None:
+    assert set(taken.removeprefix("empty, ").split(", ")) == {one.value for one in mechanisms}
+    found = problems(interface, dialect="hive", url="http://h", server_host="h", auth_mechanism="bogus")
+    assert f"auth_mechanism: must be one of {taken}." in found
 
 
 def test_an_interface_without_builder_is_a_problem_of_its_connector() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from queryserver.domain.connector_catalogue import all_types, flags_of, type_of
-from queryserver.domain.connector_settings import UNLISTED, complete_settings, with_defaults
 from queryserver.domain.connector_types import Category, Runs
 from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+from queryserver.services.connector_catalogue import TYPES, complete_settings, flags_of, type_of, with_defaults
+from queryserver.services.connector_options import GeneralOptions
 
 _FLAGS = [
     "is_sql",
@@ -90,7 +90,7 @@ def flags_in(quote: str, letters: str) -> dict[str, Any]:
 @pytest.mark.platform(62)
 def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
     assert [int(row[0]) for row in rows()] == list(range(1, 48))
-    assert [(row[1], row[2]) for row in rows()] == [(one.dialect, one.interface) for one in all_types()]
+    assert [(row[1], row[2]) for row in rows()] == [(one.dialect, one.interface) for one in TYPES]
 
 
 @pytest.mark.platform(62)
@@ -187,10 +187,11 @@ def test_certificates_have_lines() -> None:
     assert complete("trino", "trino", ssl_ca="-----BEGIN\r\n\tx\n")["ssl_ca"] == "-----BEGIN\r\n\tx\n"
 
 
-def test_unlisted_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> None:
-    for row in all_types():
+def test_general_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> None:
+    general = dict.fromkeys(GeneralOptions.model_fields, 1)
+    for row in TYPES:
         if row.runs in {Runs.YES, Runs.DRIVER}:
-            assert UNLISTED.keys() <= complete_settings(row, UNLISTED).keys()
+            assert general.keys() <= complete_settings(row, general).keys()
             assert "session_idle_s" not in complete_settings(row, {})
         else:
             with pytest.raises(UnknownSetting):

@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import orjson
 
-from queryserver.domain.connector_catalogue import flags_of
 from queryserver.schemas import generated as wire
 from queryserver.services.client_configuration import Browser, Configuration, Interpreter
+from queryserver.services.connector_catalogue import flags_of
 from queryserver.settings import Settings
 
 

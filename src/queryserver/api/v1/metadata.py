@@ -8,12 +8,12 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import PlatformCall, PlatformRoute
 from queryserver.api.presence import while_connected
-from queryserver.domain.connector_catalogue import all_types
 from queryserver.domain.errors import InvalidParameter, configured
 from queryserver.domain.searching import Record, SourceName
 from queryserver.formats.search_html import description_of, highlighted
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.searching import SearchRequest
+from queryserver.services.connector_catalogue import TYPES
 from queryserver.services.search.search import Asked, SearchResult
 
 router = APIRouter(prefix="/api/v1/metadata", tags=["metadata"], route_class=PlatformRoute)
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1/metadata", tags=["metadata"], route_class=Pla
 _AT_ONCE = 50
 """Records that are answered on the event loop."""
 _OTHER_NAMES = {"s3a": SourceName.S3}
-_DIALECTS = frozenset(one.dialect for one in all_types())
+_DIALECTS = frozenset(one.dialect for one in TYPES)
 
 
 @router.post(

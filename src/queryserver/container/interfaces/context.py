@@ -3,25 +3,29 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from queryserver.container.disk import disk_floor
 from queryserver.domain.connector import Connector
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.engines.postgresql import OwnDatabase
 from queryserver.engines.shared_files import SharedFiles
 from queryserver.network.addresses import AddressRules, Place
+from queryserver.services.connector_options import Model, OptionRules, read_options
 from queryserver.settings import Settings
 from queryserver.settings.connectors import ConnectorPolicySettings
 from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings, SparkSettings
+
+if TYPE_CHECKING:
+    from queryserver.engines.postgresql import OwnDatabase
 
 _POSTGRESQL_PORT = 5432
 _BROKER_PORT = 6379
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuildContext:
     """Settings of the whole server that builders may use; in tests `BuildContext.of(Settings())`."""
 
@@ -39,8 +43,6 @@ class BuildContext:
     """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
     service_dsn: str | None = field(default=None, repr=False)
     """The service's own database, which no connector may use."""
-    own_database: OwnDatabase | None = field(default=None, repr=False)
-    """The same, by which all connectors know it."""
     embedded_database: bool = False
     """Its server is the private PostgreSQL, which has the users' sample database, too."""
     disk_floor: DiskFloor = NO_FLOOR
@@ -48,9 +50,31 @@ class BuildContext:
     files: SharedFiles = field(default_factory=SharedFiles)
     """What engines of one file agree by."""
 
-    def reaches_database_server(self, connector: Connector) -> bool:
-        """Whether a connector may use other databases on the server of the service's database."""
-        return not connector.is_stored or self.policy.allow_service_database_server
+    @cached_property
+    def own_database(self) -> "OwnDatabase | None":
+        """The service's own database, by which all connectors know it; its adapter is imported at the first use."""
+        from queryserver.engines.postgresql import OwnDatabase
+
+        return OwnDatabase(self.service_dsn) if self.service_dsn else None
+
+    def rules(self, connector: Connector) -> OptionRules:
+        """What the options of a connector are validated with."""
+        return OptionRules(
+            self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
+        )
+
+    def options(self, model: type[Model], connector: Connector) -> Model:
+        """The connector's options. Raises OptionsRefused with every problem."""
+        return read_options(model, connector.key, connector.options, self.rules(connector))
+
+    def is_named_as_own_database(self, name: str) -> bool:
+        """Whether a PostgreSQL database has the name of the service's."""
+        return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
+
+    def _is_own_database(self, host: str, port: int, name: str) -> bool:
+        """Calls no resolver: each connection is checked, too."""
+        is_server = (host.lower(), port) in self.addresses.service_database
+        return self.is_named_as_own_database(name) and (is_server or self.addresses.is_literal_server(host, port))
 
     @property
     def databases_dir(self) -> Path | None:
@@ -76,7 +100,6 @@ class BuildContext:
                 service_database=database_servers(settings.desktop.database.dsn or ""),
             ),
             service_dsn=settings.desktop.database.dsn,
-            own_database=OwnDatabase(settings.desktop.database.dsn) if settings.desktop.database.dsn else None,
             embedded_database=settings.desktop.database.embedded,
         )
 

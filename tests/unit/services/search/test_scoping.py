@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.container.connectors import build_engine
+from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.user import User

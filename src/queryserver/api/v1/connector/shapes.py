@@ -7,8 +7,7 @@ from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.connector_types import Category, Flags
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import ConnectorFields
-from queryserver.services.connector_drafts import GivenConnector
-from queryserver.services.connector_instances import ShownInstance, ShownType, Template
+from queryserver.services.connector_instances import GivenConnector, ShownInstance, ShownType, Template
 
 
 def given(fields: ConnectorFields) -> GivenConnector:
