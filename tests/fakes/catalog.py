@@ -18,7 +18,7 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, EngineError, NotSupported, TableNotFound
+from queryserver.domain.errors import EngineError, NotSupported, TableNotFound, database_not_found
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
@@ -144,5 +144,5 @@ class FakeCatalog:
     def _known(self, database: str) -> dict[str, TableDescription]:
         found = self._engine.content.get(database or "default")
         if found is None:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return found

@@ -249,9 +249,10 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
             raise RuntimeError(message)
 
 
-def _refusal(name: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
-    """The domain error of that name. Those of tasks say everything in their message."""
+def _refusal(name: str, code: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
+    """The domain error of that class and code. Those of tasks say everything in their message."""
     kind = getattr(errors, name, QueryServerError)
     error: QueryServerError = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)
+    error.code = code
     return error

@@ -60,7 +60,7 @@ def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[by
         limit_time(task["limit_s"])
         return RESULT, computation_of(Task(task["task"]))(task["options"], content)
     except QueryServerError as error:
-        return REFUSED, [type(error).__name__, error.message, error.details]
+        return REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
         return EXCEEDED, None
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here

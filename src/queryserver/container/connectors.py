@@ -7,7 +7,7 @@ from queryserver.container.interfaces.context import BuildContext
 from queryserver.container.interfaces.problems import OptionsRefused, Problem
 from queryserver.container.interfaces.registry import builder_of
 from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors import ConfigurationError, InterfaceNotSupported, InvalidPath
+from queryserver.domain.errors import ConfigurationError, InvalidPath, interface_not_supported
 from queryserver.interfaces.engine import Engine
 from queryserver.settings import Settings
 from queryserver.settings.connectors import InterpreterSettings
@@ -38,12 +38,12 @@ def build_engine(connector: Connector, context: BuildContext) -> Engine:
     """The engine of a connector; connects to nothing.
 
     Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
-    single options are the reason; for a stored one InterfaceNotSupported and DriverNotInstalled where nothing else is
+    single options are the reason; for a stored one interface_not_supported and DriverNotInstalled where nothing else is
     wrong.
     """
     builder = builder_of(connector.interface)
     if builder is None and connector.is_stored:
-        raise InterfaceNotSupported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
+        raise interface_not_supported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
     if builder is None:
         place = f"notebook.interpreters.{connector.key}.interface"
         raise ConfigurationError([f"{place}: {connector.interface} cannot be run here."])

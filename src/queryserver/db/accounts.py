@@ -7,7 +7,7 @@ import asyncpg
 
 from queryserver.db.administrators import ANY_ADMINISTRATOR, TAKE_TURNS, administrator_kept
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import IdentityTaken, UnknownGroup, UsernameTaken
+from queryserver.domain.errors import NameTaken, UnknownGroup
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.interfaces.accounts import Account, NewAccount, StoredLogin
 
@@ -83,7 +83,7 @@ class AccountRepository:
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """The id of the new user. Raises UsernameTaken, UnknownGroup, IdentityTaken."""
+        """The id of the new user. Raises NameTaken, UnknownGroup, NameTaken."""
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
@@ -116,7 +116,7 @@ class AccountRepository:
         return (row["users"], row["groups"]) if row else ((), ())
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. Raises LastAdministrator."""
+        """Enable, or disable and end all tokens. Raises last_administrator."""
         if active:
             return bool(
                 await self._database.execute("update users set is_active = true where username_key = $1", username_key)
@@ -126,7 +126,7 @@ class AccountRepository:
         )
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. Raises LastAdministrator."""
+        """Set the administrator flag. Raises last_administrator."""
         if admin:
             return bool(
                 await self._database.execute("update users set is_admin = true where username_key = $1", username_key)
@@ -171,7 +171,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         account.email,
     )
     if user_id is None:
-        raise UsernameTaken(account.username.shown)
+        raise NameTaken(f"User {account.username.shown} exists already.")
     groups = {row["name"]: row["id"] for row in await connection.fetch(_GROUPS, [default_group, *account.groups])}
     for name in account.groups:
         if name not in groups:
@@ -183,9 +183,9 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
 
 
 async def _link(connection: Connection, identity: ExternalIdentity, user_id: int, *, by_administrator: bool) -> None:
-    """Raises IdentityTaken."""
+    """Raises NameTaken."""
     if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, by_administrator):
-        raise IdentityTaken(identity.subject)
+        raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
 
 
 def _account(row: asyncpg.Record) -> Account:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from queryserver.db.database import Connection
-from queryserver.domain.errors import LastAdministrator
+from queryserver.domain.errors import last_administrator
 
 TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
 """Held to the end of a transaction by whoever makes or unmakes administrators: what it counts stays true until then."""
@@ -21,9 +21,9 @@ ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {
 
 @asynccontextmanager
 async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
-    """Around a change, inside a transaction: raises LastAdministrator at the end when it has left nobody."""
+    """Around a change, inside a transaction: raises last_administrator at the end when it has left nobody."""
     await connection.execute(TAKE_TURNS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
     if was_any and not await connection.fetchval(ANY_ADMINISTRATOR):
-        raise LastAdministrator
+        raise last_administrator("The last active administrator cannot be disabled or stop being one.")

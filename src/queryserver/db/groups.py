@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from queryserver.db.administrators import administrator_kept
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import UnknownGroup, UnknownUser
+from queryserver.domain.errors import UnknownGroup, unknown_user
 from queryserver.interfaces.groups import GroupGrants
 
 # Locked against deletion until the membership or right that needs them is written.
@@ -74,7 +74,7 @@ class GroupRepository:
 async def _user(connection: Connection, username_key: str) -> int:
     user_id = await connection.fetchval(_USER, username_key)
     if user_id is None:
-        raise UnknownUser(username_key)
+        raise unknown_user(username_key)
     return user_id
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from queryserver.db.administrators import IS_ADMINISTRATOR
 from queryserver.db.database import Database
-from queryserver.domain.errors import UnknownUser
+from queryserver.domain.errors import unknown_user
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.interfaces.identities import LinkedIdentity
 
@@ -64,7 +64,7 @@ class IdentityRepository:
                 "select id from users where username_key = $1 for key share", username_key
             )
             if user_id is None:
-                raise UnknownUser(username_key)
+                raise unknown_user(username_key)
             return await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id) is True
 
     async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:

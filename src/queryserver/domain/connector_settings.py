@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.connector_types import ConnectorType
-from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+from queryserver.domain.errors import ConnectorRefused, unknown_setting
 
 _LONGEST_S = 365 * 24 * 3600
 _MOST_CHARACTERS = 64 * 1024
@@ -35,13 +35,13 @@ def with_defaults(row: ConnectorType, defaults: Mapping[str, SettingValue]) -> C
 def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:
     """What was given, in the order of the type and with its types; the defaults for what was not.
 
-    Raises UnknownSetting, ConnectorRefused; no text of theirs holds a value.
+    Raises unknown_setting, ConnectorRefused; no text of theirs holds a value.
     """
     kinds = {**(UNLISTED if row.takes_statements else {}), **row.defaults}
     unknown = [name for name in given if name not in kinds]
     if unknown:
         text = f"Connectors of {row.dialect} with interface {row.interface} have no such setting."
-        raise UnknownSetting({name[:_NAME_SHOWN]: [text] for name in unknown})
+        raise unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
     settings, problems = dict(row.settings), dict[str, list[str]]()
     for name, kind in kinds.items():
         if given.get(name) is None:

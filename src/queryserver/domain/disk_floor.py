@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors import InsufficientStorage
 
 # Below a second, disks do not change enough to pay for a call of the system with each piece of a file.
 _KEPT_S = 1.0

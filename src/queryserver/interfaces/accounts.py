@@ -74,7 +74,7 @@ class AccountRecords(Protocol):
     async def create(self, account: NewAccount, *, default_group: str) -> int:
         """The id of the new user, who joins the default group too.
 
-        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        Raises NameTaken, UnknownGroup, NameTaken.
         """
         ...
 
@@ -95,11 +95,11 @@ class AccountRecords(Protocol):
         ...
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. False: no such user. Raises LastAdministrator."""
+        """Enable, or disable and end all tokens. False: no such user. Raises last_administrator."""
         ...
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. False: no such user. Raises LastAdministrator."""
+        """Set the administrator flag. False: no such user. Raises last_administrator."""
         ...
 
     async def set_password(self, username_key: str, password_hash: str) -> bool:

@@ -26,20 +26,20 @@ class ConnectorRecords(Protocol):
         ...
 
     async def create(self, new: NewInstance) -> ConnectorInstance:
-        """Store a new one, under an id that was never used. Raises ConnectorNameTaken, UnknownGroup."""
+        """Store a new one, under an id that was never used. Raises NameTaken, UnknownGroup."""
         ...
 
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
         """Replace what is changeable of `instance`, whose version must still be the stored one.
 
-        Raises VersionConflict, ConnectorNotFound, ConnectorNameTaken, UnknownGroup.
+        Raises VersionConflict, connector_not_found, NameTaken, UnknownGroup.
         """
         ...
 
     async def remove(self, connector_id: int) -> ConnectorInstance:
         """Leave only a tombstone of names; grants and index rows go with it.
 
-        Raises ConnectorNotFound, ConnectorInUse while a statement of it waits or runs.
+        Raises connector_not_found, connector_in_use while a statement of it waits or runs.
         """
         ...
 

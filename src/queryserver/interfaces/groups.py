@@ -18,7 +18,7 @@ class GroupGrants:
 class GroupRecords(Protocol):
     """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
 
-    Changes say whether they changed anything. Whatever would leave no active administrator raises LastAdministrator.
+    Changes say whether they changed anything. Whatever would leave no active administrator raises last_administrator.
     """
 
     async def create(self, name: str) -> bool:
@@ -26,15 +26,15 @@ class GroupRecords(Protocol):
         ...
 
     async def delete(self, name: str) -> bool:
-        """Take a group away with its memberships and rights; False when there is none. Raises LastAdministrator."""
+        """Take a group away with its memberships and rights; False when there is none. Raises last_administrator."""
         ...
 
     async def add(self, username_key: str, group: str) -> bool:
-        """Make a user a member. Raises UnknownUser, UnknownGroup."""
+        """Make a user a member. Raises unknown_user, UnknownGroup."""
         ...
 
     async def remove(self, username_key: str, group: str) -> bool:
-        """End a membership. Raises UnknownUser, UnknownGroup, LastAdministrator."""
+        """End a membership. Raises unknown_user, UnknownGroup, last_administrator."""
         ...
 
     async def grant(self, group: str, right: str) -> bool:
@@ -42,7 +42,7 @@ class GroupRecords(Protocol):
         ...
 
     async def ungrant(self, group: str, right: str) -> bool:
-        """Take a right from a group. Raises UnknownGroup, LastAdministrator."""
+        """Take a right from a group. Raises UnknownGroup, last_administrator."""
         ...
 
     async def grants(self, group: str | None) -> Sequence[GroupGrants]:

@@ -33,7 +33,7 @@ class IdentityRecords(Protocol):
     async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
         """Link any user, in the name of an administrator; repeating it is harmless.
 
-        False: the identity is linked to another user. Raises UnknownUser.
+        False: the identity is linked to another user. Raises unknown_user.
         """
         ...
 

@@ -45,12 +45,12 @@ class StatementRecords(Protocol):
     async def record(self, new: NewStatement) -> Recorded:
         """Store a new statement in state `waiting`, with its idempotency key.
 
-        Raises IdempotencyConflict, TooManyStatements, QuotaExceeded; then nothing is stored.
+        Raises idempotency_conflict, too_many_statements, quota_exceeded; then nothing is stored.
         """
         ...
 
     async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
-        """The statement that was recorded under the key. Raises IdempotencyConflict for another request's key."""
+        """The statement that was recorded under the key. Raises idempotency_conflict for another request's key."""
         ...
 
     async def new_session_id(self) -> int:
@@ -77,7 +77,7 @@ class StatementRecords(Protocol):
         ...
 
     async def script(self, script_id: int) -> str:
-        """The stored script. Raises StatementTextExpired when it was cut."""
+        """The stored script. Raises statement_text_expired when it was cut."""
         ...
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:

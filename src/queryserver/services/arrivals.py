@@ -9,11 +9,10 @@ import structlog
 
 from queryserver.domain.errors import (
     IdentityRefused,
-    IdentityTaken,
     InvalidToken,
     InvalidUsername,
+    NameTaken,
     UserInactive,
-    UsernameTaken,
     UserNotFound,
 )
 from queryserver.domain.identities import ExternalIdentity
@@ -155,7 +154,7 @@ class Arrivals:
         )
         try:
             user_id = await self._accounts.create(account, default_group=self._default_group)
-        except (UsernameTaken, IdentityTaken):
+        except NameTaken:
             return  # by a call at the side of this one
         log.info("user made at first sight", user_id=user_id)
         self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import structlog
 
 from queryserver.domain.connector_types import Runs
-from queryserver.domain.errors import EngineError, InterfaceNotSupported, QueryServerError, TooManyRequests
+from queryserver.domain.errors import EngineError, QueryServerError, TooManyRequests, interface_not_supported
 from queryserver.domain.user import User
 from queryserver.interfaces.connection_trials import Reach, Trial
 from queryserver.services.connection_failures import cleaned, reason_of
@@ -137,7 +137,7 @@ class ConnectionTests:
     async def test(self, user: User, given: GivenConnector) -> Outcome:
         """Try what was given, or what is stored where only an id is.
 
-        Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, InterfaceNotSupported,
+        Raises ConnectorRefused and its subclasses, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
         """
         with self._parts.audit.event(user, "test", given.id or given.nice_name) as event:
@@ -146,7 +146,7 @@ class ConnectionTests:
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
-                raise InterfaceNotSupported(text)
+                raise interface_not_supported(text)
             if self._open >= _AT_ONCE:
                 raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)

@@ -8,7 +8,7 @@ from queryserver.domain.connector_instances import ConnectorInstance, SettingVal
 from queryserver.domain.connector_secrets import with_stored_secrets
 from queryserver.domain.connector_settings import complete_settings
 from queryserver.domain.connector_types import ConnectorType
-from queryserver.domain.errors import ConnectorNotFound, ConnectorRefused, ConnectorTypeNotFound, ImmutableField
+from queryserver.domain.errors import ConnectorRefused, ConnectorTypeNotFound, connector_not_found, immutable_field
 from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
 
 _LONGEST_NAME = 100
@@ -47,11 +47,11 @@ class ConnectorDrafts:
         self._checks = checks
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """The instance of that id. Raises ConnectorNotFound, also for what is no number."""
+        """The instance of that id. Raises connector_not_found, also for what is no number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         return instance
 
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
@@ -79,7 +79,7 @@ class ConnectorDrafts:
                 if sent is not None and sent != stored
             }
             if changed:
-                raise ImmutableField(changed, "The type of a connector cannot be changed.")
+                raise immutable_field(changed, "The type of a connector cannot be changed.")
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
             raise ConnectorRefused({name: ["Must be given."] for name in missing})

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance
 from queryserver.domain.connector_secrets import masked
 from queryserver.domain.errors import (
-    ConnectorNameTaken,
     ConnectorRefused,
     ConnectorTypeNotFound,
+    NameTaken,
     UnknownGroup,
     VersionConflict,
 )
@@ -107,7 +107,7 @@ class ConnectorExamples:
                     event.subject = str(created.id)
         except UnknownGroup as error:
             raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
-        except (ConnectorNameTaken, VersionConflict):
+        except (NameTaken, VersionConflict):
             # Somebody else is just at it: what they leave is theirs.
             done.unchanged += await self._named(_key(given))
 

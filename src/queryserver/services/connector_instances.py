@@ -10,11 +10,11 @@ from queryserver.domain.connector_secrets import masked
 from queryserver.domain.connector_settings import complete_settings
 from queryserver.domain.connector_types import Category, ConnectorType, Flags
 from queryserver.domain.errors import (
-    ConnectorNotFound,
     ConnectorRefused,
     ConnectorTypeNotFound,
     UnknownGroup,
     VersionConflict,
+    connector_not_found,
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.connectors import ConnectorChecks, ConnectorRecords
@@ -140,16 +140,16 @@ class ConnectorInstances:
         return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
-        """One of them. Raises ConnectorNotFound, also for one that the caller may not see."""
+        """One of them. Raises connector_not_found, also for one that the caller may not see."""
         instance = await self._parts.drafts.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         return await self.shown(instance, user)
 
     async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
         """Create, or change what has an id; also whether it was created.
 
-        Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, ConnectorNameTaken,
+        Raises ConnectorRefused and its subclasses, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
         """
         is_new = given.id is None
@@ -170,7 +170,7 @@ class ConnectorInstances:
         return await self.shown(instance, user), is_new
 
     async def delete(self, user: User, connector_id: str) -> int:
-        """Delete one that nothing uses; its id. Raises ConnectorNotFound, ConnectorInUse."""
+        """Delete one that nothing uses; its id. Raises connector_not_found, connector_in_use."""
         with self._parts.audit.event(user, "delete", connector_id):
             instance = await self._parts.drafts.stored(connector_id)
             await self._parts.records.remove(instance.id)
@@ -226,4 +226,4 @@ class ConnectorInstances:
             except VersionConflict:
                 if given.version is not None or attempt == _ATTEMPTS - 1:
                     raise
-        raise ConnectorNotFound(given.id)
+        raise connector_not_found(given.id)

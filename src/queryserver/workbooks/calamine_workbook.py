@@ -14,7 +14,7 @@ from python_calamine import (
     WorksheetNotFound,
 )
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, SheetNotFound
+from queryserver.domain.errors import FileCorrupt, file_encrypted, sheet_not_found
 from queryserver.domain.importing import TypedText
 from queryserver.formats.workbooks.cells import EMPTY, boolean_cell, number_cell, plain_text_cell, serial_cell
 from queryserver.formats.workbooks.kinds import WorkbookKind
@@ -32,7 +32,7 @@ class OtherWorkbook:
     """One workbook of another format than xlsx, with the methods of `XlsxWorkbook`."""
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
-        """Raises FileCorrupt, FileEncrypted, FileTooComplex."""
+        """Raises FileCorrupt, file_encrypted, file_too_complex."""
         self._kind = kind
         if kind is not WorkbookKind.XLS:
             package = Package(file)
@@ -54,10 +54,10 @@ class OtherWorkbook:
         return read_head(self.rows(sheet))
 
     def rows(self, sheet: str) -> Iterator[Row]:
-        """All rows in use. Raises SheetNotFound."""
+        """All rows in use. Raises sheet_not_found."""
         names = self.sheet_names()
         if sheet not in names:
-            raise SheetNotFound(f"There is no sheet {sheet[:100]}.")
+            raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
         with _calamine_errors():
             values = self._workbook.get_sheet_by_name(sheet)
         return self._rows(values, self._serial_cells(names.index(sheet)))
@@ -118,9 +118,9 @@ def _calamine_errors() -> Generator[None]:
     try:
         yield
     except PasswordError as error:
-        raise FileEncrypted("The workbook has a password.") from error
+        raise file_encrypted("The workbook has a password.") from error
     except WorksheetNotFound as error:
-        raise SheetNotFound("There is no such sheet.") from error
+        raise sheet_not_found("There is no such sheet.") from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:

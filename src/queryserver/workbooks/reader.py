@@ -16,17 +16,17 @@ import structlog
 from queryserver.domain.errors import (
     DetectionFailed,
     FileCorrupt,
-    FileEmpty,
-    FileEncrypted,
-    FileTooComplex,
-    FormatMismatch,
-    ImportFileNotFound,
     QueryServerError,
-    RecordTooLong,
-    SheetNotFound,
-    TooManyColumns,
     TooManyRequests,
     UnsupportedFormat,
+    file_empty,
+    file_encrypted,
+    file_too_complex,
+    format_mismatch,
+    import_file_not_found,
+    record_too_long,
+    sheet_not_found,
+    too_many_columns,
 )
 from queryserver.domain.importing import FileType, TypedText
 from queryserver.interfaces.workbooks import RecordPortion, SheetRows
@@ -58,16 +58,16 @@ _LARGE_BYTES = 512 * 1024
 
 _TOLD = (
     FileCorrupt,
-    FileEmpty,
-    FileEncrypted,
-    FileTooComplex,
-    FormatMismatch,
-    RecordTooLong,
-    SheetNotFound,
-    TooManyColumns,
+    file_empty,
+    file_encrypted,
+    file_too_complex,
+    format_mismatch,
+    record_too_long,
+    sheet_not_found,
+    too_many_columns,
 )
 _WITH_MESSAGE = {kind.code: kind for kind in _TOLD}
-_WITHOUT_MESSAGE = {kind.code: kind for kind in (UnsupportedFormat, ImportFileNotFound)}
+_WITHOUT_MESSAGE = {kind().code: kind for kind in (UnsupportedFormat, import_file_not_found)}
 
 _Frame = tuple[bytes, bytes]
 
@@ -191,7 +191,7 @@ async def _conversation(process: asyncio.subprocess.Process, question: bytes, ti
             async with asyncio.timeout(left_s):
                 kind, body = await _next_frame(process.stdout)
         except TimeoutError:
-            raise FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
+            raise file_too_complex(f"The file could not be read within {time_s} seconds.") from None
         except asyncio.IncompleteReadError:
             raise await _sudden_end(process) from None
         left_s -= loop.time() - began
@@ -216,7 +216,7 @@ async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
     if code < 0:
         log.info("worker of a workbook was killed", signal=-code)
-        return FileTooComplex("The file needs more memory or time to be read than there is.")
+        return file_too_complex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
     return DetectionFailed("The workbook could not be read.")
 

@@ -12,10 +12,10 @@ from typing import BinaryIO, NotRequired, Protocol, TypedDict
 
 from queryserver.domain.errors import (
     DetectionFailed,
-    FileTooComplex,
-    ImportFileNotFound,
     QueryServerError,
     UnsupportedFormat,
+    file_too_complex,
+    import_file_not_found,
 )
 from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
@@ -82,9 +82,9 @@ def _answer(question: Question) -> Iterator[bytes]:
     except QueryServerError as error:
         yield frame(FAILED, [error.code, error.message])
     except FileNotFoundError:
-        yield frame(FAILED, [ImportFileNotFound.code, ""])
+        yield frame(FAILED, [import_file_not_found().code, ""])
     except (MemoryError, RecursionError):
-        yield frame(FAILED, [FileTooComplex.code, "The file is too large to be read."])
+        yield frame(FAILED, [file_too_complex.code, "The file is too large to be read."])
     except BrokenPipeError:
         raise
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here

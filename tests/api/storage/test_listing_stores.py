@@ -13,11 +13,11 @@ from tests.api.storage.worlds import World, builders
 from tests.fakes.long_directory import LongDirectory
 
 from queryserver.domain.errors import (
-    BucketListingDenied,
     PermissionDenied,
     QueryServerError,
     StorageError,
     StorageUnavailable,
+    bucket_listing_denied,
 )
 from queryserver.domain.files import Scheme
 
@@ -29,7 +29,7 @@ async def ana(world: World) -> Caller:
 
 @pytest.mark.storage(37)
 async def test_a_refused_list_of_buckets_is_told_as_such(world: World, ana: Caller) -> None:
-    world.fail(Scheme.S3A, "list_directory", BucketListingDenied("Access Denied"))
+    world.fail(Scheme.S3A, "list_directory", bucket_listing_denied("Access Denied"))
     for answer in (await ana.get("storage/view=s3a://"), await ana.get("storage/list", path="s3a://")):
         assert answer.status_code == 403
         assert answer.json() == {

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import raises_code
 
 from queryserver.domain.connector_catalogue import all_types, flags_of, type_of
 from queryserver.domain.connector_settings import UNLISTED, complete_settings, with_defaults
 from queryserver.domain.connector_types import Category, Runs
-from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+from queryserver.domain.errors import ConnectorRefused
 
 _FLAGS = [
     "is_sql",
@@ -193,5 +194,5 @@ def test_unlisted_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> 
             assert UNLISTED.keys() <= complete_settings(row, UNLISTED).keys()
             assert "session_idle_s" not in complete_settings(row, {})
         else:
-            with pytest.raises(UnknownSetting):
+            with raises_code("unknown_setting"):
                 complete_settings(row, {"session_idle_s": 5})

@@ -1,6 +1,6 @@
 """What is wrong with the options of a connector: for the operator's settings, and for who sent an instance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -8,9 +8,9 @@ from types import MappingProxyType
 from queryserver.domain.errors import (
     ConfigurationError,
     ConnectorRefused,
-    DriverNotAllowed,
-    HostNotAllowed,
-    OptionNotAllowed,
+    driver_not_allowed,
+    host_not_allowed,
+    option_not_allowed,
 )
 
 
@@ -25,11 +25,11 @@ class Kind(IntEnum):
     """Nothing is wrong but that this server lacks a package."""
 
 
-_ERRORS: Mapping[Kind, type[ConnectorRefused]] = MappingProxyType(
+_ERRORS: Mapping[Kind, Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]] = MappingProxyType(
     {
-        Kind.DRIVER: DriverNotAllowed,
-        Kind.OPTION: OptionNotAllowed,
-        Kind.HOST: HostNotAllowed,
+        Kind.DRIVER: driver_not_allowed,
+        Kind.OPTION: option_not_allowed,
+        Kind.HOST: host_not_allowed,
         Kind.INVALID: ConnectorRefused,
         Kind.LACK: ConnectorRefused,
     }

@@ -12,7 +12,7 @@ from queryserver.domain.catalog import (
     TableDescription,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, NotSupported, StatementRejected, TableNotFound
+from queryserver.domain.errors import NotSupported, StatementRejected, TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row, read_rows
 from queryserver.engines.hiveserver2.catalog_errors import metadata_errors
 from queryserver.engines.hiveserver2.catalog_partitions import Partition, newest, newest_first
@@ -45,12 +45,12 @@ class FamilyCatalog(ABC):
         return [cell(row[0]) for row in await self._read("SHOW DATABASES")]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """Raises DatabaseNotFound."""
+        """Raises database_not_found."""
         name = await self._name(database)
         with metadata_errors(database):
             rows = await self._read(f"DESCRIBE DATABASE EXTENDED {quoted(name)}")
         if not rows:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
@@ -60,7 +60,7 @@ class FamilyCatalog(ABC):
             return await self._tables(name)
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """Raises DatabaseNotFound, TableNotFound."""
+        """Raises database_not_found, TableNotFound."""
         name = await self._name(database)
         if not self._is_quotable(table):
             raise TableNotFound(name, table)
@@ -167,7 +167,7 @@ class FamilyCatalog(ABC):
     async def _name(self, database: str) -> str:
         """As the engine keeps it; the session's own for an empty one."""
         if not self._is_quotable(database):
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         if database:
             return database.lower()
         if not self._current:

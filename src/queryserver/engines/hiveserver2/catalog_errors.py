@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import DatabaseNotFound, StatementRejected, TableNotFound
+from queryserver.domain.errors import StatementRejected, TableNotFound, database_not_found
 from queryserver.engines import denials
 
 _NO_DATABASE = re.compile(r"SCHEMA_NOT_FOUND|Error 10072\b|Database does not exist|NoSuchDatabaseException")
@@ -17,13 +17,13 @@ _NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionE
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Turn a refusal into DatabaseNotFound, TableNotFound or EngineForbidden where the engine's text tells so."""
+    """Turn a refusal into database_not_found, TableNotFound or EngineForbidden where the engine's text tells so."""
     try:
         with denials.metadata_errors():
             yield
     except StatementRejected as error:
         if _NO_DATABASE.search(error.message):
-            raise DatabaseNotFound(database) from error
+            raise database_not_found(database) from error
         if table and _NO_TABLE.search(error.message):
             raise TableNotFound(database, table) from error
         raise

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, file_too_complex
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, CellKind, TypedText
 from queryserver.formats.workbooks.serials import Temporal, iso_cell, temporal_cell
 
@@ -83,9 +83,9 @@ def text_cell(text: str) -> TypedText:
 
 
 def plain_text_cell(text: str) -> TypedText:
-    """Text as it is. Raises FileTooComplex above the limit of all cells (Contract importer 8.5)."""
+    """Text as it is. Raises file_too_complex above the limit of all cells (Contract importer 8.5)."""
     if len(text) > MAX_FIELD_CHARACTERS:
-        raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
+        raise file_too_complex("A cell of the workbook has more than 1,048,576 characters.")
     return TypedText(text, CellKind.TEXT) if text else EMPTY
 
 

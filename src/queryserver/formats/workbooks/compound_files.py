@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, file_too_complex
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -81,7 +81,7 @@ class CompoundFile:
                 yield sector[place : place + _ENTRY_BYTES]
                 found += 1
             if found > _MAX_DIRECTORY_ENTRIES:
-                raise FileTooComplex(f"The workbook has more than {_MAX_DIRECTORY_ENTRIES:,} parts.")
+                raise file_too_complex(f"The workbook has more than {_MAX_DIRECTORY_ENTRIES:,} parts.")
 
     def _chain(self, start: int) -> Iterator[bytes]:
         """The sectors from `start` on. A chain that is longer than the file is circular."""

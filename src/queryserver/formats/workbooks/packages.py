@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, file_encrypted, file_too_complex
 
 MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
@@ -49,7 +49,7 @@ class Package:
     """The entries of a zip file by name; of entries with one name the last counts."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt when there is no readable directory, FileTooComplex when there are too many entries."""
+        """Raises FileCorrupt when there is no readable directory, file_too_complex when there are too many entries."""
         self._file = file
         self._entries = {entry.name: entry for entry in _read_directory(file)}
         self._names = {name.lower(): name for name in self._entries}
@@ -62,20 +62,22 @@ class Package:
         return iter(self._entries)
 
     def check_limits(self) -> None:
-        """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
+        """Raises file_too_complex when unpacking would give too much (Contract importer 14.4)."""
         if sum(entry.unpacked_bytes for entry in self._entries.values()) > MAX_UNPACKED_BYTES:
-            raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
+            raise file_too_complex(
+                f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked."
+            )
         for entry in self._entries.values():
             if entry.unpacked_bytes > max(RATIO_FREE_BYTES, entry.packed_bytes * MAX_RATIO):
-                raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
+                raise file_too_complex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
-        """What the entry unpacks to. Raises FileCorrupt also when there is no such entry, FileEncrypted."""
+        """What the entry unpacks to. Raises FileCorrupt also when there is no such entry, file_encrypted."""
         entry = self._find(name)
         if entry is None:
             raise FileCorrupt("A part of the workbook is missing.")
         if entry.is_encrypted:
-            raise FileEncrypted("The workbook has a password.")
+            raise file_encrypted("The workbook has a password.")
         if entry.method not in (_STORED, _DEFLATED):
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         yield from _checked(entry, _unpacked(self._packed(entry), entry))
@@ -128,7 +130,7 @@ def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         size += len(piece)
         if size > entry.unpacked_bytes:
-            raise FileTooComplex("A part of the workbook is larger than the directory says.")
+            raise file_too_complex("A part of the workbook is larger than the directory says.")
         crc = zlib.crc32(piece, crc)
         if piece:
             yield piece
@@ -139,7 +141,7 @@ def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _read_directory(file: BinaryIO) -> Iterator[Entry]:
     offset, size, count, shift = _find_directory(file)
     if count > MAX_ENTRIES or size > _MAX_DIRECTORY_BYTES:
-        raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
+        raise file_too_complex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
     file.seek(offset)
     directory = file.read(size)
     place = found = 0
@@ -149,7 +151,7 @@ def _read_directory(file: BinaryIO) -> Iterator[Entry]:
             break
         found += 1
         if found > MAX_ENTRIES:
-            raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
+            raise file_too_complex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
         name_end = place + _ENTRY.size + fields[10]
         extra_end = name_end + fields[11]
         yield _entry(fields, directory[place + _ENTRY.size : name_end], directory[name_end:extra_end], shift)

@@ -1,6 +1,6 @@
 """Rows of a worksheet as an XML parser sees them."""
 
-from queryserver.domain.errors import FileTooComplex
+from queryserver.domain.errors import file_too_complex
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, TypedText
 from queryserver.formats.workbooks.columns import ColumnNumbers
 from queryserver.formats.workbooks.plain_rows import Make
@@ -83,7 +83,7 @@ class ParsedRows:
             self._texts.append(text)
             self._text_characters += len(text)
             if self._text_characters > MAX_FIELD_CHARACTERS:
-                raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
+                raise file_too_complex("A cell of the workbook has more than 1,048,576 characters.")
 
     def _end(self, name: str) -> None:
         if name == self._name_v or name == self._name_t:
@@ -103,7 +103,7 @@ class ParsedRows:
 
     def _begin_row(self, number: str) -> None:
         if len(number) > _MAX_NUMBER_DIGITS:
-            raise FileTooComplex("The sheet has too many rows.")
+            raise file_too_complex("The sheet has too many rows.")
         self._number = int(number) if number.isdecimal() else None
         self._cells = {}
         self._column = -1

@@ -117,7 +117,7 @@ class AllStrings:
 
 
 def _texts(package: Package, part: str) -> Iterator[str]:
-    """The texts in their order. Raises FileCorrupt, FileTooComplex."""
+    """The texts in their order. Raises FileCorrupt, file_too_complex."""
     source = ByteSource(package.pieces(part))
     items = _Items()
     before = source.through_first(_ITEM)

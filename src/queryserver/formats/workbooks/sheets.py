@@ -6,7 +6,7 @@ What stands before the rows is parsed as XML, the rows by `plain_rows` where the
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, file_too_complex
 from queryserver.domain.importing import TypedText
 from queryserver.formats.workbooks.byte_source import ByteSource
 from queryserver.formats.workbooks.cells import CellReader
@@ -26,12 +26,12 @@ _RESUMED, _RESUMED_END = b"<worksheet><sheetData>", b"</sheetData></worksheet>"
 
 
 def sheet_rows(package: Package, part: str, reader: CellReader) -> Iterator[Row]:
-    """Rows with at least one cell that is not empty, in the order of the part. Raises FileCorrupt, FileTooComplex."""
+    """Rows with at least one cell that is not empty, in the order of the part. Raises FileCorrupt, file_too_complex."""
     last_number = 0
     for number, row in _numbered_rows(ByteSource(package.pieces(part)), reader.cell):
         last_number = last_number + 1 if number is None else number
         if last_number > MAX_ROWS:
-            raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
+            raise file_too_complex(f"The sheet has more than {MAX_ROWS:,} rows.")
         if row:
             yield row
 

@@ -10,7 +10,7 @@ another column too is given with all its cells: it is longer than the rest, and 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import FileTooComplex
+from queryserver.domain.errors import file_too_complex
 from queryserver.domain.importing import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,
@@ -63,7 +63,7 @@ def read_head(rows: Iterator[Row]) -> Head:
 
 
 def columns_in_use(rows: Iterable[Row]) -> Columns:
-    """From the first column in use to the last. Raises FileTooComplex when they are too many."""
+    """From the first column in use to the last. Raises file_too_complex when they are too many."""
     used: set[int] = set()
     for row in rows:
         used.update(row)
@@ -74,15 +74,15 @@ def columns_in_use(rows: Iterable[Row]) -> Columns:
 
 
 def checked_rows(columns: Columns, rows: Iterable[Row]) -> Iterator[list[TypedText]]:
-    """The cells of the rows. Raises FileTooComplex for too many rows, and for rows of too much text (8.5)."""
+    """The cells of the rows. Raises file_too_complex for too many rows, and for rows of too much text (8.5)."""
     for number, row in enumerate(rows, 1):
         if number > MAX_ROWS:
-            raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
+            raise file_too_complex(f"The sheet has more than {MAX_ROWS:,} rows.")
         if sum(map(len, row.values())) > MAX_RECORD_CHARACTERS:
-            raise FileTooComplex("A row of the workbook has more than 16,777,216 characters.")
+            raise file_too_complex("A row of the workbook has more than 16,777,216 characters.")
         yield columns.cut(row)
 
 
 def _check_width(width: int) -> None:
     if width > MAX_COLUMNS:
-        raise FileTooComplex(f"The sheet has more than {MAX_COLUMNS:,} columns.")
+        raise file_too_complex(f"The sheet has more than {MAX_COLUMNS:,} columns.")

@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from queryserver.domain.errors import FileCorrupt, SheetNotFound
+from queryserver.domain.errors import FileCorrupt, sheet_not_found
 from queryserver.formats.workbooks.number_formats import temporal_of_format
 from queryserver.formats.workbooks.packages import Package
 from queryserver.formats.workbooks.serials import Temporal
@@ -31,11 +31,11 @@ class Workbook:
     is_1904: bool
 
     def worksheet(self, name: str) -> Worksheet:
-        """Raises SheetNotFound."""
+        """Raises sheet_not_found."""
         for worksheet in self.worksheets:
             if worksheet.name == name:
                 return worksheet
-        raise SheetNotFound(f"There is no sheet {name[:100]}.")
+        raise sheet_not_found(f"There is no sheet {name[:100]}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Relationship:
 
 
 def read_workbook(package: Package) -> Workbook:
-    """Raises FileCorrupt, FileTooComplex."""
+    """Raises FileCorrupt, file_too_complex."""
     relationships = _read_relationships(package)
     sheets: list[tuple[str, str]] = []
     dates: list[bool] = []

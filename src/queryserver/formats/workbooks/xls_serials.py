@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from queryserver.domain.errors import FileEncrypted
+from queryserver.domain.errors import file_encrypted
 from queryserver.formats.workbooks.compound_files import CompoundFile
 from queryserver.formats.workbooks.number_formats import temporal_of_format
 from queryserver.formats.workbooks.serials import Temporal
@@ -27,7 +27,7 @@ class XlsSerials:
     """Numbers with formats of dates and times. Of an older format than BIFF8, or of a damaged file, there are none."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt, FileEncrypted."""
+        """Raises FileCorrupt, file_encrypted."""
         self._stream = CompoundFile(file).stream("WORKBOOK") or b""
         self.is_1904 = False
         self._sheets: list[int] = []
@@ -36,7 +36,7 @@ class XlsSerials:
         is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
         for kind, body in self._records(0):
             if kind == _FILEPASS:
-                raise FileEncrypted("The workbook has a password.")
+                raise file_encrypted("The workbook has a password.")
             if is_known:
                 self._take_global(kind, body)
         temporals = {number: temporal_of_format(number, self._codes.get(number)) for number in set(self._formats)}

@@ -16,7 +16,7 @@ class XlsxWorkbook:
     """One workbook. The file must stay open while it is read.
 
     Merged areas need no care: only their first cell has a value. Formulas give the value that was stored with them.
-    Every method may raise FileCorrupt, FileEncrypted, FileTooComplex; those that take a sheet also SheetNotFound.
+    Every method may raise FileCorrupt, file_encrypted, file_too_complex; those that take a sheet also sheet_not_found.
     """
 
     def __init__(self, file: BinaryIO) -> None:

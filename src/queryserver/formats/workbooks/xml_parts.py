@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Never
 from xml.parsers import expat
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
+from queryserver.domain.errors import FileCorrupt, file_encrypted, file_too_complex
 from queryserver.formats.workbooks.packages import Package
 
 MAX_MARKUP_BYTES = 4 * 1024 * 1024
@@ -23,7 +23,7 @@ def xml_parser() -> expat.XMLParserType:
 def parse(parser: expat.XMLParserType, pieces: Iterable[bytes]) -> Iterator[None]:
     """Feed the part; stops after each piece, so that what handlers have gathered can be passed on.
 
-    Raises FileCorrupt for what is no XML, FileTooComplex.
+    Raises FileCorrupt for what is no XML, file_too_complex.
     """
     fed = 0
     try:
@@ -31,7 +31,7 @@ def parse(parser: expat.XMLParserType, pieces: Iterable[bytes]) -> Iterator[None
             parser.Parse(piece)
             fed += len(piece)
             if fed - parser.CurrentByteIndex > MAX_MARKUP_BYTES:
-                raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
+                raise file_too_complex("A part of the workbook has markup of more than 4 MiB.")
             yield
         parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
@@ -52,11 +52,11 @@ def local_name(name: str) -> str:
 
 
 def _refuse(*_declaration: object) -> Never:
-    raise FileTooComplex("The workbook declares a document type or entities.")
+    raise file_too_complex("The workbook declares a document type or entities.")
 
 
 def check_parts(package: Package) -> None:
-    """Look at the beginning of every XML part, for readers that are not ours. Raises FileTooComplex, FileEncrypted.
+    """Look at the beginning of every XML part, for readers that are not ours. Raises file_too_complex, file_encrypted.
 
     A document type stands before the first element or nowhere. OpenDocument says in its manifest what is encrypted.
     """
@@ -68,7 +68,7 @@ def check_parts(package: Package) -> None:
             is_manifest = name == "META-INF/manifest.xml"
             for _ in parse(parser, package.pieces(name)):
                 if is_manifest and "encryption-data" in started:
-                    raise FileEncrypted("The workbook has a password.")
+                    raise file_encrypted("The workbook has a password.")
                 if started and not is_manifest:
                     break
                 started.clear()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from queryserver.domain.errors import FileTooComplex, TooComplex
+from queryserver.domain.errors import TooComplex, file_too_complex
 from queryserver.domain.importing import SAMPLE_BYTES, FileType
 from queryserver.formats.delimited.detection import Detected
 from queryserver.interfaces.computation import Computing, Task
@@ -49,7 +49,7 @@ class Detection:
     async def metadata(self, user_id: int, file: ImportFile) -> Found:
         """How a text is delimited, the sheets of a workbook, or the type of a file of records.
 
-        Raises FileEmpty, UnsupportedFormat, FileEncrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
+        Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, file_too_complex, TooManyRequests, and what
         reading raises.
         """
         return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
@@ -84,11 +84,11 @@ async def first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
 
 @contextmanager
 def of_a_file() -> Generator[None]:
-    """What is too complex in here is the file. Raises FileTooComplex."""
+    """What is too complex in here is the file. Raises file_too_complex."""
     try:
         yield
     except TooComplex as error:
-        raise FileTooComplex(f"The file could not be read: {error.message}") from None
+        raise file_too_complex(f"The file could not be read: {error.message}") from None
 
 
 def _weight(answer: Found) -> int:

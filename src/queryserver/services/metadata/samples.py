@@ -55,8 +55,8 @@ class Sample:
 class Samples:
     """Reads table data as the caller, within `sample_timeout_s`; nothing of it is kept.
 
-    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, DatabaseNotFound, TableNotFound,
-    ColumnNotFound, NestedPathNotFound.
+    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
+    column_not_found, nested_path_not_found.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Samples:
     ) -> Recorded | None:
         """The same as an operation that is in nobody's history; None for a view that is not sampled.
 
-        `wanted` None: as `hello`. Raises TooManyStatements, QuotaExceeded.
+        `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
         """
         source = self._connectors.resolve(user, connector)
         statement: str | None = HELLO

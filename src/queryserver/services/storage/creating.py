@@ -34,7 +34,7 @@ class Creations:
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Make an empty file; of several calls one succeeds.
 
-        Raises InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathNotFound (the parent), NotADirectory,
+        Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
         """
         path = _named(path, is_directory=False)

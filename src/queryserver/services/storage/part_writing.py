@@ -13,9 +13,9 @@ from queryserver.domain.errors import (
     DatabaseUnavailable,
     InvalidParameter,
     OperationInProgress,
-    PartConflict,
     QueryServerError,
     UploadNotFound,
+    part_conflict,
 )
 from queryserver.interfaces.storage import StoredPart
 from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload, PartUploads
@@ -55,7 +55,7 @@ class PartWriting:
     ) -> None:
         """Store a part, or compare it with the one that arrived before.
 
-        Raises InvalidParameter (another size), PartConflict (other bytes), VerificationFailed, OperationInProgress,
+        Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
         UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
         """
         checked = CheckedContent(content, self._threads, sha256=given.sha256)
@@ -89,7 +89,7 @@ class PartWriting:
         upload = await self._joining.own(caller, given.client_uuid)
         arrived = upload.arrived.get(given.index)
         if arrived is not None and arrived.sha256 != checked.sha256:
-            raise PartConflict(f"Part {given.index} arrived before with other bytes.")
+            raise part_conflict(f"Part {given.index} arrived before with other bytes.")
 
     async def _write_whole(
         self, caller: Caller, writing: _Writing, checked: CheckedContent, pieces: AsyncGenerator[bytes]
@@ -135,7 +135,7 @@ class PartWriting:
             if upload.staging is not None:
                 await writing.place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
-        raise PartConflict(f"Another call took part {part.stored.index} over.")
+        raise part_conflict(f"Another call took part {part.stored.index} over.")
 
 
 async def _write_part(writing: _Writing, pieces: AsyncGenerator[bytes]) -> StoredPart:

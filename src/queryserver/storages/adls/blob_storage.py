@@ -3,7 +3,7 @@
 from queryserver.domain.errors import (
     DirectoryNotEmpty,
     PathExists,
-    RootNotAllowed,
+    root_not_allowed,
 )
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
@@ -50,7 +50,7 @@ class FlatStorage(Writing):
         """See the Protocol. The directory that held the last entry stays."""
         place = place_of(path)
         if place is None:
-            raise RootNotAllowed("The root stays.")
+            raise root_not_allowed("The root stays.")
         with azure_errors(path):
             found = await self._tree.find(place)
             if place.is_container:

@@ -14,7 +14,6 @@ from queryserver.domain.errors import (
     PermissionDenied,
     QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,
@@ -56,7 +55,7 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     **dict.fromkeys(_BAD_LOGIN, (StorageError, "The store refuses the credentials of this service.")),
     "QuotaExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "AccountCapacityExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
-    "InsufficientStorage": (StorageFull, "The store has no room left."),
+    "InsufficientStorage": (StorageError, "The store has no room left."),
     "ServerBusy": (StorageUnavailable, "The store is busy."),
     "OperationTimedOut": (StorageUnavailable, "The store does not answer in time."),
     "InternalError": (StorageUnavailable, "The store fails."),
@@ -71,7 +70,7 @@ _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
     500: (StorageUnavailable, "The store fails."),
     503: (StorageUnavailable, "The store is busy."),
     504: (StorageUnavailable, "The store does not answer in time."),
-    507: (StorageFull, "The store has no room left."),
+    507: (StorageError, "The store has no room left."),
 }
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 

@@ -24,7 +24,6 @@ from queryserver.domain.errors import (
     PermissionDenied,
     QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,
@@ -89,7 +88,7 @@ _KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
             StoreQuotaExceeded, "A quota of the store is used up."
         )),
         **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), (
-            StorageFull, "The store has no room left."
+            StorageError, "The store has no room left."
         )),
         **dict.fromkeys(("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), (
             VerificationFailed, "The store did not get the bytes of {path} that were sent."

@@ -2,8 +2,8 @@
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import SheetNotFound
 from queryserver.domain.importing import CellKind
 from queryserver.formats.workbooks import used_range
 from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
@@ -209,7 +209,7 @@ def test_sheets_come_in_order_with_hidden_ones_and_without_charts(tmp_path):
     with write_package(tmp_path / "a.xlsx", parts).open("rb") as file:
         opened = XlsxWorkbook(file)
         assert opened.sheet_names() == ["B & b", "A", "C"]
-        with pytest.raises(SheetNotFound):
+        with raises_code("sheet_not_found"):
             opened.head("Chart")
 
 

@@ -25,7 +25,6 @@ from queryserver.domain.errors import (
     PermissionDenied,
     QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     SymlinkNotFollowed,
@@ -367,7 +366,7 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, StorageFull),
+        (errno.ENOSPC, StorageError),
         (errno.EDQUOT, StoreQuotaExceeded),
         (errno.EIO, StorageUnavailable),
         (errno.ETIMEDOUT, StorageUnavailable),

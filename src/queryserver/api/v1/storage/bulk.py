@@ -20,7 +20,7 @@ async def answer_each(
 ) -> Response:
     """Do each item; one alone is answered as itself, unless `always_bulk`. With `long` the work may go on after 202.
 
-    Raises MissingParameter, TooManyEntries; for one alone, what `each` raises.
+    Raises MissingParameter, too_many_entries; for one alone, what `each` raises.
     """
     items = items_of(sent)
 

@@ -35,7 +35,7 @@ async def file_call(
 ) -> FileCall:
     """Read the body up to its file.
 
-    Raises UnsupportedMediaType, InvalidRequest, TooManyParts, PayloadTooLarge, BodyTooSlow, UploadAborted.
+    Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
     """
     content_type = multipart_type(call.request)
     if content_type is None:

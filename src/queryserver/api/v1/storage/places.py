@@ -10,7 +10,7 @@ from queryserver.services.storage.stores import Place
 def decoded_place(call: StorageCall, raw: str, *, or_root: bool = False) -> Place:
     """The place behind `=`. `or_root`: an empty path is the root of the default store, else it is missing.
 
-    Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, StorageAccessDenied.
+    Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
     """
     return _place(call, decoded_path(raw), or_root=or_root)
 
