@@ -122,7 +122,7 @@ class Supervisor(Multiprocess):
         """Until told to stop. Raises what kept the workers from starting, or SystemExit, when none has ever served."""
         try:
             super().run()
-        except BaseException:
+        except BaseException:  # the workers must not outlive their parent
             self.terminate_all()
             self.join_all()
             raise

@@ -35,7 +35,7 @@ class PluggedLogin:
             raise
         except TooManyWaiting:
             raise LoginBackendUnavailable("Too many logins at once.") from None
-        except Exception as error:
+        except Exception as error:  # code of others may raise anything
             log.exception("login back end failed", backend=self._name)
             raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
         if given is None or (isinstance(given, AuthenticatedUser) and is_well_formed(given)):

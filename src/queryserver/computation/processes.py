@@ -109,7 +109,7 @@ class ProcessComputing:
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._sudden_end(worker, task) from None
-            except BaseException:
+            except BaseException:  # a cancel too: the worker is in the middle of a task
                 self._end(worker)
                 raise
             self._running.discard(worker)

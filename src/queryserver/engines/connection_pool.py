@@ -76,7 +76,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         connection = await self.take(login)
         try:
             yield connection
-        except BaseException:
+        except BaseException:  # a cancel too: the connection is in doubt
             await connection.shut()
             raise
         await self.give_back(login, connection)

@@ -71,7 +71,7 @@ async def made(
             # Who gave up in the middle of it would not know whose table it is.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staged(table, ledger, drop))
-        except BaseException:
+        except BaseException:  # a cancel too: the table must not stay
             await asyncio.shield(_undo(creating, drop))
             raise
         yield filled

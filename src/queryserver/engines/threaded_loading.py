@@ -139,7 +139,7 @@ class ThreadedLoader:
         try:
             await feed.fill(batches)
             rows = await asyncio.shield(asyncio.wrap_future(call))
-        except BaseException as error:
+        except BaseException as error:  # a cancel too: the thread must not go on
             await asyncio.shield(self._stop_call())
             if not isinstance(error, asyncio.CancelledError) or not _has_succeeded(call):
                 raise

@@ -66,7 +66,7 @@ class _Course:
         self.at_work = name, time.monotonic()
         try:
             yield
-        except BaseException:
+        except BaseException:  # a cancel too
             self.fail()
             raise
         ms = _ms_since(self.at_work[1])
@@ -160,7 +160,7 @@ class ConnectionTests:
         self._open += 1
         try:
             trial = await self._parts.prepare(draft)
-        except BaseException:
+        except BaseException:  # a cancel too
             self._open -= 1
             raise
         task = asyncio.create_task(self._run(trial, user, course), name="connection-test")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from itertools import chain
 from types import MappingProxyType
 
@@ -216,7 +217,7 @@ class Connectors:
         for connector, error in self._idle.values():
             is_meant = wanted in (connector.key, connector.dialect)
             if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
-                raise type(error)(error.message)
+                raise copy(error)  # raised again and again, one object would gather tracebacks
 
     async def _read(self) -> None:
         """The caller has `_reading`."""

@@ -80,7 +80,8 @@ async def test_a_stale_version_changes_nothing_and_tells_the_stored_one(records:
     changed = await records.change(made, new("Store"))
     with pytest.raises(VersionConflict) as refused:
         await records.change(made, new("Late"))
-    assert refused.value.version == changed.version == 2
+    assert refused.value.beside == {"version": changed.version}
+    assert changed.version == 2
     assert await records.find(made.id) == changed
 
 

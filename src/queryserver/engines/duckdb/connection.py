@@ -148,7 +148,7 @@ class DuckdbConnection:
         free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
         try:
             return self._open_rows(relation, names, types, free, lines_before)
-        except BaseException:
+        except BaseException:  # the place must not stay taken, whatever failed
             free()
             raise
 

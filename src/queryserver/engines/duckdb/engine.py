@@ -245,7 +245,7 @@ class DuckdbEngine:
                 if self._room is not None:
                     self._room.forget()
                     self._room.apply(database)
-            except BaseException:
+            except BaseException:  # it must not stay open, whatever failed
                 database.close()
                 raise
             return database
@@ -273,7 +273,7 @@ class DuckdbEngine:
         try:
             for statement in (*_PREPARE_SESSION, *_wished(options)):
                 connection.prepare(statement)
-        except BaseException:
+        except BaseException:  # it must not stay open, whatever failed
             connection.close()
             raise
         return connection

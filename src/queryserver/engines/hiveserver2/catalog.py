@@ -14,12 +14,12 @@ from queryserver.domain.catalog import (
 )
 from queryserver.domain.errors import NotSupported, StatementRejected, TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row, read_rows
-from queryserver.engines.hiveserver2.catalog_errors import metadata_errors
 from queryserver.engines.hiveserver2.catalog_partitions import Partition, newest, newest_first
 from queryserver.engines.hiveserver2.catalog_paths import Place, exploded
 from queryserver.engines.hiveserver2.catalog_quoting import qualified, quoted
 from queryserver.engines.hiveserver2.catalog_sampling import some_rows, values_at
 from queryserver.engines.hiveserver2.catalog_text import cell, known, real, whole
+from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.interfaces.engine import EngineSession
 
 NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this column.")

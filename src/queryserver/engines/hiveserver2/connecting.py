@@ -51,7 +51,7 @@ async def _stream_transport(address: Hs2Address, login: Login, resolved: str, tl
         if address.mechanism is Mechanism.NOSASL:
             return BareTransport(reader, writer)
         await negotiate(reader, writer, _mechanism(address, login))
-    except BaseException:
+    except BaseException:  # a cancel too: the connection must not stay open
         writer.transport.abort()
         raise
     return FramedTransport(reader, writer)

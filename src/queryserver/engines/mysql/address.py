@@ -84,7 +84,7 @@ class MysqlAddress:
                     await connection.connect()
                     await connection.set_up()
                 connection.cell_max_bytes = self.cell_max_bytes
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
         return connection

@@ -239,7 +239,7 @@ async def connect(
 async def _open(connection: Connection) -> None:
     try:
         await connection.open()
-    except BaseException:
+    except BaseException:  # a cancel too: the connection must not stay open
         await connection.close()
         raise
 

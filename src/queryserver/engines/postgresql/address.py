@@ -105,6 +105,6 @@ class PostgresqlAddress:
         try:
             on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
             await self.own_database.require_other(connection, on_own_server=on_own_server)
-        except BaseException:
+        except BaseException:  # a cancel too: the connection must not stay open
             await connection.shut()
             raise

@@ -66,7 +66,7 @@ class SqlalchemyConnection:
                 if "AUTOCOMMIT" in _isolation_levels(connection):
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return cls(connection, executor, read_only=read_only, rules=rules)
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
 

@@ -55,7 +55,7 @@ class SqliteConnection:
             if self._interrupted:
                 raise Interrupted from error
             raise
-        except BaseException:
+        except BaseException:  # the cursor must not stay open, whatever failed
             answer.close()
             raise
         return answer

@@ -124,7 +124,7 @@ class SqliteEngine:
             try:
                 self._prepare(connection)
                 connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes or ROW_CELLS * self._cell_max_bytes)
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
         return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes)

@@ -105,7 +105,7 @@ class SqliteWriter:
             if is_last:
                 self._allow_interrupt(is_allowed=False)
             self._native.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # the transaction must not stay open, whatever failed
             if self._native.in_transaction:
                 self._native.execute("ROLLBACK")
             raise

@@ -131,7 +131,7 @@ class ImportUploads:
         new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
         try:
             expires_at = await self._recorded(new)
-        except BaseException:
+        except BaseException:  # a cancel too: no file may stay without a record
             # What fails here, too, is a file without a record: the clean-up removes it.
             with suppress(QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)

@@ -32,11 +32,10 @@ from queryserver.interfaces.engine import (
     OperationStatus,
     ResumableSession,
 )
-from queryserver.services.running.errors import LeaseLost
 from queryserver.services.running.logbook import storable
 from queryserver.services.running.operations import submitted
 from queryserver.services.running.pauses import with_pauses
-from queryserver.services.running.run_record import RecordSettings, RunRecord
+from queryserver.services.running.run_record import LeaseLost, RecordSettings, RunRecord
 from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
 from queryserver.services.running.tools import ExecutionTools, beside
 

@@ -222,7 +222,7 @@ class Reading:
                 # To wait with bytes in hand could be for ever: all are given back first.
                 held.release()
                 size_bytes = needs.size_bytes
-            except BaseException:
+            except BaseException:  # a cancel too: the bytes must not stay held
                 held.release()
                 raise
             else:

@@ -119,7 +119,7 @@ class PartWriting:
         try:
             async with renewed(partial(self._records.claim_part, upload.id, index, claimant, lease=LEASE)):
                 return await write()
-        except BaseException:
+        except BaseException:  # a cancel too: the part must not stay claimed
             with suppress(DatabaseUnavailable):
                 await self._records.release_part(upload.id, index, claimant)
             raise

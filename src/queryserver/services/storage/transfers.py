@@ -172,7 +172,7 @@ class Transfers:
         except QueryServerError:
             # A failed deletion waits for its user; anything else that failed has ended, or others end it soon.
             raise
-        except BaseException:
+        except BaseException:  # a cancel too: the lease must not stay held
             await _ended(task)
             await asyncio.shield(self._released(lease, again_after=timedelta(0)))
             raise

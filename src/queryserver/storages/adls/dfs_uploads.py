@@ -51,7 +51,7 @@ class HierarchicalUploads:
                     total += len(block)
             await self._complete(staged, total)
             return await self._name(staged, place, overwrite=overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: no part of a file may stay
             await asyncio.shield(self._clean(staged))
             raise
 

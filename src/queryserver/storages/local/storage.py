@@ -214,7 +214,7 @@ class LocalStorage:
             async for piece in body:
                 await self._threads.run(incoming.write, piece)
             return await self._threads.run(incoming.commit)
-        except BaseException:
+        except BaseException:  # a cancel too: no part of a file may stay
             await self._shielded(incoming.abandon)
             raise
 

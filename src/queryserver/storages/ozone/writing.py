@@ -25,7 +25,7 @@ async def written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *,
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except PathExists:
         raise
-    except BaseException:
+    except BaseException:  # a cancel too: no part of a file may stay
         with suppress(QueryServerError):
             await finished(remove_broken(tree, path))
         raise

@@ -78,7 +78,7 @@ class Copies:
         try:
             parts = await _copy_parts(upload, source, found)
             return await upload.complete(parts, overwrite=overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: the parts must not stay
             await finished(upload)
             raise
 

@@ -42,7 +42,7 @@ class Upload:
         try:
             parts = await self._send(upload, blocks)
             return await upload.complete(parts, overwrite=self._overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: the parts must not stay
             await finished(upload)
             raise
 

@@ -70,7 +70,7 @@ class Renaming:
             raise StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
-        except BaseException:
+        except BaseException:  # a cancel too: the directory beside must not stay
             with suppress(QueryServerError):
                 await finished(tree.remove(made, recursive=False))
             raise

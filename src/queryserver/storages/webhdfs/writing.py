@@ -25,7 +25,7 @@ async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewF
     path = beside(target.rpartition("/")[0], f"{UPLOAD_PREFIX}{uuid.uuid4().hex}")
     try:
         yield await write_verified(tree, path, body, new)
-    except BaseException:
+    except BaseException:  # a cancel too: no part of a file may stay
         with suppress(QueryServerError):
             await finished(remove_broken(tree, path))
         raise

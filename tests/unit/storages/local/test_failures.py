@@ -227,7 +227,7 @@ async def test_sweeping_leaves_writes_under_way_and_files_alone(private, own):
 FULL = """
     import asyncio, resource, sys
     from pathlib import Path
-    from queryserver.domain.errors import StorageFull
+    from queryserver.domain.errors import StorageError
     from queryserver.domain.files import StorageUser
     from queryserver.interfaces.storage import PartPlan
     from queryserver.storages.local import LocalFileSystem
@@ -246,7 +246,7 @@ FULL = """
         ):
             try:
                 await call
-            except StorageFull as error:
+            except StorageError as error:
                 print(error.message)
         await file_system.close()
 
