@@ -182,8 +182,6 @@ class TooComplex(InvalidRequest):
 
 
 class InvalidJson(InvalidRequest):
-    """A JSON body or a JSON field does not parse."""
-
     code = "invalid_json"
 
 
@@ -262,8 +260,6 @@ class NotFound(QueryServerError):
 
 
 class UnknownGroup(NotFound):
-    """No group of that name."""
-
     code = "unknown_group"
 
     def __init__(self, name: str) -> None:
@@ -274,7 +270,6 @@ _unknown_user = ErrorKind(NotFound, "unknown_user")
 
 
 def unknown_user(username: str) -> NotFound:
-    """No user of that name."""
     return _unknown_user(f"User {username} does not exist.")
 
 
@@ -329,8 +324,6 @@ class TooManyStreams(TooManyRequests):
 
 
 class LoginThrottled(TooManyRequests):
-    """Too many failed logins (Contract platform 3.8)."""
-
     code = "login_throttled"
 
 
@@ -373,8 +366,6 @@ stopping = ErrorKind(ServiceUnavailable, "stopping")
 
 
 class SchemaMismatch(QueryServerError):
-    """The service database has another schema version than this program."""
-
     code = "schema_mismatch"
 
 

@@ -45,14 +45,10 @@ class UnknownAuthority(InvalidRequest):
 
 
 class NotADirectory(InvalidRequest):
-    """A directory is needed and the entry is none."""
-
     code = "not_a_directory"
 
 
 class NotAFile(InvalidRequest):
-    """A file is needed and the entry is none."""
-
     code = "not_a_file"
 
 
@@ -71,14 +67,10 @@ upload_aborted = ErrorKind(InvalidRequest, "upload_aborted")
 
 
 class ImpersonationNotAllowed(PermissionDenied):
-    """`doas` without the right."""
-
     code = "impersonation_not_allowed"
 
 
 class SymlinkNotFollowed(PermissionDenied):
-    """The path leads through a symbolic link."""
-
     code = "symlink_not_followed"
 
 
@@ -96,14 +88,10 @@ def bucket_listing_denied(reason: str) -> PermissionDenied:
 
 
 class PathNotFound(NotFound):
-    """No file or directory of that path."""
-
     code = "path_not_found"
 
 
 class UploadNotFound(NotFound):
-    """No such part upload for this caller."""
-
     code = "upload_not_found"
 
 
@@ -118,8 +106,6 @@ class RangeNotSatisfiable(QueryServerError):
 
 
 class PathExists(Conflict):
-    """There is something of that name already."""
-
     code = "already_exists"
 
 
@@ -134,8 +120,6 @@ class ChangedMeanwhile(Conflict):
 
 
 class OperationInProgress(Conflict):
-    """The same operation runs already."""
-
     code = "operation_in_progress"
 
 
@@ -190,8 +174,6 @@ not_text = ErrorKind(VerificationFailed, "not_text")
 
 
 class CodecNotAvailable(NotSupported):
-    """This server lacks the library of that codec."""
-
     code = "codec_not_available"
 
 
@@ -227,8 +209,6 @@ class ImporterDenied(PermissionDenied):
 
 
 class FileCorrupt(InvalidRequest):
-    """A workbook that cannot be read."""
-
     code = "file_corrupt"
 
 
@@ -277,7 +257,6 @@ def import_file_not_found() -> InvalidRequest:
 
 
 def import_file_too_large(limit_bytes: int) -> InvalidRequest:
-    """Above the upload limit."""
     return _import_file_too_large(f"File too large. Maximum file size is {round(limit_bytes / 1024**2)} MiB.")
 
 

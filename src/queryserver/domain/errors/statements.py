@@ -149,8 +149,6 @@ class OperationNotFound(NotFound):
 
 
 class NoMoreStatements(Conflict):
-    """The script has no statement after the given one."""
-
     code = "no_more_statements"
 
     def __init__(self) -> None:
@@ -199,8 +197,6 @@ class MetadataNotFound(NotFound):
 
 
 class TableNotFound(MetadataNotFound):
-    """No such table or view."""
-
     code = "table_not_found"
 
     def __init__(self, database: str, table: str) -> None:
@@ -219,7 +215,6 @@ def database_not_found(database: str) -> MetadataNotFound:
 
 
 def column_not_found(table: str, column: str) -> MetadataNotFound:
-    """No such column."""
     return _column_not_found(f"Column {table[:_SHOWN]}.{column[:_SHOWN]} does not exist.")
 
 
@@ -229,7 +224,6 @@ def nested_path_not_found(path: str) -> MetadataNotFound:
 
 
 def function_not_found(name: str) -> MetadataNotFound:
-    """No such function."""
     return _function_not_found(f"Function {name[:_SHOWN]} does not exist.")
 
 
@@ -259,8 +253,6 @@ class ConnectorRefused(InvalidRequest):
 
 
 class DriverNotInstalled(NotSupported):
-    """The package of a driver is missing."""
-
     code = "driver_not_installed"
 
 

@@ -23,13 +23,6 @@ from queryserver.interfaces.engine import OperationState, OperationStatus
 _ROWS_AT_ONCE = 4_096
 
 
-class Stopped(StatementRejected):
-    """The statement was canceled while its rows were read."""
-
-    def __init__(self) -> None:
-        super().__init__("Query was canceled")
-
-
 class TrinoOperation:
     """Follows one statement from its first page; `skip` rows of the first page with rows were given out before.
 
@@ -226,7 +219,7 @@ class TrinoOperation:
 
     def _raise_failure(self) -> None:
         if self._canceled:
-            raise Stopped
+            raise StatementRejected("Query was canceled")
         if self._error is not None:
             raise self._error
 
