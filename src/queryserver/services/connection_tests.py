@@ -137,7 +137,7 @@ class ConnectionTests:
     async def test(self, user: User, given: GivenConnector) -> Outcome:
         """Try what was given, or what is stored where only an id is.
 
-        Raises ConnectorRefused and its subclasses, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
         """
         with self._parts.audit.event(user, "test", given.id or given.nice_name) as event:

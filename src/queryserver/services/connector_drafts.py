@@ -57,7 +57,7 @@ class ConnectorDrafts:
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
         """What was given, or what is stored where it says nothing; a masked secret is the stored one.
 
-        Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
+        Raises ConnectorRefused, ConnectorTypeNotFound.
         """
         row = self._row(given, instance)
         stored = instance.settings if instance else {}

@@ -149,7 +149,7 @@ class ConnectorInstances:
     async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
         """Create, or change what has an id; also whether it was created.
 
-        Raises ConnectorRefused and its subclasses, connector_not_found, ConnectorTypeNotFound, NameTaken,
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
         """
         is_new = given.id is None
