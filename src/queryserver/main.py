@@ -27,7 +27,7 @@ from queryserver.api.cors import CorsPolicy
 from queryserver.api.metrics import ConnectionCounts, RequestMetrics
 from queryserver.container.services import open_services
 from queryserver.db.migrations import migrate, require_newest
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.stopping import CALLS_ANSWERED_WITHIN_S, REST_S
 from queryserver.embedded.administrator import ensure_administrator
 from queryserver.embedded.defaults import prepare

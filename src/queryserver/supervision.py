@@ -21,7 +21,7 @@ from uvicorn import Config
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
+from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +122,7 @@ class Supervisor(Multiprocess):
         """Until told to stop. Raises what kept the workers from starting, or SystemExit, when none has ever served."""
         try:
             super().run()
-        except BaseException:
+        except BaseException:  # the workers must not outlive their parent
             self.terminate_all()
             self.join_all()
             raise

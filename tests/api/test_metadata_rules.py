@@ -8,7 +8,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.fakes.catalog import FakeCatalogEngine, table
 
-from queryserver.domain.errors import EngineForbidden, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 LOOKS = (

@@ -21,7 +21,7 @@ from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.container.services import open_services
 from queryserver.db.database import PoolLimits, open_database
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.user import ExternalToken, User
 from queryserver.interfaces.auth import Authenticator, AuthRequest
 from queryserver.logs.audit import AUDIT_LOGGER

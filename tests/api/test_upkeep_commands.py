@@ -16,7 +16,7 @@ from tests.fixtures.database import execute
 from tests.unit.test_cli import Ended, command_in
 
 from queryserver.db.sessions import Sessions
-from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.errors.files import StorageUnavailable
 from queryserver.interfaces.sessions import SessionRecord
 from queryserver.services.retention import Closed
 

@@ -7,15 +7,14 @@ from typing import ClassVar
 import pytest
 from tests.contract.storage_basis import MIB, body, content, names, put
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidName,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
-    RootNotAllowed,
     StorageError,
     StorageUnavailable,
 )
@@ -168,7 +167,7 @@ class AzureFaults:
         await storage.delete("deleted/file", recursive=False)
         await storage.delete("deleted", recursive=False)
         assert "deleted" not in await names(storage, "")
-        with pytest.raises(RootNotAllowed):
+        with raises_code("root_not_allowed"):
             await storage.delete("", recursive=True)
 
     @pytest.mark.storage(86)

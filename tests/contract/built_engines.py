@@ -13,7 +13,7 @@ from tests.contract.engine_driving import run
 from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, SessionOptions
 from queryserver.settings import Settings

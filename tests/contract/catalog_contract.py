@@ -14,9 +14,11 @@ from tests.contract.catalog_facts import ODD_NAMES, DescribedTable
 from tests.contract.catalog_names import CatalogNames
 from tests.contract.catalog_sampling import CatalogSampling
 from tests.contract.engine_basis import NO_OPTIONS, USER
+from tests.refusals import raises_code
 
 from queryserver.domain.catalog import ColumnStatistics, SampleKind, TableKind
-from queryserver.domain.errors import DatabaseNotFound, EngineUnavailable, NotSupported, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import EngineUnavailable, TableNotFound
 from queryserver.interfaces.catalog import Catalog, CatalogEngine
 from queryserver.interfaces.engine import Engine
 
@@ -69,11 +71,11 @@ class CatalogContract(CatalogNames, CatalogSampling):
     @pytest.mark.item(61)
     @pytest.mark.capability("Databases, tables, views")
     async def test_unknown_names_are_not_found(self, catalog: Catalog, database: str) -> None:
-        with pytest.raises(DatabaseNotFound):
+        with raises_code("database_not_found"):
             await catalog.database("no_such_database")
-        with pytest.raises(DatabaseNotFound):
+        with raises_code("database_not_found"):
             await catalog.tables("no_such_database")
-        with pytest.raises(DatabaseNotFound):
+        with raises_code("database_not_found"):
             await catalog.table("no_such_database", "items")
         with pytest.raises(TableNotFound):
             await catalog.table(database, "no_such_table")
@@ -217,7 +219,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     ) -> None:
         facts = self.catalog_facts
         assert list(await catalog.functions(database)) == []
-        with pytest.raises(DatabaseNotFound):
+        with raises_code("database_not_found"):
             await catalog.functions("no_such_database")
         if not facts.create_function:
             return

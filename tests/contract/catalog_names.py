@@ -3,9 +3,10 @@
 import pytest
 from tests.contract.catalog_basis import FEW_ROWS, CatalogBasis
 from tests.contract.catalog_facts import ODD_NAMES
+from tests.refusals import raises_code
 
 from queryserver.domain.catalog import SampleKind
-from queryserver.domain.errors import DatabaseNotFound, TableNotFound
+from queryserver.domain.errors.statements import TableNotFound
 from queryserver.engines.catalog_queries import Folding
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import Engine
@@ -104,13 +105,13 @@ class CatalogNames(CatalogBasis):
         for name in ODD_NAMES:
             with pytest.raises(TableNotFound):
                 await catalog.table(database, name)
-            with pytest.raises(DatabaseNotFound):
+            with raises_code("database_not_found"):
                 await catalog.database(name)
-            with pytest.raises(DatabaseNotFound):
+            with raises_code("database_not_found"):
                 await catalog.tables(name)
-            with pytest.raises(DatabaseNotFound):
+            with raises_code("database_not_found"):
                 await catalog.table(name, "canary")
-            with pytest.raises(DatabaseNotFound):
+            with raises_code("database_not_found"):
                 await catalog.functions(name)
         assert [table.name for table in await catalog.tables(database)] == ["canary"]
         await self._use(engine, catalog, database, "canary")

@@ -5,7 +5,7 @@ from tests.contract.catalog_basis import CatalogBasis
 from tests.contract.catalog_facts import NestedFact
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import Engine
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from tests.contract.engine_facts import EngineFacts
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 

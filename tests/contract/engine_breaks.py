@@ -15,7 +15,7 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, rows_of, started
 from tests.engines.fault_proxy import FaultProxy, fault_proxy
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.interfaces.engine import Engine, OperationState
 
 _PROMPTLY_S = 10.0

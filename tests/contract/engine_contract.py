@@ -27,7 +27,7 @@ from tests.contract.engine_facts import SessionState, TypeFact
 from tests.contract.engine_stopping import StoppingContract
 from tests.timing import at_best, soon
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.domain.positions import position_of
 from queryserver.interfaces.engine import (
     Engine,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.result import Column
 from queryserver.interfaces.engine import (
     EngineSession,

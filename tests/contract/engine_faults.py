@@ -14,7 +14,13 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 
-from queryserver.domain.errors import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
+from queryserver.domain.errors.statements import (
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+)
 from queryserver.interfaces.engine import Engine, EngineSession, OperationHandle, SessionOptions
 
 _MANY_ROWS = 200_000

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, read, rows_of, started
 
-from queryserver.domain.errors import OutcomeUnknown
+from queryserver.domain.errors.statements import OutcomeUnknown
 from queryserver.interfaces.engine import Engine, EngineSession, OperationState, ResumableEngine, ResumableSession
 
 ROWS = 60_000

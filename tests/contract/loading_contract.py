@@ -28,7 +28,7 @@ from tests.contract.loading_basis import (
 )
 from tests.contract.loading_facts import DECIMAL, VALUES
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.loading import TableLoad, TableLoader, TableName

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.errors import PathNotFound
+from queryserver.domain.errors.files import PathNotFound
 from queryserver.interfaces.results import ResultStore
 
 STATEMENTS = [UUID(int=n) for n in range(3)]

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 from tests.contract.storage_facts import StorageFacts
 
-from queryserver.domain.errors import PathNotFound, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import PathNotFound
 from queryserver.domain.files import FileStatus, StorageUser
 from queryserver.interfaces.storage import Batch, FileSystem, Storage, StorageTraits
 

@@ -14,14 +14,14 @@ from tests.contract.storage_parts import PartsContract
 from tests.contract.storage_powers import SUITES
 from tests.contract.storage_writing import WritingContract
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
-    QueryServerError,
 )
 from queryserver.domain.files import EntryKind
 from queryserver.interfaces.storage import PartPlan, RenamingStorage, Storage

@@ -5,7 +5,7 @@ from contextlib import aclosing
 import pytest
 from tests.contract.storage_basis import StorageBasis, batches, entries, names, put
 
-from queryserver.domain.errors import NotADirectory, PathNotFound
+from queryserver.domain.errors.files import NotADirectory, PathNotFound
 from queryserver.domain.files import EntryKind
 from queryserver.interfaces.storage import Batch, Storage, StorageTraits
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 from tests.contract.storage_basis import StorageBasis, body, content, failing_body, names, put
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import PathExists, PathNotFound, UploadAborted, VerificationFailed
+from queryserver.domain.errors.files import PathExists, PathNotFound, VerificationFailed, upload_aborted
 from queryserver.interfaces.storage import PartPlan, ReadableParts, Storage, StorageTraits, StoredPart
 
 
@@ -71,8 +72,8 @@ class PartsContract(StorageBasis):
     ) -> None:
         staging = await storage.begin_parts(plan)
         parts = await all_parts(storage, plan, staging, whole)
-        with pytest.raises(UploadAborted):
-            await storage.write_part(plan, staging, 1, failing_body(b"zzz", error=UploadAborted("gone")))
+        with raises_code("upload_aborted"):
+            await storage.write_part(plan, staging, 1, failing_body(b"zzz", error=upload_aborted("gone")))
         with pytest.raises(VerificationFailed):
             await storage.write_part(plan, staging, 1, body(b"too short"))
         with pytest.raises(VerificationFailed):

@@ -3,14 +3,8 @@
 import pytest
 from tests.contract.storage_basis import StorageBasis, content, is_there, names, put
 
-from queryserver.domain.errors import (
-    InvalidParameter,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    TargetInsideSource,
-)
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import NotADirectory, NotAFile, PathExists, PathNotFound, TargetInsideSource
 from queryserver.domain.files import EntryKind
 from queryserver.interfaces.storage import (
     ModeStorage,

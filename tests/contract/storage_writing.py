@@ -15,8 +15,9 @@ from tests.contract.storage_basis import (
     names,
     put,
 )
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, UploadAborted
+from queryserver.domain.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, upload_aborted
 from queryserver.domain.files import EntryKind
 from queryserver.interfaces.storage import Storage
 
@@ -186,14 +187,14 @@ class WritingContract(StorageBasis):
     @pytest.mark.power("Files appear complete")
     async def test_a_body_that_fails_leaves_what_was_there(self, storage: Storage, base: str) -> None:
         for piece in (b"x", b"x" * (2 * MIB)):
-            with pytest.raises(UploadAborted):
+            with raises_code("upload_aborted"):
                 await storage.write(
-                    f"{base}/file", failing_body(piece, piece, error=UploadAborted("gone")), overwrite=True
+                    f"{base}/file", failing_body(piece, piece, error=upload_aborted("gone")), overwrite=True
                 )
             assert await names(storage, base) == []
         await put(storage, f"{base}/file", b"old")
-        with pytest.raises(UploadAborted):
-            await storage.write(f"{base}/file", failing_body(b"new", error=UploadAborted("gone")), overwrite=True)
+        with raises_code("upload_aborted"):
+            await storage.write(f"{base}/file", failing_body(b"new", error=upload_aborted("gone")), overwrite=True)
         assert await content(storage, f"{base}/file") == b"old"
         assert await names(storage, base) == ["file"]
 

@@ -11,14 +11,10 @@ import pytest
 from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, content, names, put
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    BucketListingDenied,
-    ChangedMeanwhile,
-    PathExists,
-    PermissionDenied,
-    UploadAborted,
-)
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import ChangedMeanwhile, PathExists, upload_aborted
 from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SasToken, SharedKey
 from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
 from queryserver.storages.adls.http import AzureClient
@@ -122,7 +118,7 @@ async def test_a_signature_for_reading_denies_the_rest(account, storage):
     assert await content(reading.as_user(USER), "flat/work/file") == b"x"
     with pytest.raises(PermissionDenied):
         await put(reading.as_user(USER), "flat/work/other")
-    with pytest.raises(BucketListingDenied, match=r"^Bucket listing is not allowed: "):
+    with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: "):
         await names(reading.as_user(USER), "")
     await reading.close()
 
@@ -190,9 +186,9 @@ async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, 
 async def test_the_blocks_of_a_write_that_broke_off_keep_nobody_from_the_name(storage):
     async def broken():
         yield b"x" * (9 * 1024 * 1024)
-        raise UploadAborted("gone")
+        raise upload_aborted("gone")
 
-    with pytest.raises(UploadAborted):
+    with raises_code("upload_aborted"):
         await storage.write("flat/work/file", broken(), overwrite=False)
     assert await names(storage, "flat/work") == []
     await put(storage, "flat/work/file", b"small")

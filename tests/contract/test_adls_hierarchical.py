@@ -9,12 +9,12 @@ from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
 from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Refused
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    BucketListingDenied,
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     NotADirectory,
     PathExists,
-    PermissionDenied,
     StorageError,
     StorageUnavailable,
     StoreQuotaExceeded,
@@ -158,7 +158,7 @@ async def test_refusals_have_their_kinds_and_leave_nothing(service, storage, sta
 
 async def test_containers_that_nobody_may_list_are_told_so(service, storage):
     service.failures = [("GET", Refused(403, "AuthorizationPermissionMismatch"))]
-    with pytest.raises(BucketListingDenied, match=r"^Bucket listing is not allowed: "):
+    with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: "):
         await names(storage, "")
 
 

@@ -17,7 +17,7 @@ from tests.contract.test_sqlite_engine import FACTS as SQLITE_FACTS
 
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.result import ResultType
 from queryserver.interfaces.engine import Engine
 from queryserver.settings import Settings

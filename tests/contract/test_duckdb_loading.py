@@ -9,7 +9,7 @@ from tests.contract.loading_basis import MemoryLedger, numbered, stream
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import LoadingFacts
 
-from queryserver.domain.errors import StatementDenied
+from queryserver.domain.errors.statements import StatementDenied
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.quoting import identifier
 from queryserver.interfaces.engine import Engine

@@ -21,8 +21,9 @@ from tests.contract.engine_resuming import ResumingContract
 from tests.engines.fault_proxy import fault_proxy
 from tests.engines.servers import ServerAddress, free_port
 from tests.fixtures.hiveserver2 import run_statements
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import CellTooLarge, OutcomeUnknown
+from queryserver.domain.errors.statements import OutcomeUnknown
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
@@ -281,7 +282,7 @@ async def test_a_cell_above_the_limit_is_refused_and_named(hive_server: ServerAd
     engine = Hs2Engine(address, HIVE)
     rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # no constant, which Hive would work out while it compiles
     async with engine.session(USER, NO_OPTIONS) as session:
-        with pytest.raises(CellTooLarge, match=r"row 1 of column b .* 1000000 bytes"):
+        with raises_code("cell_too_large", match=r"row 1 of column b .* 1000000 bytes"):
             await run(session, f"SELECT i AS a, repeat('x', i) AS b FROM {rows}")
     async with engine.session(USER, NO_OPTIONS) as session:
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]

@@ -15,7 +15,13 @@ from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_hs2.wire import Passwords
 from tests.engines.servers import free_port
 
-from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown, SessionLost
+from queryserver.domain.errors.statements import (
+    CredentialsRequired,
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+)
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Mechanism, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA

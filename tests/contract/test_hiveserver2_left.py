@@ -15,7 +15,7 @@ from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors.statements import EngineUnavailable, OutcomeUnknown
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Member
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection

@@ -11,7 +11,7 @@ from tests.engines.certificates import Authority
 from tests.engines.scripted_hs2.server import ScriptedServer
 from tests.engines.scripted_hs2.wire import Passwords
 
-from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.interfaces.engine import Engine
 
 PASSWORD = "Ana's pass:word ü"

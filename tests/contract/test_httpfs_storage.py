@@ -22,7 +22,8 @@ from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.engines.hdfs import SERVICE_USER
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors import PathNotFound, PermissionDenied, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.domain.files import StorageUser
 from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
 from queryserver.storages.webhdfs.file_system import WebHdfsCluster

@@ -6,7 +6,7 @@ from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.test_impala_engine import ScriptedImpala
 
 from queryserver.domain.catalog import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.hiveserver2.catalog_impala import ImpalaCatalog
 from queryserver.engines.hiveserver2.catalog_quoting import quoted

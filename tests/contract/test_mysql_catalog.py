@@ -7,9 +7,9 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
+from tests.refusals import raises_code
 
 from queryserver.domain.catalog import ForeignKey, TableColumn
-from queryserver.domain.errors import DatabaseNotFound
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.engines.mysql.catalog import MysqlCatalog
@@ -102,7 +102,7 @@ class TestMariadbCatalog(MariadbBasis, CatalogContract):
         engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, None, mariadb.user, mariadb.password))
         try:
             async with engine.catalog(USER, NO_OPTIONS) as catalog:
-                with pytest.raises(DatabaseNotFound):
+                with raises_code("database_not_found"):
                     await catalog.tables("")
                 assert await catalog.functions(None)
         finally:

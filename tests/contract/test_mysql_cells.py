@@ -6,8 +6,9 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.engines.servers import ServerAddress
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import CellTooLarge, RowTooLarge
+from queryserver.domain.errors.statements import RowTooLarge
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 from queryserver.interfaces.engine import EngineSession
 
@@ -35,7 +36,7 @@ async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
     ids=["first", "later"],
 )
 async def test_a_huge_cell_is_refused_by_its_header(session: EngineSession, sql: str, row: int, column: str):
-    with pytest.raises(CellTooLarge, match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+    with raises_code("cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
         await run(session, sql)
 
 

@@ -10,7 +10,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.contract.mariadb_basis import MariadbBasis
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.mysql import MysqlAddress, MysqlEngine
 

@@ -12,7 +12,7 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.importing import BaseType
 from queryserver.engines.mysql.loading_rows import RowWriter
 from queryserver.engines.mysql.quoting import quoted

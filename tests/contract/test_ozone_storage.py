@@ -15,16 +15,16 @@ from tests.contract.storage_powers import (
     SummaryContract,
 )
 from tests.engines.ozone import SERVICE_USER, OzoneGateway
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidName,
     InvalidPath,
-    NotSupported,
     PathExists,
     PathNotFound,
-    RootNotAllowed,
-    UploadAborted,
+    upload_aborted,
 )
 from queryserver.domain.files import StorageUser
 from queryserver.interfaces.storage import TrashStorage
@@ -101,7 +101,7 @@ async def test_first_levels_are_volumes_and_buckets_and_go_only_when_empty(stora
         await storage.delete(path, recursive=True)
         with pytest.raises(PathNotFound):
             await storage.stat(path)
-    with pytest.raises(RootNotAllowed):
+    with raises_code("root_not_allowed"):
         await storage.delete("om", recursive=True)
 
 
@@ -140,9 +140,9 @@ async def test_names_that_the_gateway_would_change_are_written_but_not_given(sto
         ):
             with pytest.raises(NotSupported):
                 await call
-        with pytest.raises(UploadAborted):
+        with raises_code("upload_aborted"):
             await storage.write(
-                f"om/tests/two/{name}/broken", failing_body(b"x", error=UploadAborted("gone")), overwrite=False
+                f"om/tests/two/{name}/broken", failing_body(b"x", error=upload_aborted("gone")), overwrite=False
             )
         assert await names(storage, f"om/tests/two/{name}") == [name]
         assert await content(storage, f"om/tests/two/{name}/{name}") == b"old"

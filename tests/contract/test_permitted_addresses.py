@@ -17,7 +17,7 @@ from tests.fakes import http_driver
 from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules, HostRefused

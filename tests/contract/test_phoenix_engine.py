@@ -13,7 +13,7 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
 from queryserver.engines.quoting import escaped_literal

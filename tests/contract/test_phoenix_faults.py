@@ -13,7 +13,7 @@ from tests.contract.test_phoenix_engine import FACTS, make_tables
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.engines.phoenix import Authentication, Patience, PhoenixAddress, PhoenixEngine
 from queryserver.interfaces.engine import Credentials, Engine, OperationState, SessionOptions
 

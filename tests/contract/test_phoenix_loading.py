@@ -13,7 +13,7 @@ from tests.contract.loading_facts import NAMES, TEXTS, LoadingFacts
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
 from queryserver.engines.quoting import identifier, qualified

@@ -9,7 +9,7 @@ from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 from tests.fixtures.database import execute
 
 from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
-from queryserver.domain.errors import EngineForbidden, StatementDenied
+from queryserver.domain.errors.statements import EngineForbidden, StatementDenied
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.postgresql import PostgresqlEngine

@@ -13,7 +13,7 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
-from queryserver.domain.errors import OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.quoting import identifier

@@ -10,7 +10,7 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
 from tests.contract.postgresql_basis import address_of
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     OutcomeUnknown,

@@ -13,7 +13,7 @@ from tests.fakes.results import MemoryResults
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.storage_faults import FaultyStorage
 
-from queryserver.domain.errors import PathNotFound, StorageError, StorageFull, StorageUnavailable
+from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.domain.files import FileStatus
 from queryserver.results.segments import SegmentStore
 from queryserver.storages.local import PrivateStorage
@@ -180,11 +180,11 @@ async def test_closing_ends_reads_under_way():
 
 
 async def test_a_full_store_is_told_and_leaves_nothing(storage, results):
-    storage.failures["write"] = StorageFull("no room")
+    storage.failures["write"] = StorageError("no room")
     statement_id = uuid4()
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageError):
         await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageError):
         await results.ping()
     del storage.failures["write"]
     with pytest.raises(PathNotFound):

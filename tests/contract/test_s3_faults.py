@@ -5,17 +5,14 @@ import asyncio
 import pytest
 from tests.contract.storage_basis import USER, batches, content, names, put
 from tests.engines.scripted_s3 import Reply, scripted_s3
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    BucketListingDenied,
+from queryserver.domain.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
-    NotSupported,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,
@@ -65,7 +62,7 @@ async def storage(peer):
         (Reply.refusal(502, "SomethingNew"), StorageUnavailable),
         (Reply.refusal(400, "SomethingNew"), StorageError),
         (Reply.refusal(409, "BucketNotEmpty"), DirectoryNotEmpty),
-        (Reply.refusal(507, "XMinioStorageFull"), StorageFull),
+        (Reply.refusal(507, "XMinioStorageFull"), StorageError),
         (Reply.refusal(403, "QuotaExceeded"), StoreQuotaExceeded),
         (Reply.refusal(501, "NotImplemented"), NotSupported),
         (Reply(502, "<html><body>Bad Gateway http://10.1.2.3</body></html>"), StorageUnavailable),
@@ -87,7 +84,7 @@ async def test_refusals_have_their_kind_and_a_message_without_secrets(storage, p
 @pytest.mark.storage(37)
 async def test_a_refused_list_of_buckets_is_told(storage, peer):
     peer.will_answer(Reply.refusal(403, "AccessDenied"))
-    with pytest.raises(BucketListingDenied, match=r"^Bucket listing is not allowed: ."):
+    with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: ."):
         await names(storage, "")
 
 

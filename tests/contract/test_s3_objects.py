@@ -13,16 +13,16 @@ import pytest
 from tests.contract.storage_basis import MIB, USER, batches, body, content, is_there, names, put
 from tests.contract.test_s3_storage import options
 from tests.engines.fault_proxy import Fault, fault_proxy
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
     StorageUnavailable,
-    UploadAborted,
+    upload_aborted,
 )
 from queryserver.interfaces.storage import PartPlan
 from queryserver.storages.s3 import S3FileSystem
@@ -254,9 +254,9 @@ async def test_a_large_body_that_fails_leaves_no_parts(store, base):
         for _ in range(12):
             yield b"x" * MIB
             await asyncio.sleep(0.01)
-        raise UploadAborted("gone")
+        raise upload_aborted("gone")
 
-    with pytest.raises(UploadAborted):
+    with raises_code("upload_aborted"):
         await store.storage.write(f"{base}/big", broken(), overwrite=False)
     assert store.calls["UploadPart"] >= 1
     assert await store.uploads() == []

@@ -14,8 +14,9 @@ from tests.contract.engine_resuming import followed_to_its_end, resumable
 from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import CellTooLarge, OutcomeUnknown
+from queryserver.domain.errors.statements import OutcomeUnknown
 from queryserver.domain.result import ResultType as T
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
@@ -151,6 +152,6 @@ async def test_rows_that_become_wide_at_once_and_cells_above_the_limit(spark_ser
         sql = f"SELECT IF(id < 500, 'x', repeat('y', {width})) AS t FROM range(0, {count}, 1, 1)"
         answer = await run(session, sql)
         assert [len(text) for (text,) in answer.rows] == [1] * 500 + [width] * (count - 500)
-        with pytest.raises(CellTooLarge, match=r"row 0 of column b .* 16777216 bytes"):
+        with raises_code("cell_too_large", match=r"row 0 of column b .* 16777216 bytes"):
             await run(session, "SELECT 1 AS a, repeat('x', 60000000) AS b")
     await engine.close()

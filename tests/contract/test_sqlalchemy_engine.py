@@ -16,7 +16,7 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import FACTS as MARIADB_FACTS
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
 from queryserver.interfaces.engine import Credentials, Engine, SessionOptions

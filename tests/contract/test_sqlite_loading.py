@@ -9,7 +9,7 @@ from tests.contract.loading_basis import numbered
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import INF, NAN, LoadingFacts
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.importing import BaseType
 from queryserver.engines.quoting import identifier
 from queryserver.engines.sqlite.engine import SqliteEngine

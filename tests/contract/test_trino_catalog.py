@@ -11,7 +11,7 @@ from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.domain.catalog import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.quoting import qualified
 from queryserver.engines.trino import TrinoAddress, TrinoEngine

@@ -11,7 +11,7 @@ from tests.contract.engine_driving import ended, failure, read, run, started
 from tests.engines.certificates import Authority
 from tests.engines.trino_secured import PASSWORDS, SERVICE, SecuredAddress, new_signing_key
 
-from queryserver.domain.errors import CredentialsRequired, EngineForbidden, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, EngineForbidden, EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import CatalogEngine
 from queryserver.interfaces.engine import Credentials, OperationState, ResumableEngine, ResumableSession, SessionOptions

@@ -18,13 +18,8 @@ from tests.contract.storage_powers import (
 )
 from tests.engines.hdfs import SERVICE_USER, HdfsCluster
 
-from queryserver.domain.errors import (
-    InvalidPath,
-    PermissionDenied,
-    QueryServerError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-)
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import InvalidPath, StorageUnavailable, StoreQuotaExceeded
 from queryserver.domain.files import StorageUser
 from queryserver.interfaces.storage import PartPlan
 from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem

@@ -24,13 +24,10 @@ from tests.fakes.workbook_files import (
     write_ods,
     write_package,
 )
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     FileCorrupt,
-    FileEncrypted,
-    FileTooComplex,
-    ImportFileNotFound,
-    SheetNotFound,
     StorageUnavailable,
     UnsupportedFormat,
 )
@@ -150,7 +147,7 @@ async def test_an_old_workbook_with_a_password_says_so(workbooks, tmp_path):
     place = 512 + 4 + int.from_bytes(whole[514:516], "little")
     whole[place : place + 2] = b"\x2f\x00"
     (tmp_path / "a").write_bytes(whole)
-    with pytest.raises(FileEncrypted):
+    with raises_code("file_encrypted"):
         await workbooks.sheet_names(tmp_path / "a")
 
 
@@ -194,14 +191,14 @@ async def test_first_rows_are_at_most_as_many_as_asked(workbooks, tmp_path):
 @pytest.mark.parametrize("write", [write_xls, write_xlsx])
 async def test_an_unknown_sheet_is_not_found(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
-    with pytest.raises(SheetNotFound):
+    with raises_code("sheet_not_found"):
         await workbooks.first_rows(path, "values", limit=5)
-    with pytest.raises(SheetNotFound):
+    with raises_code("sheet_not_found"):
         await anext(workbooks.rows(path, "Nope"))
 
 
 async def test_a_file_that_vanished_is_not_found(workbooks, tmp_path):
-    with pytest.raises(ImportFileNotFound):
+    with raises_code("file_not_found"):
         await workbooks.sheet_names(tmp_path / "none")
 
 
@@ -308,7 +305,7 @@ NUMBER = 'office:value-type="float" office:value="1"'
 async def test_a_bomb_is_too_complex(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
     began = time.monotonic()
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         await all_answers(workbooks, path)
     assert time.monotonic() - began < WITHIN_S
 
@@ -318,7 +315,7 @@ async def test_a_range_that_is_too_large_for_the_memory_is_too_complex(workbooks
     """Two cells in opposite corners of a sheet: calamine makes room for all between them."""
     rows = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="BXZ1048576"><v>1</v></c></row>'
     path = write_package(tmp_path / "a", workbook_parts({"A": sheet_xml(rows)}))
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         await all_answers(workbooks, path)
 
 
@@ -368,10 +365,10 @@ async def test_bytes_that_were_changed_are_noticed(workbooks, tmp_path):
 @pytest.mark.importer(15)
 async def test_an_encrypted_workbook_says_so(workbooks, tmp_path):
     (tmp_path / "a").write_bytes(compound_file(["EncryptionInfo", "EncryptedPackage"]))
-    with pytest.raises(FileEncrypted):
+    with raises_code("file_encrypted"):
         await workbooks.sheet_names(tmp_path / "a")
     entry = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
-    with pytest.raises(FileEncrypted):
+    with raises_code("file_encrypted"):
         await workbooks.sheet_names(write_ods(tmp_path / "b", "", manifest=entry))
 
 
@@ -456,7 +453,7 @@ async def test_a_view_that_is_full_takes_the_worker_with_it(workbooks):
 async def test_a_worker_that_takes_too_long_is_too_complex(workbooks, tmp_path, monkeypatch):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL])}))
     monkeypatch.setattr(reader, "TIME_S", 0.001)
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         await workbooks.sheet_names(path)
     assert not workers()
 
@@ -469,7 +466,7 @@ async def test_a_worker_that_was_killed_is_too_complex(workbooks, tmp_path):
         await anext(portions)
         for pid in workers():
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(FileTooComplex):
+        with raises_code("file_too_complex"):
             [_ async for _ in portions]
 
 

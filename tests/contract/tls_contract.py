@@ -11,7 +11,7 @@ from tests.contract.engine_driving import ended, started
 from tests.engines.certificates import Authority
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.interfaces.engine import OperationState
 
 

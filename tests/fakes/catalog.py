@@ -18,7 +18,8 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, EngineError, NotSupported, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import EngineError, TableNotFound, database_not_found
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
@@ -144,5 +145,5 @@ class FakeCatalog:
     def _known(self, database: str) -> dict[str, TableDescription]:
         found = self._engine.content.get(database or "default")
         if found is None:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return found

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from queryserver.computation.tasks import computation_of
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.interfaces.computation import Task
 
 

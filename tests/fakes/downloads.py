@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.result import Column, ResultType
 from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download
 

@@ -24,7 +24,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementDenied, StatementRejected
+from queryserver.domain.errors.statements import (
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
 from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import (

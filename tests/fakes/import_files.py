@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queryserver.domain.errors import SheetNotFound
+from queryserver.domain.errors.files import sheet_not_found
 from queryserver.domain.importing import TypedText
 from queryserver.interfaces.workbooks import SheetRows
 
@@ -67,5 +67,5 @@ class MemoryWorkbooks:
 
     def _rows(self, sheet: str) -> Sequence[Sequence[TypedText]]:
         if sheet not in self.sheets:
-            raise SheetNotFound(f"There is no sheet {sheet}.")
+            raise sheet_not_found(f"There is no sheet {sheet}.")
         return self.sheets[sheet]

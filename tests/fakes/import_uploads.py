@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.interfaces.import_uploads import NewImportUpload, StoredImportUpload, UploadUsage
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from tests.fakes.engine import FakeEngine, FakeSession
 
-from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
 from queryserver.domain.import_types import arrow_type
 from queryserver.domain.result import Column, ResultType
 from queryserver.domain.user import User

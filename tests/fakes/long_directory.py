@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.interfaces.storage import Batch, StorageTraits
 

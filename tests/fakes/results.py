@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors import PathNotFound, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import PathNotFound
 from queryserver.domain.result import Segment
 
 

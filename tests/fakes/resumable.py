@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 from tests.fakes.engine import BATCH_ROWS, FakeEngine, FakeSession
 
-from queryserver.domain.errors import OutcomeUnknown
+from queryserver.domain.errors.statements import OutcomeUnknown
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
 from queryserver.domain.user import User

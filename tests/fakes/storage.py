@@ -8,15 +8,8 @@ from functools import cache
 
 from tests.fakes.storage_tree import Entry, MemoryTree
 
-from queryserver.domain.errors import (
-    ChangedMeanwhile,
-    InvalidParameter,
-    PathExists,
-    PathNotFound,
-    PermissionDenied,
-    StorageError,
-    VerificationFailed,
-)
+from queryserver.domain.errors.base import InvalidParameter, PermissionDenied
+from queryserver.domain.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError, VerificationFailed
 from queryserver.domain.files import ClusterFacts, ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
 from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.files import ContentSummary, FileStatus, Scheme, StorageUser
 from queryserver.interfaces.storage import (
     Batch,

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors import ChangedMeanwhile, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import ChangedMeanwhile
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.interfaces.storage import PIECE_BYTES
 

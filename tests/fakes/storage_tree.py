@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
-    PermissionDenied,
     SymlinkNotFollowed,
     TargetInsideSource,
 )

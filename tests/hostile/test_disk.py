@@ -22,7 +22,7 @@ from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.storage.conftest import storage_settings
 
 from queryserver.domain.disk_floor import DiskFloor
-from queryserver.domain.errors import InsufficientStorage, StoreQuotaExceeded
+from queryserver.domain.errors.files import InsufficientStorage, StoreQuotaExceeded
 from queryserver.domain.files import StorageUser
 from queryserver.domain.splitter import statement_hash
 from queryserver.interfaces.storage import PartPlan

@@ -23,7 +23,8 @@ from queryserver.container.interfaces import sqlalchemy as sqlalchemy_interface
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.disk_floor import DiskFloor
-from queryserver.domain.errors import CellTooLarge, EngineError, InsufficientStorage, StatementRejected
+from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.domain.user import User
 from queryserver.embedded.databases import ensure_databases
@@ -306,7 +307,7 @@ class TestMemoryOfDuckdb:
                 "[repeat('é', 600000)]",
             ):
                 error = await failure(session, f"SELECT 1 AS small, {value} AS big")
-                assert isinstance(error, CellTooLarge), value
+                assert error.code == "cell_too_large", value
                 assert "of column big" in error.message
                 assert str(MIB) in error.message
             assert len((await run(session, "SELECT repeat('x', 1048576)")).cell) == MIB

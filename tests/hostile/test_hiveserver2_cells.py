@@ -9,8 +9,9 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, run
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import CellTooLarge, RowTooLarge
+from queryserver.domain.errors.statements import RowTooLarge
 from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA
@@ -64,7 +65,7 @@ async def test_a_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers)
         handle = await session.submit("SELECT 1 AS n, 'a' AS first, 'b' AS second UNION ALL SELECT 2, 'c', 'd'")
         await ended(session, handle)
         server.faults["FetchResults"] = Fault.HUGE_CELL
-        with pytest.raises(CellTooLarge, match=r"row 1 of column second .* 16777216 bytes"):
+        with raises_code("cell_too_large", match=r"row 1 of column second .* 16777216 bytes"):
             async for _ in session.batches(handle):
                 pass
     server.faults.clear()

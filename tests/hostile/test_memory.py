@@ -19,16 +19,11 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 from tests.contract.postgresql_basis import address_of
 from tests.fakes.downloads import StoredTables, column
+from tests.refusals import raises_code
 
 from queryserver.domain.audit import AuditEvent
-from queryserver.domain.errors import (
-    CellTooLarge,
-    DecompressionLimit,
-    EngineError,
-    OutcomeUnknown,
-    RowTooLarge,
-    StorageUnavailable,
-)
+from queryserver.domain.errors.files import DecompressionLimit, StorageUnavailable
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge
 from queryserver.domain.result import ResultType
 from queryserver.engines.postgresql import PostgresqlEngine, message_guard
 from queryserver.formats.download import DownloadFormat, FileForm, download
@@ -109,7 +104,9 @@ class TestPostgresql:
     async def test_a_huge_cell_is_refused_by_its_header(
         self, session: EngineSession, sql: str, row: int, column: str
     ) -> None:
-        with pytest.raises(CellTooLarge, match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "):
+        with raises_code(
+            "cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {LIMIT} "
+        ):
             await read(session, sql)
 
     async def test_a_row_of_many_cells_is_refused(self, session: EngineSession) -> None:

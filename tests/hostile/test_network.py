@@ -17,7 +17,7 @@ from tests.fixtures.database import execute
 
 from queryserver.container.checking import check_settings
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.embedded.cluster import SERVICE_ROLE
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.network.addresses import AddressRules, HostRefused, literal_address

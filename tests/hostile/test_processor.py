@@ -20,7 +20,7 @@ from tests.timing import processor_s
 
 from queryserver.computation import processes
 from queryserver.computation.processes import ComputationLimits, ProcessComputing
-from queryserver.domain.errors import TooComplex, TooManyRequests
+from queryserver.domain.errors.base import TooComplex, TooManyRequests
 from queryserver.domain.files import StoragePath, StorageUser
 from queryserver.domain.script_choice import Steering
 from queryserver.domain.splitter_keywords import HEAD_CHARACTERS, expects_result_set

@@ -9,7 +9,7 @@ import pytest
 from queryserver.api.application import create_application
 from queryserver.api.document.codes import error_codes, statuses_by_code
 from queryserver.api.document.texts import texts
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.services.connector_options import OptionsRefused
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"

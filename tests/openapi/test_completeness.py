@@ -14,7 +14,7 @@ from scripts.check_operations import SERVED, read_operations, shape
 from queryserver.api.application import create_application
 from queryserver.api.document.schemas import FORM, JSON, PARTS
 from queryserver.api.document.texts import texts
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.schemas import requests
 from queryserver.schemas.requests.given import Given, StorageFields, parse_given
 from queryserver.schemas.requests.importing import parse_import

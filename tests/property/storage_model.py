@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from tests.contract.storage_basis import content, entries, put
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
-    QueryServerError,
     TargetInsideSource,
 )
 from queryserver.interfaces.storage import RenamingStorage, Storage

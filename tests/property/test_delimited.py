@@ -3,13 +3,12 @@
 from itertools import pairwise
 
 import pyarrow as pa
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.property.delimited_reference import records_of
+from tests.refusals import raises_code
 
-from queryserver.domain.errors.calls import InvalidParameter
-from queryserver.domain.errors.imports import FileEmpty, TooManyColumns, UnsupportedFormat
+from queryserver.domain.errors.base import InvalidParameter, InvalidRequest
 from queryserver.domain.importing import Delimiters, QuotedText
 from queryserver.formats.delimited.blocks import BlockReader, block_of
 from queryserver.formats.delimited.detection import detect
@@ -134,8 +133,8 @@ def test_blocks_are_what_the_exact_reader_says_whatever_the_pieces(parts, places
     encoded = text.encode(encoding)
     try:
         records, unclosed = exactly(text, delimiters)
-    except TooManyColumns:
-        with pytest.raises(TooManyColumns):
+    except InvalidRequest:
+        with raises_code("too_many_columns"):
             read_all(BlockReader(delimiters, encoding, 2), pieces(encoded, places))
         return
     width = data.draw(st.sampled_from([*range(1, 5), *sorted({len(record) for record in records})]))
@@ -170,7 +169,9 @@ def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_wh
     try:
         if recognise(sample, is_whole=is_whole) is FileKind.WORKBOOK_CANDIDATE:
             return
-    except (FileEmpty, UnsupportedFormat):
+    except InvalidRequest as error:
+        if error.code not in {"file_empty", "unsupported_format"}:
+            raise
         return
     found = detect(sample, is_whole=is_whole)
     assert 0 <= found.confidence <= 1

@@ -11,7 +11,7 @@ from tests.engines.hdfs import SERVICE_USER
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 from tests.property.storage_model import OPERATIONS, Comparison, compare
 
-from queryserver.domain.errors import PathExists
+from queryserver.domain.errors.files import PathExists
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.interfaces.storage import FileSystem, StorageTraits
 from queryserver.storages.local import LocalFileSystem

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
+from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.supervision import Supervisor, _remade, pause_s
 
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queryserver.api.client_address import client_address
 from queryserver.api.connections.guard import counted_address
 from queryserver.api.errors import respond
-from queryserver.domain.errors import TooManyConnections
+from queryserver.domain.errors.base import TooManyConnections
 from queryserver.settings.networks import Network, contains, parsed_address
 
 

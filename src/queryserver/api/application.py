@@ -36,7 +36,7 @@ from queryserver.api.v1 import (
 )
 from queryserver.api.v1.iam import own as own_router
 from queryserver.api.v1.iam import router as iam_router
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 
 # Paths that ask for no credentials, whatever the method (Contract platform 1.1).
 _PUBLIC = (

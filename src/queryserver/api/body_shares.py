@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import ServiceUnavailable, TooManyRequests
+from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests
 
 BODY_SHARES = "queryserver.body_shares"
 """Key of a call's scope under which the BodyShares of the process are."""

@@ -18,7 +18,7 @@ from queryserver.api.client_address import client_address
 from queryserver.api.connections.guard import counted_address
 from queryserver.api.unknown_fields import came, came_unread, reads
 from queryserver.api.user_shares import enter_share
-from queryserver.domain.errors import LateBody, PayloadTooLarge, UnsupportedMediaType
+from queryserver.domain.errors.base import LateBody, PayloadTooLarge, UnsupportedMediaType
 from queryserver.domain.user import User
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.schemas import requests

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryserver.domain import errors
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 
 CHALLENGE = 'Bearer realm="api"'
 
@@ -25,7 +25,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
     errors.NotSupported: 501,
     errors.BodyTooSlow: 408,
     errors.RangeNotSatisfiable: 416,
-    errors.Unprocessable: 422,
+    errors.VerificationFailed: 422,
     errors.EngineForbidden: 403,
     errors.EngineUnavailable: 503,
     errors.EngineTimeout: 503,
@@ -56,27 +56,31 @@ _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.PermissionDenied: (400, "permission_denied"),
     errors.EngineForbidden: (400, "permission_denied"),
     errors.PathNotFound: (400, "file_not_found"),
-    errors.InvalidPath: (400, "invalid_parameter"),
-    errors.InvalidName: (400, "invalid_parameter"),
-    errors.UnknownScheme: (400, "invalid_parameter"),
-    errors.UnknownAuthority: (400, "invalid_parameter"),
-    errors.StorageNotConfigured: (400, "invalid_parameter"),
-    errors.NotADirectory: (400, "invalid_parameter"),
-    errors.NotAFile: (400, "invalid_parameter"),
     errors.ChangedMeanwhile: (400, "file_not_found"),
-    errors.UploadAborted: (400, "invalid_body"),
-    errors.TooManyStatements: (429, None),
     errors.TooManyRequests: (429, "too_many_requests"),
     errors.EngineUnavailable: (500, None),
     errors.EngineTimeout: (500, None),
     errors.EngineError: (400, None),
     errors.InsufficientStorage: (500, None),
     errors.StorageError: (500, "storage_unavailable"),
-    errors.Stopping: (503, None),
     errors.ServiceUnavailable: (500, None),
     errors.DetectionFailed: (500, None),
 }
 """Status and code in the importer, where they are not those of STATUS; without a code, the error's own."""
+
+_IMPORTER_BY_CODE: Mapping[str, tuple[int, str]] = {
+    **dict.fromkeys(
+        (
+            *("invalid_path", "invalid_name", "unknown_scheme", "unknown_authority", "storage_not_configured"),
+            *("not_a_directory", "not_a_file"),
+        ),
+        (400, "invalid_parameter"),
+    ),
+    "upload_aborted": (400, "invalid_body"),
+    "too_many_statements": (429, "too_many_statements"),
+    "stopping": (503, "stopping"),
+}
+"""The same for single codes; these come first."""
 
 IMPORTER_STYLE = "importer_style"
 """Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2).
@@ -150,7 +154,8 @@ def wrong_method(request: Request, allow: str) -> Response:
 def _importer_failure(request: Request, error: QueryServerError) -> Response:
     """Only 400, 403, 429 and 500 are known there; what is 413 or 503 elsewhere keeps its code."""
     general = http_status(error)
-    found = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
+    by_class = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
+    found = _IMPORTER_BY_CODE.get(error.code, by_class)
     status, code = found or (500 if general == 500 else 400, None)
     if general == 500 and found is None:
         return internal_error(request)
@@ -187,12 +192,11 @@ def _refusal(error: errors.NotAuthenticated) -> dict[str, Any]:
                 "code": error.code,
                 "messages": [{"token_class": token_class, "token_type": error.token_type, "message": error.message}],
             }
-        case errors.BadAuthorizationHeader() | errors.UserNotFound() | errors.UserInactive():
-            return {"detail": error.message, "code": error.code}
-        case errors.AuthenticationFailed(told_code=str(code)):
-            return {"detail": error.message, "code": code}
+        case errors.AuthenticationFailed(told_code=code):
+            shown = code
         case _:
-            return {"detail": error.message}
+            shown = None if error.code == errors.NotAuthenticated.code else error.code
+    return {"detail": error.message} if shown is None else {"detail": error.message, "code": shown}
 
 
 def _nearest(table: Mapping[type[QueryServerError], int], error: QueryServerError, default: int) -> int:

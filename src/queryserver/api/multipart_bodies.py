@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from fastapi import Request
 
-from queryserver.domain.errors import UploadAborted
+from queryserver.domain.errors.files import upload_aborted
 
 MULTIPART = "multipart/form-data"
 
@@ -25,11 +25,11 @@ def announced_bytes(request: Request) -> int | None:
 
 
 async def pieces(request: Request) -> AsyncGenerator[bytes]:
-    """The body as it arrives. Raises UploadAborted."""
+    """The body as it arrives. Raises upload_aborted."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise UploadAborted("The client left before the body ended.")
+            raise upload_aborted("The client left before the body ended.")
         if body := message.get("body"):
             yield body
         if not message.get("more_body"):

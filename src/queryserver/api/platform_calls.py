@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from queryserver.api.dependencies import Call, CallRoute, authenticated, query_fields, read_body, services_of
 from queryserver.api.errors import respond
-from queryserver.domain.errors import AdminRequired, QueryServerError
+from queryserver.domain.errors.base import QueryServerError, admin_required
 
 
 async def platform_call(request: Request) -> Call:
@@ -16,7 +16,7 @@ async def platform_call(request: Request) -> Call:
 
 
 async def admin_call(request: Request) -> Call:
-    """The call of an administrator. Raises AdminRequired before the body is looked at."""
+    """The call of an administrator. Raises admin_required before the body is looked at."""
     return await _call(request, admins_only=True)
 
 
@@ -24,7 +24,7 @@ async def _call(request: Request, *, admins_only: bool) -> Call:
     services = services_of(request)
     user = await authenticated(request)
     if admins_only and not user.is_admin:
-        raise AdminRequired
+        raise admin_required("You must be an administrator.")
     if request.method in {"GET", "HEAD"}:
         return Call(request, services, user, query_fields(request))
     max_bytes = services.settings.limits.max_body_bytes

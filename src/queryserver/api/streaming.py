@@ -8,7 +8,7 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.domain.errors import BodyTooSlow, QueryServerError
+from queryserver.domain.errors.base import BodyTooSlow, QueryServerError
 
 HEADERS_ONLY = "queryserver.headers_only"
 """True in the scope of a HEAD call, which routes see as GET."""

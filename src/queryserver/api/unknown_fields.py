@@ -14,7 +14,7 @@ from urllib.parse import quote
 import structlog
 from starlette.types import Scope
 
-from queryserver.domain.errors import InvalidRequest
+from queryserver.domain.errors.base import InvalidRequest
 from queryserver.formats.bodies import form_fields
 from queryserver.schemas.requests.given import wire_names
 from queryserver.schemas.snippets import Fields

@@ -9,7 +9,7 @@ from typing import cast
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queryserver.domain.errors import TooManyRequests
+from queryserver.domain.errors.base import TooManyRequests
 from queryserver.services.places import FairPlaces
 
 _SHARE = "queryserver.user_share"

@@ -1,7 +1,7 @@
 """The entry `jwt` of `desktop.auth.api_auth`: bearers of own tokens (Contract platform 3.1)."""
 
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import InvalidToken
+from queryserver.domain.errors.base import InvalidToken
 from queryserver.domain.user import User
 from queryserver.interfaces.auth import AuthRequest, TokenCodec, TokenType
 from queryserver.services.bearers import bearer, bearer_of

@@ -11,7 +11,13 @@ from queryserver.auth.keys import Keyring
 from queryserver.auth.tokens import ALGORITHM as OWN
 from queryserver.auth.tokens import JwtCodec
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
+from queryserver.domain.errors.base import (
+    IdentityRefused,
+    InvalidToken,
+    KeyServerUnavailable,
+    UserInactive,
+    UserNotFound,
+)
 from queryserver.interfaces.auth import TokenClaims, TokenType
 from queryserver.services.bearers import key_of
 from queryserver.services.external_bearers import ExternalBearers

@@ -17,7 +17,7 @@ import structlog
 from queryserver.auth.compact import algorithm_of, claims_of, decoded, header_of
 from queryserver.auth.key_cache import KeyCache
 from queryserver.auth.key_sets import VerifyingKey
-from queryserver.domain.errors import InvalidToken
+from queryserver.domain.errors.base import InvalidToken
 from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, jwt_issuer
 from queryserver.interfaces.auth import ExternalClaims
 

@@ -9,7 +9,7 @@ import structlog
 
 from queryserver.auth.key_server import KeySource, NoKeys
 from queryserver.auth.key_sets import KeySet, VerifyingKey
-from queryserver.domain.errors import KeyServerUnavailable
+from queryserver.domain.errors.base import KeyServerUnavailable
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from queryserver.auth.key_sets import KeySet
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.network.addresses import AddressRules
 from queryserver.network.exchanges import Asked, Exchanges
 from queryserver.settings.networks import LOOPBACK, Network

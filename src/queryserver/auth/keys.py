@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from queryserver.db.deployment import FactRepository
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings.contradictions import fallbacks_problem, secret_key_problem
 from queryserver.settings.desktop import DesktopSettings
 from queryserver.settings.section import Secret

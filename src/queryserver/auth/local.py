@@ -1,7 +1,7 @@
 """The login back end `local`: passwords in the service database."""
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import InvalidUsername
+from queryserver.domain.errors.base import InvalidUsername
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import Passwords, RequestInfo

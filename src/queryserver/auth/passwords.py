@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 
 import structlog
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.settings import Settings
 
@@ -179,7 +179,7 @@ async def open_plug_in(
         # Importing reads files, and may import much.
         kind = await asyncio.to_thread(_load, name)
         instance = kind(settings) if _takes_an_argument(kind) else kind()
-    except Exception as error:
+    except Exception as error:  # code of others may raise anything when it is imported and built
         raise ConfigurationError([f"{key}: {name} cannot be loaded: {_told(error)}"]) from error
     if not callable(getattr(instance, method, None)):
         raise ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])

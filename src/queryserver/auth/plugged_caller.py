@@ -5,7 +5,7 @@ from typing import cast
 import structlog
 
 from queryserver.auth.plug_ins import Places, PlugInThreads, is_well_formed
-from queryserver.domain.errors import AuthenticationFailed, IdentityRefused
+from queryserver.domain.errors.base import AuthenticationFailed, IdentityRefused
 from queryserver.domain.identities import ExternalIdentity, plug_in_issuer
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.interfaces.auth import AuthRequest
@@ -16,10 +16,6 @@ log = structlog.get_logger(__name__)
 # A challenge adorns a 401 that is certain: nobody waits long for it, and hanging ones leave most threads to calls.
 _CHALLENGE_LIMIT_S = 2.0
 _CHALLENGES_AT_ONCE = 2
-
-
-class BrokenAuthenticator(Exception):
-    """The class of others failed, or took too long: the call fails as for any fault of ours, nobody else is asked."""
 
 
 class PluggedCaller:
@@ -37,15 +33,16 @@ class PluggedCaller:
     async def caller(self, request: AuthRequest) -> User | None:
         """The user whom the class names, made at first sight; None when it names none.
 
-        Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable,
-        BrokenAuthenticator.
+        Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable;
+        RuntimeError or TypeError where the class fails or takes too long: the call fails as for any fault of ours.
         """
         try:
             given = await self._threads.call(self._authenticate, request)
         except AuthenticationFailed:
             raise
-        except Exception as error:
-            raise BrokenAuthenticator(f"{self._name}: {type(error).__name__}") from error
+        except Exception as error:  # code of others may raise anything
+            message = f"{self._name}: {type(error).__name__}"
+            raise RuntimeError(message) from error
         if given is None:
             return None
         person = self._person(given)
@@ -76,5 +73,6 @@ class PluggedCaller:
         pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
-            raise BrokenAuthenticator(f"{self._name}: gave no AuthenticatedUser of texts")
+            message = f"{self._name}: gave no AuthenticatedUser of texts"
+            raise TypeError(message)
         return person

@@ -3,7 +3,7 @@
 import structlog
 
 from queryserver.auth.plug_ins import PlugInThreads, TooManyWaiting, is_well_formed
-from queryserver.domain.errors import AuthenticationFailed, InvalidUsername, LoginBackendUnavailable
+from queryserver.domain.errors.base import AuthenticationFailed, InvalidUsername, LoginBackendUnavailable
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import RequestInfo
@@ -35,7 +35,7 @@ class PluggedLogin:
             raise
         except TooManyWaiting:
             raise LoginBackendUnavailable("Too many logins at once.") from None
-        except Exception as error:
+        except Exception as error:  # code of others may raise anything
             log.exception("login back end failed", backend=self._name)
             raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
         if given is None or (isinstance(given, AuthenticatedUser) and is_well_formed(given)):

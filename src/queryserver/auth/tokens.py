@@ -14,7 +14,7 @@ from jose.exceptions import JOSEError
 
 from queryserver.auth.compact import algorithm_of
 from queryserver.auth.keys import Keyring
-from queryserver.domain.errors import InvalidToken
+from queryserver.domain.errors.base import InvalidToken
 from queryserver.interfaces.auth import TokenClaims, TokenType
 
 ALGORITHM = "HS256"

@@ -12,7 +12,7 @@ import structlog
 
 from queryserver.catalogs.atlas_questions import search_body
 from queryserver.catalogs.atlas_records import record_of
-from queryserver.domain.errors import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
+from queryserver.domain.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
 from queryserver.domain.searching import (
     FacetName,
     Match,

@@ -17,7 +17,7 @@ from queryserver.cli import (
     upkeep,
     users,
 )
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidRequest,

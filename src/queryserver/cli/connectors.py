@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table
-from queryserver.domain.errors import ConnectorRefused, InvalidParameter, QueryServerError
+from queryserver.domain.errors.base import InvalidParameter, QueryServerError
+from queryserver.domain.errors.statements import ConnectorRefused
 from queryserver.domain.json_text import parse_json
 from queryserver.domain.user import User
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import orjson
 import typer
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import Settings, load_settings
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from queryserver.cli.context import ConfigFile, run
-from queryserver.domain.errors import InvalidRequest
+from queryserver.domain.errors.base import InvalidRequest
 from queryserver.settings.loading import Reading, read_settings
 
 app = typer.Typer()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queryserver.cli.context import ConfigFile, run, settings_of
-from queryserver.domain.errors import ConfigurationError, DatabaseUnavailable
+from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.settings import load_settings
 from queryserver.settings.loading import CONFIG_FILE, PREFIX
 

@@ -24,7 +24,7 @@ from queryserver.computation.frames import (
     parsed,
 )
 from queryserver.domain import errors
-from queryserver.domain.errors import QueryServerError, ServiceUnavailable, TooComplex
+from queryserver.domain.errors.base import QueryServerError, ServiceUnavailable, TooComplex
 from queryserver.interfaces.computation import Task
 from queryserver.services.places import FairPlaces
 
@@ -109,7 +109,7 @@ class ProcessComputing:
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._sudden_end(worker, task) from None
-            except BaseException:
+            except BaseException:  # a cancel too: the worker is in the middle of a task
                 self._end(worker)
                 raise
             self._running.discard(worker)
@@ -249,9 +249,10 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
             raise RuntimeError(message)
 
 
-def _refusal(name: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
-    """The domain error of that name. Those of tasks say everything in their message."""
+def _refusal(name: str, code: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
+    """The domain error of that class and code. Those of tasks say everything in their message."""
     kind = getattr(errors, name, QueryServerError)
     error: QueryServerError = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)
+    error.code = code
     return error

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from queryserver.computation.frames import BROKEN, EXCEEDED, HEAD, REFUSED, RESULT, frame, parsed
 from queryserver.computation.limits import limit_this_process, limit_time
 from queryserver.computation.tasks import computation_of
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.interfaces.computation import Task
 
 _TRACE_LINES = -20
@@ -60,7 +60,7 @@ def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[by
         limit_time(task["limit_s"])
         return RESULT, computation_of(Task(task["task"]))(task["options"], content)
     except QueryServerError as error:
-        return REFUSED, [type(error).__name__, error.message, error.details]
+        return REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
         return EXCEEDED, None
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here

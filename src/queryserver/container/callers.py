@@ -16,7 +16,7 @@ from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_i
 from queryserver.auth.plugged_caller import PluggedCaller
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.interfaces.auth import CallerSource, TokenCodec
 from queryserver.interfaces.metrics import UNMEASURED, AccountMetrics
 from queryserver.services.arrivals import Arrivals

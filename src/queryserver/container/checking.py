@@ -21,7 +21,7 @@ from queryserver.container.looks import (
 from queryserver.container.plug_in_checks import unloadable
 from queryserver.container.proxies import proxied_drivers
 from queryserver.container.storage import BUILDERS
-from queryserver.domain.errors import ConfigurationError, QueryServerError
+from queryserver.domain.errors.base import ConfigurationError, QueryServerError
 from queryserver.domain.findings import Finding
 from queryserver.settings import Settings
 from queryserver.settings.contradictions import contradictions, exposure, warnings

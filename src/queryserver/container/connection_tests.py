@@ -71,7 +71,7 @@ class _Trials:
     may_hold: Holding
 
     async def trial(self, draft: Draft) -> Trial:
-        """Raises ConnectorRefused and its subclasses, InterfaceNotSupported, DriverNotInstalled."""
+        """Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
         row = draft.row
         with refusals():
             connector = drafted_connector("new", row.dialect, row.interface, draft.settings, self.settings)

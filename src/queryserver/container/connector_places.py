@@ -9,7 +9,7 @@ from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext, database_login
 from queryserver.container.interfaces.sqlalchemy import postgresql_url
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.findings import Finding
 from queryserver.network.addresses import AddressRules, HostRefused, UnknownHost
 from queryserver.services.connector_urls import DriverUrl

@@ -17,7 +17,9 @@ from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.connector_instances import ConnectorInstance, SettingValue, connector_right
 from queryserver.domain.connector_types import ConnectorType, Runs
-from queryserver.domain.errors import ConfigurationError, ConnectorRefused, DriverNotInstalled, InvalidPath
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import ConnectorRefused, DriverNotInstalled
 from queryserver.engines.local_files import MEMORY, require_folder
 from queryserver.services.connector_options import (
     AtlasOptions,

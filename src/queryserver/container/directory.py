@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queryserver.auth.ldap.directory import Directory
 from queryserver.auth.ldap.judging import Judge
 from queryserver.auth.ldap.login import LdapLogin
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.usernames import UsernameRule
 from queryserver.settings.auth import LdapSettings
 

@@ -4,7 +4,7 @@ import asyncio
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from queryserver.domain.errors import DriverNotInstalled
+from queryserver.domain.errors.statements import DriverNotInstalled
 from queryserver.network.addresses import AddressRules
 
 _GROUP = "sqlalchemy.dialects"

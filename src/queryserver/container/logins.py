@@ -9,7 +9,7 @@ from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_i
 from queryserver.auth.plugged_login import PluggedLogin
 from queryserver.container.directory import open_directory_login
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.identities import LDAP, plug_in_issuer
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import Passwords

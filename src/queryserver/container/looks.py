@@ -14,7 +14,7 @@ from queryserver.container.service_database import pool_limits, required_dsn
 from queryserver.db.database import Database, open_database
 from queryserver.db.deployment import Deployment, look_at
 from queryserver.db.migrations import require_newest
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.findings import Finding
 from queryserver.results.segments import SegmentStore
 from queryserver.services.retention import MANY_DOCUMENTS

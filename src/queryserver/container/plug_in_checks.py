@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from queryserver.auth.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.container.callers import BUILT_IN
 from queryserver.container.logins import BACKENDS
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.findings import Finding
 from queryserver.settings import Settings
 

@@ -14,7 +14,7 @@ from queryserver.db.migrations import require_newest
 from queryserver.db.sessions import Sessions
 from queryserver.db.statements.records import StatementRecords
 from queryserver.db.statements.retention import StatementRetention, alone_in_cleaning
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.statement_end import OnEnd
 from queryserver.interfaces.metrics import UNMEASURED, Metrics
 from queryserver.interfaces.results import ResultStore

@@ -1,7 +1,7 @@
 """How the service database is reached. Light to import: commands start with it."""
 
 from queryserver.db.database import PoolLimits
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import Settings
 
 

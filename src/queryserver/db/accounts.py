@@ -7,7 +7,7 @@ from typing import Any, cast
 import asyncpg
 
 from queryserver.db.database import Connection, Database
-from queryserver.domain.errors import IdentityTaken, LastAdministrator, UnknownGroup, UnknownUser, UsernameTaken
+from queryserver.domain.errors.base import NameTaken, UnknownGroup, last_administrator, unknown_user
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.user import BigNumbers, Preferences
 from queryserver.interfaces.accounts import Account, NewAccount, StoredLogin
@@ -29,12 +29,12 @@ ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {
 
 @asynccontextmanager
 async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
-    """Around a change, inside a transaction: raises LastAdministrator at the end when it has left nobody."""
+    """Around a change, inside a transaction: raises last_administrator at the end when it has left nobody."""
     await connection.execute(TAKE_TURNS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
     if was_any and not await connection.fetchval(ANY_ADMINISTRATOR):
-        raise LastAdministrator
+        raise last_administrator("The last active administrator cannot be disabled or stop being one.")
 
 
 _LOGIN = "select id, username, password_hash, is_active, token_epoch from users where username_key = $1"
@@ -111,7 +111,7 @@ class AccountRepository:
     async def create(self, account: NewAccount, *, default_group: str) -> int:
         """The id of the new user, who joins the default group too.
 
-        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        Raises NameTaken, UnknownGroup, NameTaken.
         """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
@@ -145,7 +145,7 @@ class AccountRepository:
         return (row["users"], row["groups"]) if row else ((), ())
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. False: no such user. Raises LastAdministrator."""
+        """Enable, or disable and end all tokens. False: no such user. Raises last_administrator."""
         if active:
             return bool(
                 await self._database.execute("update users set is_active = true where username_key = $1", username_key)
@@ -155,7 +155,7 @@ class AccountRepository:
         )
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. False: no such user. Raises LastAdministrator."""
+        """Set the administrator flag. False: no such user. Raises last_administrator."""
         if admin:
             return bool(
                 await self._database.execute("update users set is_admin = true where username_key = $1", username_key)
@@ -200,7 +200,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         account.email,
     )
     if user_id is None:
-        raise UsernameTaken(account.username.shown)
+        raise NameTaken(f"User {account.username.shown} exists already.")
     groups = {row["name"]: row["id"] for row in await connection.fetch(_GROUPS, [default_group, *account.groups])}
     for name in account.groups:
         if name not in groups:
@@ -212,9 +212,9 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
 
 
 async def _link(connection: Connection, identity: ExternalIdentity, user_id: int, *, by_administrator: bool) -> None:
-    """Raises IdentityTaken."""
+    """Raises NameTaken."""
     if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, by_administrator):
-        raise IdentityTaken(identity.subject)
+        raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
 
 
 def _account(row: asyncpg.Record) -> Account:
@@ -267,7 +267,7 @@ _GRANTS = """
 class GroupRepository:
     """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
 
-    Changes say whether they changed anything. Whatever would leave no active administrator raises LastAdministrator.
+    Changes say whether they changed anything. Whatever would leave no active administrator raises last_administrator.
     """
 
     def __init__(self, database: Database) -> None:
@@ -280,18 +280,18 @@ class GroupRepository:
         )
 
     async def delete(self, name: str) -> bool:
-        """Take a group away with its memberships and rights; False when there is none. Raises LastAdministrator."""
+        """Take a group away with its memberships and rights; False when there is none. Raises last_administrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             return _changed(await connection.execute("delete from groups where name = $1", name))
 
     async def add(self, username_key: str, group: str) -> bool:
-        """Make a user a member. Raises UnknownUser, UnknownGroup."""
+        """Make a user a member. Raises unknown_user, UnknownGroup."""
         async with self._database.transaction() as connection:
             user_id, group_id = await _user(connection, username_key), await _group(connection, group)
             return _changed(await connection.execute(_JOIN_GROUP, user_id, group_id))
 
     async def remove(self, username_key: str, group: str) -> bool:
-        """End a membership. Raises UnknownUser, UnknownGroup, LastAdministrator."""
+        """End a membership. Raises unknown_user, UnknownGroup, last_administrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             user_id, group_id = await _user(connection, username_key), await _group(connection, group)
             return _changed(await connection.execute(_LEAVE, user_id, group_id))
@@ -302,7 +302,7 @@ class GroupRepository:
             return _changed(await connection.execute(_GRANT, await _group(connection, group), right))
 
     async def ungrant(self, group: str, right: str) -> bool:
-        """Take a right from a group. Raises UnknownGroup, LastAdministrator."""
+        """Take a right from a group. Raises UnknownGroup, last_administrator."""
         async with self._database.transaction() as connection, administrator_kept(connection):
             return _changed(await connection.execute(_UNGRANT, await _group(connection, group), right))
 
@@ -317,7 +317,7 @@ class GroupRepository:
 async def _user(connection: Connection, username_key: str) -> int:
     user_id = await connection.fetchval(_USER, username_key)
     if user_id is None:
-        raise UnknownUser(username_key)
+        raise unknown_user(username_key)
     return user_id
 
 
@@ -387,14 +387,14 @@ class IdentityRepository:
     async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
         """Link any user, in the name of an administrator; repeating it is harmless.
 
-        False: the identity is linked to another user. Raises UnknownUser.
+        False: the identity is linked to another user. Raises unknown_user.
         """
         async with self._database.transaction() as connection:
             user_id = await connection.fetchval(
                 "select id from users where username_key = $1 for key share", username_key
             )
             if user_id is None:
-                raise UnknownUser(username_key)
+                raise unknown_user(username_key)
             return await connection.fetchval(_LINK_ANY, identity.issuer, identity.subject, user_id) is True
 
     async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:

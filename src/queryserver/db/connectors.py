@@ -18,13 +18,8 @@ from queryserver.domain.connector_instances import (
     connector_right,
 )
 from queryserver.domain.connector_secrets import masked, secrets_of, without_secrets
-from queryserver.domain.errors import (
-    ConnectorInUse,
-    ConnectorNameTaken,
-    ConnectorNotFound,
-    UnknownGroup,
-    VersionConflict,
-)
+from queryserver.domain.errors.base import NameTaken, UnknownGroup, VersionConflict
+from queryserver.domain.errors.statements import connector_in_use, connector_not_found
 from queryserver.interfaces.connectors import CHANGED
 from queryserver.interfaces.sealing import Sealer
 
@@ -145,12 +140,14 @@ class ConnectorRepository:
         Raises ConnectorNotFound, ConnectorInUse while a statement of it waits or runs.
         """
         if not 0 < connector_id <= _INT64_MAX:
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         async with self._changing() as connection:
             removed = await self._present(connection, connector_id)
             at_work = await connection.fetchval(_AT_WORK, str(connector_id))
             if at_work:
-                raise ConnectorInUse(at_work)
+                raise connector_in_use(
+                    f"Statements of this connector that wait or run: {at_work}.", beside={"running": at_work}
+                )
             await connection.execute(_BURY, connector_id)
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
             await connection.execute(_FORGET_INDEX, str(connector_id))
@@ -191,7 +188,7 @@ class ConnectorRepository:
     async def _present(self, connection: Connection, connector_id: int) -> ConnectorInstance:
         row = await connection.fetchrow(_FIND, connector_id)
         if row is None:
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         return self._instance(row)
 
     def _changeable(self, new: NewInstance) -> tuple[object, ...]:
@@ -231,7 +228,7 @@ async def _require_free_name(connection: Connection, name: str, *, besides: int 
     """Compared here: what the database counts as the same letter depends on how it was made."""
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != besides for row in rows):
-        raise ConnectorNameTaken(name)
+        raise NameTaken(f"A connector named {name[:100]} exists already.")
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.interfaces.metrics import UNMEASURED, DatabaseMetrics
 
 Connection = PoolConnectionProxy

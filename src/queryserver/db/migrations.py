@@ -8,7 +8,7 @@ import asyncpg
 import structlog
 
 from queryserver.db.database import database_errors
-from queryserver.domain.errors import SchemaMismatch
+from queryserver.domain.errors.base import SchemaMismatch
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ import asyncpg
 import structlog
 
 from queryserver.db.database import Connection, Database, database_errors
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 _CHANNEL = "queryserver"
 _RECONNECT_S = 2.0

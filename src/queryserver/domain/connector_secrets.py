@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from queryserver.domain.connector_instances import MASK, SettingValue
-from queryserver.domain.errors import SecretRequired
+from queryserver.domain.errors.statements import secret_required
 
 _WORDS = (
     "password",
@@ -70,7 +70,7 @@ def secrets_of(settings: Values) -> dict[str, SettingValue]:
 def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingValue]:
     """The settings with the stored secret wherever a masked one came back.
 
-    Raises SecretRequired when there is none, or when what came names another address, driver or user.
+    Raises secret_required when there is none, or when what came names another address, driver or user.
     """
     taken = dict[str, list[str]]()
     lacking = dict[str, list[str]]()
@@ -93,7 +93,7 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
     whole = {name: unmask(name, value) for name, value in settings.items()}
     problems = lacking or (taken if taken and _address(settings) != _address(stored) else {})
     if problems:
-        raise SecretRequired(problems, "A secret must be given.")
+        raise secret_required(problems, "A secret must be given.")
     return whole
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.splitter_keywords import first_keyword
 from queryserver.domain.splitter_rules import lexis_of
 from queryserver.domain.splitter_scan import content_start

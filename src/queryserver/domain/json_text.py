@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from queryserver.domain.errors import InvalidJson
+from queryserver.domain.errors.base import InvalidJson
 
 MAX_DEPTH = 64
 _SHORT_BYTES = 64 * 1024

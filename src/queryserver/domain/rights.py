@@ -2,7 +2,7 @@
 
 import re
 
-from queryserver.domain.errors import InvalidRight
+from queryserver.domain.errors.base import invalid_right
 from queryserver.domain.user import ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA
 
 STORES = (
@@ -19,7 +19,7 @@ _ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
 
 
 def read_right(text: str) -> str:
-    """The right that `text` names. Raises InvalidRight."""
+    """The right that `text` names. Raises invalid_right."""
     if text in _NAMED or _ONE_CONNECTOR.fullmatch(text):
         return text
-    raise InvalidRight(text)
+    raise invalid_right(f"There is no right {text[:100]}.")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from queryserver.domain.errors import NoMoreStatements
+from queryserver.domain.errors.statements import NoMoreStatements
 from queryserver.domain.own_limits import own_limit
 from queryserver.domain.splitter import (
     Position,

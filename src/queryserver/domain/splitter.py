@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from queryserver.domain.errors import NoMoreStatements
+from queryserver.domain.errors.statements import NoMoreStatements
 from queryserver.domain.splitter_rules import lexis_of
 from queryserver.domain.splitter_scan import NOWHERE, Span, scan
 

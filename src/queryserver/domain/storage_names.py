@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors import (
-    ExtensionNotPermitted,
-    ExtensionRestricted,
-    InvalidName,
-    InvalidPath,
-)
+from queryserver.domain.errors.files import InvalidName, InvalidPath, extension_not_permitted, extension_restricted
 
 RESERVED_PREFIX = "._qs_"
 """Names of our own, such as files on their way in: nobody can name them and no listing shows them."""
@@ -85,16 +80,16 @@ class ExtensionRules:
         self._restricted = frozenset(map(_extension, restricted))
 
     def check(self, name: str, *, former: str | None = None) -> None:
-        """Raises ExtensionNotPermitted, ExtensionRestricted. An entry called `former` may keep its extension."""
+        """Raises extension_not_permitted, extension_restricted. An entry called `former` may keep its extension."""
         extension = extension_of(name)
         if former is not None and extension_of(former) == extension:
             return
         if self._allowed and extension not in self._allowed:
-            raise ExtensionNotPermitted(
+            raise extension_not_permitted(
                 f'File type "{extension}" is not permitted. Modify file extension settings to allow this type.'
             )
         if extension and extension in self._restricted:
-            raise ExtensionRestricted(
+            raise extension_restricted(
                 f'File type "{extension}" is restricted. Update file extension restrictions to allow this type.'
             )
 

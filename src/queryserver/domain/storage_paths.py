@@ -5,13 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors import (
-    InvalidPath,
-    MissingParameter,
-    StorageNotConfigured,
-    UnknownAuthority,
-    UnknownScheme,
-)
+from queryserver.domain.errors.base import MissingParameter
+from queryserver.domain.errors.files import InvalidPath, StorageNotConfigured, UnknownAuthority, UnknownScheme
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.storage_names import hides_dots, names_of
 

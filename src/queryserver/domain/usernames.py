@@ -4,7 +4,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from queryserver.domain.errors import InvalidUsername
+from queryserver.domain.errors.base import InvalidUsername
 
 MAX_LENGTH = 150
 

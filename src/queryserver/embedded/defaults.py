@@ -18,8 +18,8 @@ from queryserver.embedded.sample_storage import ensure_sample_storage
 async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[EmbeddedDefaults]:
     """Start the private PostgreSQL and make the sample data that are missing; on leaving PostgreSQL is stopped.
 
-    Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError, among
-    them StateDirectoryInUse and, before anything is written, EmbeddedPostgresNotInstalled.
+    Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError,
+    and EmbeddedPostgresNotInstalled before anything is written.
     """
     await asyncio.to_thread(package_directory)
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:

@@ -7,7 +7,3 @@ class EmbeddedPostgresError(Exception):
 
 class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
     """The programs of PostgreSQL are an extra of the package, and it was installed without."""
-
-
-class StateDirectoryInUse(EmbeddedPostgresError):
-    """Another server runs on the same state directory."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_ROLE
 from queryserver.embedded.cluster import SERVICE_ROLE, SUPERUSER, Cluster, opened_cluster
-from queryserver.embedded.errors import EmbeddedPostgresError, StateDirectoryInUse
+from queryserver.embedded.errors import EmbeddedPostgresError
 from queryserver.embedded.postmaster import LOOPBACK, Postmaster
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class EmbeddedPostgres:
         """Start the server of `state_dir`, which is made (0700) if missing; stop it on leaving.
 
         `durable=False` is for tests: a power cut may destroy the data, a crash of the server does not.
-        Raises StateDirectoryInUse, EmbeddedPostgresError.
+        Raises EmbeddedPostgresError, also where another server runs on the same state directory.
         """
         home = await asyncio.to_thread(_home, state_dir)
         with _locked(home / "lock"):
@@ -111,7 +111,7 @@ def _locked(file: Path) -> Generator[None]:
             message = (
                 f"Another server runs on the state directory {file.parent.parent}. Stop it, or choose another one."
             )
-            raise StateDirectoryInUse(message) from None
+            raise EmbeddedPostgresError(message) from None
         yield
     finally:
         os.close(descriptor)

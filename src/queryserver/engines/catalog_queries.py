@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver.domain.catalog import TableSummary
-from queryserver.domain.errors import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.engines.waiting import ended
 from queryserver.interfaces.engine import EngineSession, OperationHandle
 

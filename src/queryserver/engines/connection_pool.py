@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 
 
 class PooledConnection(Protocol):
@@ -76,7 +76,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         connection = await self.take(login)
         try:
             yield connection
-        except BaseException:
+        except BaseException:  # a cancel too: the connection is in doubt
             await connection.shut()
             raise
         await self.give_back(login, connection)

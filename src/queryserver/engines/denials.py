@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import EngineForbidden, StatementDenied
+from queryserver.domain.errors.statements import EngineForbidden, StatementDenied
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, StatementDenied, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementDenied, StatementRejected
 from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
 
 _BATCHES_AHEAD = 2

@@ -2,7 +2,8 @@
 
 from pathlib import Path, PurePosixPath
 
-from queryserver.domain.errors import EngineUnavailable, InvalidPath
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import EngineUnavailable
 
 MEMORY = ":memory:"
 

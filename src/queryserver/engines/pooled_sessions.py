@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Generic
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.engines.connection_pool import ConnectionPool, ConnectionT, LoginT
 from queryserver.engines.streamed_operation import StatementSource
 from queryserver.engines.streamed_session import StreamedSession

@@ -9,7 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.engines.loading import (
     Staging,
     no_table,
@@ -71,7 +71,7 @@ async def made(
             # Who gave up in the middle of it would not know whose table it is.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staged(table, ledger, drop))
-        except BaseException:
+        except BaseException:  # a cancel too: the table must not stay
             await asyncio.shield(_undo(creating, drop))
             raise
         yield filled

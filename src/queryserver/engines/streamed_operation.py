@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import ChunkSize, pieces
 from queryserver.interfaces.engine import OperationState, OperationStatus

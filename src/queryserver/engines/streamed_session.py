@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 
 import pyarrow as pa
 
-from queryserver.domain.errors import OutcomeUnknown, SessionLost
+from queryserver.domain.errors.statements import OutcomeUnknown, SessionLost
 from queryserver.domain.result import Column
 from queryserver.engines.streamed_operation import Operation, StatementSource
 from queryserver.interfaces.engine import OperationHandle, OperationStatus

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.errors import SessionLost
+from queryserver.domain.errors.statements import SessionLost
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.threaded_session import STOP_S
 from queryserver.engines.threads import DriverThreads
@@ -139,7 +139,7 @@ class ThreadedLoader:
         try:
             await feed.fill(batches)
             rows = await asyncio.shield(asyncio.wrap_future(call))
-        except BaseException as error:
+        except BaseException as error:  # a cancel too: the thread must not go on
             await asyncio.shield(self._stop_call())
             if not isinstance(error, asyncio.CancelledError) or not _has_succeeded(call):
                 raise

@@ -10,7 +10,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import (
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
 from queryserver.domain.result import Column
 from queryserver.engines.threads import DriverThreads
 from queryserver.interfaces.engine import OperationHandle, OperationState, OperationStatus

@@ -1,6 +1,6 @@
 """Waiting for the end of a statement that this service sends on its own account."""
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState, OperationStatus
 
 _POLL_S = 1.0

@@ -7,7 +7,7 @@ are: large bodies are read in small steps, so that the event loop runs on while 
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors import InvalidBody, InvalidParameter, UnreadableParameter
+from queryserver.domain.errors.base import InvalidParameter, UnreadableParameter, invalid_body
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.formats.bodies_multipart import text_parts
 
@@ -18,14 +18,14 @@ _WINDOW_BYTES = 64 * 1024
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """The members of a JSON object; none for an empty body. The object itself is the first level of `max_depth`.
 
-    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and half a surrogate pair), and InvalidBody for a value
+    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and half a surrogate pair), and invalid_body for a value
     that is no object.
     """
     if not body:
         return {}
     value = parse_json(body, max_depth=max_depth)
     if not isinstance(value, dict):
-        raise InvalidBody("The request body must be a JSON object.")
+        raise invalid_body("The request body must be a JSON object.")
     return value
 
 

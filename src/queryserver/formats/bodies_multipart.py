@@ -3,7 +3,7 @@
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.formats.multipart_headers import NO_LIMIT, PartHeaders
 
 MAX_HEADER_BYTES = 16 * 1024

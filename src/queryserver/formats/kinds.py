@@ -5,7 +5,7 @@ import re
 from enum import Enum, auto
 from typing import NoReturn
 
-from queryserver.domain.errors.imports import FileEmpty, FormatMismatch, UnsupportedFormat
+from queryserver.domain.errors.files import UnsupportedFormat, file_empty, format_mismatch
 from queryserver.domain.importing import FileType
 from queryserver.formats.delimited.encodings import decoded, detect_encoding
 from queryserver.formats.delimited.grammar import BLANKS
@@ -45,7 +45,7 @@ class FileKind(Enum):
 def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
     """The kind of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
 
-    Raises FileEmpty, UnsupportedFormat.
+    Raises file_empty, UnsupportedFormat.
     """
     records = _records(sample)
     if records is not None:
@@ -76,18 +76,18 @@ def _records(sample: bytes) -> FileType | None:
 def recognise_told(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
     """As `recognise`, for a file of which the caller says what it is: text is text, even if it looks like markup.
 
-    `encoding`: the one that the caller says; None: it is told from the bytes. Raises FormatMismatch for a file of
+    `encoding`: the one that the caller says; None: it is told from the bytes. Raises format_mismatch for a file of
     records that is no text.
     """
     records = _records(sample)
     if records is not None:
-        raise FormatMismatch(f"The file is of the type {records}.")
+        raise format_mismatch(f"The file is of the type {records}.")
     text = _text_of(sample, is_whole, encoding)
     return FileKind.WORKBOOK_CANDIDATE if text is None else FileKind.TEXT
 
 
 def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
-    """The text, without blanks at both ends; None: a workbook, perhaps. Raises FileEmpty, UnsupportedFormat."""
+    """The text, without blanks at both ends; None: a workbook, perhaps. Raises file_empty, UnsupportedFormat."""
     if not sample or sample in _MARKS or not sample.strip(_ASCII_BLANKS):
         _refuse_empty()
     if sample.startswith(_WORKBOOKS):
@@ -102,7 +102,7 @@ def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
 
 
 def _refuse_empty() -> NoReturn:
-    raise FileEmpty("File is empty, cannot detect file format.")
+    raise file_empty("File is empty, cannot detect file format.")
 
 
 def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:

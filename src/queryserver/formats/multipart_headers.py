@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from queryserver.domain.errors import PayloadTooLarge
+from queryserver.domain.errors.base import PayloadTooLarge
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

@@ -11,7 +11,8 @@ from email.errors import MessageError
 from email.header import decode_header, make_header
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors import InvalidName, InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import InvalidName
 
 _KIND = re.compile(r"\s*form-data\s*", re.IGNORECASE)
 _PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;\s"]*)\s*', re.DOTALL)

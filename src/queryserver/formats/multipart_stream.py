@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 
-from queryserver.domain.errors import (
-    BodyTooSlow,
-    InvalidParameter,
-    MissingParameter,
-    PayloadTooLarge,
-    TooManyParts,
-    UploadAborted,
-)
+from queryserver.domain.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
+from queryserver.domain.errors.files import too_many_parts, upload_aborted
 from queryserver.formats.bodies_multipart import boundary_of
 from queryserver.formats.multipart_headers import NO_LIMIT, PartHeaders
 from queryserver.formats.multipart_names import PartNames, names_of_part
@@ -96,8 +90,8 @@ class MultipartStream:
     async def file_name(self) -> str:
         """Reads up to the file and tells its name, as the client wrote it.
 
-        Raises InvalidParameter, InvalidName, MissingParameter (no file), TooManyParts, PayloadTooLarge, BodyTooSlow,
-        UploadAborted (the body ends early), and what `body` raises.
+        Raises InvalidParameter, InvalidName, MissingParameter (no file), too_many_parts, PayloadTooLarge, BodyTooSlow,
+        upload_aborted (the body ends early), and what `body` raises.
         """
         while self._parts.file_name is None:
             if not await self._read():
@@ -149,7 +143,7 @@ class MultipartStream:
 
     def _require_end(self) -> None:
         if not self._parts.ended:
-            raise UploadAborted("The multipart body ends before its last boundary.")
+            raise upload_aborted("The multipart body ends before its last boundary.")
 
 
 class _Parts:
@@ -182,7 +176,7 @@ class _Parts:
     def begin(self) -> None:
         self._begun += 1
         if self._begun > self._limits.parts:
-            raise TooManyParts(f"A multipart body has at most {self._limits.parts} parts.")
+            raise too_many_parts(f"A multipart body has at most {self._limits.parts} parts.")
         self.headers.clear()
         self._value = bytearray()
 

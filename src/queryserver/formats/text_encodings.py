@@ -1,6 +1,6 @@
 """The encodings in which text of files is shown and saved (Contract storage 5.3)."""
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 
 ENCODINGS = (
     "utf-8",

@@ -32,15 +32,15 @@ class Catalog(Protocol):
         ...
 
     async def database(self, database: str) -> DatabaseDescription:
-        """Raises DatabaseNotFound."""
+        """Raises database_not_found."""
         ...
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """Tables and views; any order. One round trip or few, whatever their number. Raises DatabaseNotFound."""
+        """Tables and views; any order. One round trip or few, whatever their number. Raises database_not_found."""
         ...
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """Raises DatabaseNotFound, TableNotFound."""
+        """Raises database_not_found, TableNotFound."""
         ...
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
@@ -50,7 +50,7 @@ class Catalog(Protocol):
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
         """None: built-in functions and those visible by default; else exactly those defined in that database.
 
-        Each name occurs once. Raises DatabaseNotFound.
+        Each name occurs once. Raises database_not_found.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.result import Column
 from queryserver.domain.user import User
 

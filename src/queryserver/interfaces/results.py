@@ -11,7 +11,7 @@ from queryserver.domain.result import Segment
 class ResultStore(Protocol):
     """Segments of Arrow rows by statement and number. Which segments count is said by the statement's record.
 
-    Raises StorageFull, StorageUnavailable, StorageError, and PathNotFound for a segment that is gone.
+    Raises StorageError, StorageUnavailable, StorageError, and PathNotFound for a segment that is gone.
     """
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:

@@ -87,7 +87,7 @@ class Storage(Protocol):
         """The entries of a directory behind `cursor`, without reserved names; one batch for each call of the store.
 
         Holds one batch in memory at a time. An empty directory gives one empty batch. `batch_size` is a wish.
-        Raises NotADirectory, BucketListingDenied.
+        Raises NotADirectory, bucket_listing_denied.
         """
         ...
 
@@ -111,7 +111,7 @@ class Storage(Protocol):
         that the store reports is compared with the bytes of the body before the name is given. A body that raises
         leaves nothing, and so does a cancel.
         Raises PathExists (a directory of that name; any entry without `overwrite`), VerificationFailed,
-        StoreQuotaExceeded, StorageFull, and whatever `body` raises.
+        StoreQuotaExceeded, StorageError, and whatever `body` raises.
         """
         ...
 
@@ -245,7 +245,7 @@ class SummarizedStorage(Protocol):
     """A store that sums up trees."""
 
     async def content_summary(self, path: str) -> ContentSummary:
-        """Counts and bytes of a tree or a file. Raises TooManyEntries."""
+        """Counts and bytes of a tree or a file. Raises too_many_entries."""
         ...
 
 

@@ -1,6 +1,6 @@
 """What reads workbooks (Contract importer 12.2, 14.4). The work is done by worker processes with limits.
 
-Every call may raise FileCorrupt, FileEncrypted, FileTooComplex (a limit of section 14.4, of memory or of time),
+Every call may raise FileCorrupt, file_encrypted, FileTooComplex (a limit of section 14.4, of memory or of time),
 UnsupportedFormat (no workbook).
 """
 
@@ -42,17 +42,17 @@ class WorkbookReader(Protocol):
         ...
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
-        """The used range from its first row on, at most `limit` rows, all of one width. Raises SheetNotFound."""
+        """The used range from its first row on, at most `limit` rows, all of one width. Raises sheet_not_found."""
         ...
 
     def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        """All rows in portions of a few hundred, in bounded memory. Raises SheetNotFound."""
+        """All rows in portions of a few hundred, in bounded memory. Raises sheet_not_found."""
         ...
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
         """The columns and first rows of a file of records, as JSON that `computed.analysis_of` reads.
 
-        This call and the next raise FormatMismatch, FileEmpty, TooManyColumns and RecordTooLong, too.
+        This call and the next raise format_mismatch, file_empty, too_many_columns and record_too_long, too.
         """
         ...
 

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from queryserver import __version__
 from queryserver.db.deployment import ServiceFactsReader
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.interfaces.metrics import ServiceFacts
 from queryserver.metrics.instruments import PrometheusMetrics
 from queryserver.metrics.workers import Merged, counts_directory

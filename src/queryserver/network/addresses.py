@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.network.carried import carried_addresses
 from queryserver.settings.networks import Network, contains, parsed_address
 

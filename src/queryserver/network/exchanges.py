@@ -14,7 +14,7 @@ from typing import Self
 
 import httpx
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.network.addresses import AddressRules, HttpServer
 
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable
 from queryserver.network.addresses import AddressRules, HostRefused, literal_address
 
 _INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
@@ -70,7 +70,7 @@ def guarded(rules: AddressRules) -> Generator[None]:
         yield
     except EngineError:  # an error of ours says what it is; a guard within this one may have made it of a refusal
         raise
-    except Exception as error:
+    except Exception as error:  # drivers wrap a refused connection in errors of any class
         if _is_over_refusal(error, call):
             raise HostRefused(_REFUSED) from error
         raise

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from queryserver.domain.errors import CredentialsRequired, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, StatementRejected
 from queryserver.domain.user import User
 from queryserver.network.addresses import AddressRules
 from queryserver.network.exchanges import Answered, Asked, Exchanges

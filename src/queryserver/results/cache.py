@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.errors.files import StorageUnavailable
 
 
 @dataclass(frozen=True, slots=True)

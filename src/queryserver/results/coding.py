@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 
 # 1,000,000 rows of 10 mixed columns in 20 segments, encoded, written with fsync / read and decoded / size:
 # none 0.08 s / 5 ms / 97 MB, lz4 0.13 s / 18 ms / 62 MB, zstd 0.17 s / 54 ms / 47 MB. A page never waits 1 ms for lz4.

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from queryserver.domain.errors import InsufficientStorage, PathNotFound, StorageError
+from queryserver.domain.errors.files import InsufficientStorage, PathNotFound, StorageError
 from queryserver.domain.result import Segment
 from queryserver.interfaces.storage import Storage
 from queryserver.results import coding

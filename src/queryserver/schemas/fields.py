@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, cast
 from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from queryserver.domain.errors import InvalidJson
+from queryserver.domain.errors.base import InvalidJson
 from queryserver.domain.json_text import MAX_DEPTH, boolean_of, parse_json
 
 INT64_MAX = 2**63 - 1

@@ -1,6 +1,6 @@
 """What became of logins and tokens, for the audit and for metrics."""
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     AuthenticationFailed,
     LoginBackendUnavailable,
     LoginThrottled,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import InvalidPassword, UnknownUser
+from queryserver.domain.errors.base import InvalidPassword, unknown_user
 from queryserver.domain.identities import ExternalIdentity
 from queryserver.domain.usernames import Username, UsernameRule
 from queryserver.interfaces.accounts import Account, NewAccount
@@ -63,7 +63,7 @@ class Accounts:
     async def create(
         self, name: str, password: str, *, is_admin: bool = False, person: Person | None = None
     ) -> Username:
-        """Make a user. Raises InvalidPassword, UsernameTaken, UnknownGroup."""
+        """Make a user. Raises InvalidPassword, NameTaken, UnknownGroup."""
         account = await self._new(name, password, is_admin=is_admin, person=person or Person())
         await self._records.create(account, default_group=self._rules.default_group)
         return account.username
@@ -73,7 +73,7 @@ class Accounts:
     ) -> Username:
         """Make a user without a password who is an identity of another issuer.
 
-        Raises UsernameTaken, UnknownGroup, IdentityTaken.
+        Raises NameTaken, UnknownGroup, NameTaken.
         """
         account = self._account(name, None, is_admin=is_admin, person=person or Person())
         linked = replace(account, identity=identity, by_administrator=True)
@@ -93,19 +93,19 @@ class Accounts:
         return await self._records.all()
 
     async def disable(self, name: str) -> None:
-        """Nobody gets in as this user any more, and all tokens end. Raises UnknownUser, LastAdministrator."""
+        """Nobody gets in as this user any more, and all tokens end. Raises unknown_user, last_administrator."""
         _require(name, await self._records.set_active(self._key(name), active=False))
 
     async def enable(self, name: str) -> None:
-        """The user may log in again; old tokens stay dead. Raises UnknownUser."""
+        """The user may log in again; old tokens stay dead. Raises unknown_user."""
         _require(name, await self._records.set_active(self._key(name), active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
-        """Give or take the administrator flag. Raises UnknownUser, LastAdministrator."""
+        """Give or take the administrator flag. Raises unknown_user, last_administrator."""
         _require(name, await self._records.set_admin(self._key(name), admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
-        """Replace the password; all tokens end. Raises UnknownUser, InvalidPassword."""
+        """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
         password_hash = await self._hash(password)
         _require(name, await self._records.set_password(self._key(name), password_hash))
 
@@ -114,7 +114,7 @@ class Accounts:
         await self._throttle.unlock(self._key(name))
 
     async def end_tokens(self, name: str) -> None:
-        """End all tokens of a user. Raises UnknownUser."""
+        """End all tokens of a user. Raises unknown_user."""
         _require(name, bool(await self._records.end_tokens(self._key(name))))
 
     async def end_all_tokens(self) -> int:
@@ -151,4 +151,4 @@ class Accounts:
 
 def _require(name: str, found: bool) -> None:
     if not found:
-        raise UnknownUser(name)
+        raise unknown_user(name)

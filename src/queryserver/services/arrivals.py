@@ -9,13 +9,12 @@ import structlog
 
 from queryserver.db.accounts import AccountRepository, IdentityRepository
 from queryserver.db.tokens import CallerRepository
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     IdentityRefused,
-    IdentityTaken,
     InvalidToken,
     InvalidUsername,
+    NameTaken,
     UserInactive,
-    UsernameTaken,
     UserNotFound,
 )
 from queryserver.domain.identities import ExternalIdentity
@@ -156,7 +155,7 @@ class Arrivals:
         )
         try:
             user_id = await self._accounts.create(account, default_group=self._default_group)
-        except (UsernameTaken, IdentityTaken):
+        except NameTaken:
             return  # by a call at the side of this one
         log.info("user made at first sight", user_id=user_id)
         self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from queryserver.domain.audit import AuditEvent
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.interfaces.audit import Audit
 
 OK = "ok"
@@ -55,7 +55,7 @@ class AuditTrail:
         try:
             yield
             outcome = OK
-        except Exception as error:
+        except Exception as error:  # the event of a fault of ours is written, too
             outcome = _code_of(error)
             raise
         finally:
@@ -68,7 +68,7 @@ class AuditTrail:
         """One event when what is done inside fails, with the code of the error; none when it ends or is interrupted."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # the event of a fault of ours is written, too
             self.record(user, operation, subject, outcome=_code_of(error), facts=facts)
             raise
 

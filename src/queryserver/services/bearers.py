@@ -4,7 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import BadAuthorizationHeader, InvalidToken, NotAuthenticated, UserInactive, UserNotFound
+from queryserver.domain.errors.base import (
+    InvalidToken,
+    NotAuthenticated,
+    UserInactive,
+    UserNotFound,
+    bad_authorization_header,
+)
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenKey, TokenOwner
 from queryserver.interfaces.auth import TokenClaims, TokenType
@@ -13,7 +19,7 @@ _SCHEME = b"bearer"
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of the `Authorization` header. Raises NotAuthenticated, BadAuthorizationHeader, InvalidToken."""
+    """The token of the `Authorization` header. Raises NotAuthenticated, bad_authorization_header, InvalidToken."""
     token = bearer_of(headers)
     if token is None:
         raise NotAuthenticated
@@ -23,16 +29,16 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
 def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The token of the `Authorization` header; None without one, or with another scheme.
 
-    Raises BadAuthorizationHeader, InvalidToken (not ASCII).
+    Raises bad_authorization_header, InvalidToken (not ASCII).
     """
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) > 1:
-        raise BadAuthorizationHeader
+        raise bad_authorization_header()
     parts = values[0].split() if values else []
     if not parts or parts[0].lower() != _SCHEME:
         return None
     if len(parts) != 2:
-        raise BadAuthorizationHeader
+        raise bad_authorization_header()
     try:
         return parts[1].decode("ascii")
     except UnicodeDecodeError:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.domain.errors import TooManyRequests
+from queryserver.domain.errors.base import TooManyRequests
 
 _RETRY_AFTER = timedelta(seconds=2)
 WAIT_S = 30.0

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from queryserver.domain.errors import AuthenticationFailed, InvalidToken, NotAuthenticated
+from queryserver.domain.errors.base import AuthenticationFailed, InvalidToken, NotAuthenticated
 from queryserver.domain.user import User
 from queryserver.interfaces.auth import AuthRequest, CallerSource
 from queryserver.services.bearers import bearer_token

@@ -8,12 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from queryserver.domain.connector_instances import MASK, SettingValue
 from queryserver.domain.connector_secrets import secrets_of
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported, QueryServerError
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineForbidden,
     EngineTimeout,
-    NotSupported,
-    QueryServerError,
     StatementDenied,
     StatementRejected,
 )

@@ -10,7 +10,8 @@ from datetime import timedelta
 import structlog
 
 from queryserver.domain.connector_types import Runs
-from queryserver.domain.errors import EngineError, InterfaceNotSupported, QueryServerError, TooManyRequests
+from queryserver.domain.errors.base import QueryServerError, TooManyRequests
+from queryserver.domain.errors.statements import EngineError, interface_not_supported
 from queryserver.domain.user import User
 from queryserver.interfaces.connection_trials import Reach, Trial
 from queryserver.services.connection_failures import cleaned, reason_of
@@ -66,7 +67,7 @@ class _Course:
         self.at_work = name, time.monotonic()
         try:
             yield
-        except BaseException:
+        except BaseException:  # a cancel too
             self.fail()
             raise
         ms = _ms_since(self.at_work[1])
@@ -137,7 +138,7 @@ class ConnectionTests:
     async def test(self, user: User, given: GivenConnector) -> Outcome:
         """Try what was given, or what is stored where only an id is.
 
-        Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, InterfaceNotSupported,
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
         """
         with self._audit.event(user, "test", given.id or given.nice_name) as event:
@@ -146,7 +147,7 @@ class ConnectionTests:
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
-                raise InterfaceNotSupported(text)
+                raise interface_not_supported(text)
             if self._open >= _AT_ONCE:
                 raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)

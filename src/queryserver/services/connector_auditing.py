@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from queryserver.domain.audit import AuditEvent
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.user import User
 from queryserver.interfaces.audit import Audit
 
@@ -29,14 +29,12 @@ class ConnectorAudit:
     @contextmanager
     def event(self, user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
         """One event `connector.<operation>`; its outcome is `ok`, the code of the error, or `interrupted`."""
-        event = ConnectorEvent((subject or "")[:_LONGEST])
+        event, outcome = ConnectorEvent((subject or "")[:_LONGEST]), "interrupted"
         try:
             yield event
+            outcome = event.outcome
         except QueryServerError as error:
-            event.outcome = error.code
-            raise
-        except BaseException:
-            event.outcome = "interrupted"
+            outcome = error.code
             raise
         finally:
             self._audit.record(
@@ -45,6 +43,6 @@ class ConnectorAudit:
                     effective_user=user.username,
                     operation=f"connector.{operation}",
                     path=event.subject,
-                    outcome=event.outcome,
+                    outcome=outcome,
                 )
             )

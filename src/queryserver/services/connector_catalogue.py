@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from queryserver.domain.connector_instances import SettingValue
 from queryserver.domain.connector_types import Category, ConnectorType, Flags, Runs, flags
-from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+from queryserver.domain.errors.statements import ConnectorRefused, unknown_setting
 from queryserver.services.connector_options import (
     HS2_OPTIONS,
     AtlasOptions,
@@ -224,13 +224,13 @@ _GENERAL: Mapping[str, SettingValue] = MappingProxyType(
 def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:
     """What was given, in the order of the type and with its types; the defaults for what was not.
 
-    Raises UnknownSetting, ConnectorRefused; no text of theirs holds a value.
+    Raises unknown_setting, ConnectorRefused; no text of theirs holds a value.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.defaults}
     unknown = [name for name in given if name not in kinds]
     if unknown:
         text = f"Connectors of {row.dialect} with interface {row.interface} have no such setting."
-        raise UnknownSetting({name[:_NAME_SHOWN]: [text] for name in unknown})
+        raise unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
     settings, problems = dict(row.settings), dict[str, list[str]]()
     for name, kind in kinds.items():
         if given.get(name) is None:

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance
 from queryserver.domain.connector_secrets import masked
-from queryserver.domain.errors import (
-    ConnectorNameTaken,
-    ConnectorRefused,
-    ConnectorTypeNotFound,
-    UnknownGroup,
-    VersionConflict,
-)
+from queryserver.domain.errors.base import NameTaken, UnknownGroup, VersionConflict
+from queryserver.domain.errors.statements import ConnectorRefused, ConnectorTypeNotFound
 from queryserver.domain.user import User
 from queryserver.services.connector_auditing import ConnectorAudit
 from queryserver.services.connector_instances import ConnectorInstances, Draft, GivenConnector, require_names
@@ -121,7 +116,7 @@ class ConnectorExamples:
                     event.subject = str(created.id)
         except UnknownGroup as error:
             raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
-        except (ConnectorNameTaken, VersionConflict):
+        except (NameTaken, VersionConflict):
             # Somebody else is just at it: what they leave is theirs.
             done.unchanged += await self._named(_key(given))
 

@@ -8,13 +8,12 @@ from queryserver.db.connectors import ConnectorRepository
 from queryserver.domain.connector_instances import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.domain.connector_secrets import masked, with_stored_secrets
 from queryserver.domain.connector_types import Category, ConnectorType, Flags
-from queryserver.domain.errors import (
-    ConnectorNotFound,
+from queryserver.domain.errors.base import UnknownGroup, VersionConflict
+from queryserver.domain.errors.statements import (
     ConnectorRefused,
     ConnectorTypeNotFound,
-    ImmutableField,
-    UnknownGroup,
-    VersionConflict,
+    connector_not_found,
+    immutable_field,
 )
 from queryserver.domain.user import User
 from queryserver.interfaces.connectors import ConnectorChecks
@@ -155,16 +154,16 @@ class ConnectorInstances:
         return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
-        """One of them. Raises ConnectorNotFound, also for one that the caller may not see."""
+        """One of them. Raises connector_not_found, also for one that the caller may not see."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         return await self.shown(instance, user)
 
     async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
         """Create, or change what has an id; also whether it was created.
 
-        Raises ConnectorRefused and its subclasses, ConnectorNotFound, ConnectorTypeNotFound, ConnectorNameTaken,
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
         """
         is_new = given.id is None
@@ -185,7 +184,7 @@ class ConnectorInstances:
         return await self.shown(instance, user), is_new
 
     async def delete(self, user: User, connector_id: str) -> int:
-        """Delete one that nothing uses; its id. Raises ConnectorNotFound, ConnectorInUse."""
+        """Delete one that nothing uses; its id. Raises connector_not_found, connector_in_use."""
         with self._audit.event(user, "delete", connector_id):
             instance = await self.stored(connector_id)
             await self._records.remove(instance.id)
@@ -206,11 +205,11 @@ class ConnectorInstances:
         )
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """The instance of that id. Raises ConnectorNotFound, also for what is no number."""
+        """The instance of that id. Raises connector_not_found, also for what is no number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
-            raise ConnectorNotFound(connector_id)
+            raise connector_not_found(connector_id)
         return instance
 
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
@@ -262,7 +261,7 @@ class ConnectorInstances:
             except VersionConflict:
                 if given.version is not None or attempt == _ATTEMPTS - 1:
                     raise
-        raise ConnectorNotFound(given.id)
+        raise connector_not_found(given.id)
 
     def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
         dialect, interface = given.dialect or "", given.interface or ""
@@ -276,7 +275,7 @@ class ConnectorInstances:
                 if sent is not None and sent != stored
             }
             if changed:
-                raise ImmutableField(changed, "The type of a connector cannot be changed.")
+                raise immutable_field(changed, "The type of a connector cannot be changed.")
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
             raise ConnectorRefused({name: ["Must be given."] for name in missing})

@@ -18,12 +18,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from queryserver.domain.connector_instances import SettingValue
-from queryserver.domain.errors import (
-    ConfigurationError,
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.statements import (
     ConnectorRefused,
-    DriverNotAllowed,
-    HostNotAllowed,
-    OptionNotAllowed,
+    driver_not_allowed,
+    host_not_allowed,
+    option_not_allowed,
 )
 from queryserver.network.addresses import AddressRules, HttpServer, Place
 from queryserver.settings.connectors import ConnectorPolicySettings
@@ -38,8 +38,8 @@ _WEEK_S = 7 * 24 * 3600
 _CALLER = "${USER}"
 
 
-Kind: TypeAlias = type[ConnectorRefused]
-_KINDS: Sequence[Kind] = (DriverNotAllowed, OptionNotAllowed, HostNotAllowed, ConnectorRefused)
+Kind: TypeAlias = Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]
+_KINDS: Sequence[Kind] = (driver_not_allowed, option_not_allowed, host_not_allowed, ConnectorRefused)
 """Of several problems the first decides the code of the answer."""
 
 
@@ -99,7 +99,7 @@ class OptionRules:
     def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
         """At most one problem: the address may not be connected to (Contract platform 5.11: Hosts)."""
         reason = self.addresses.refusal(host, port) if self.is_stored else None
-        return [(reason, HostNotAllowed)] if reason else []
+        return [(reason, host_not_allowed)] if reason else []
 
 
 def rules_of(info: ValidationInfo) -> OptionRules:

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError, ValidationInfo
 
-from queryserver.domain.errors import DriverNotAllowed, HostNotAllowed, OptionNotAllowed
+from queryserver.domain.errors.statements import driver_not_allowed, host_not_allowed, option_not_allowed
 from queryserver.services.connector_options import (
     Flag,
     Kind,
@@ -149,15 +149,15 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
     driver, dialect = driver_of(parts.scheme)
     found = list[tuple[str, Kind]]()
     if dialect in _OWN_INTERFACES:
-        found.append((f"{dialect} urls are not taken; use the interface {dialect}", DriverNotAllowed))
+        found.append((f"{dialect} urls are not taken; use the interface {dialect}", driver_not_allowed))
     elif driver not in {name.lower() for name in rules.policy.allowed_drivers}:
         refused = f"the driver {driver[:_SHOWN] or '(none)'} is not in desktop.connector_policy.allowed_drivers"
-        found.append((refused, DriverNotAllowed))
+        found.append((refused, driver_not_allowed))
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
         if not _is_allowed(name, driver, dialect, rules.policy):
             shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
-            found.append((f"the option {shown} is not allowed", OptionNotAllowed))
+            found.append((f"the option {shown} is not allowed", option_not_allowed))
     options, problems = _typed(dialect, given)
     user, password = _unquoted(parts.username), _unquoted(parts.password)
     url = DriverUrl(
@@ -176,7 +176,7 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
     found += problems
     is_own = rules.is_own_database(url.host or "localhost", port or PORTS["postgresql"], url.database)
     if dialect == "postgresql" and rules.is_stored and is_own:
-        found.append(("this is the service's own database", HostNotAllowed))
+        found.append(("this is the service's own database", host_not_allowed))
     if found:
         raise Refused(*found)
     return url

@@ -3,21 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from itertools import chain
 from types import MappingProxyType
 
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    EngineUnavailable,
-    InvalidPath,
-    NotSupported,
-    PermissionDenied,
-    UnknownDialect,
-)
+from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable, NotSupported, PermissionDenied
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
@@ -222,7 +217,7 @@ class Connectors:
         for connector, error in self._idle.values():
             is_meant = wanted in (connector.key, connector.dialect)
             if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
-                raise type(error)(error.message)
+                raise copy(error)  # raised again and again, one object would gather tracebacks
 
     async def _read(self) -> None:
         """The caller has `_reading`."""

@@ -10,7 +10,7 @@ import structlog
 
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_secrets import masked
-from queryserver.domain.errors import CredentialsRequired, EngineJwtRequired
+from queryserver.domain.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.domain.user import ExternalToken, SealedToken, User
 from queryserver.interfaces.engine import Credentials, SessionOptions
 from queryserver.interfaces.sealing import Sealer

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 from queryserver.services.metadata import direct

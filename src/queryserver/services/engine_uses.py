@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.interfaces.engine import Engine
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     IdentityRefused,
     InvalidToken,
     NotAuthenticated,

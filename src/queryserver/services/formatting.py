@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from queryserver.domain.errors import MissingParameter, PayloadTooLarge, TooComplex
+from queryserver.domain.errors.base import MissingParameter, PayloadTooLarge, TooComplex
 from queryserver.formats.sql import SCANNED_CHARACTERS, formatted
 from queryserver.interfaces.computation import Computing, Task
 

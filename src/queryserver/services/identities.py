@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from queryserver.db.accounts import IdentityRepository
-from queryserver.domain.errors import IdentityTaken, InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter, NameTaken
 from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, identity_of
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.identities import LinkedIdentity
@@ -42,11 +42,11 @@ class Identities:
     async def link(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
         """Make the subject of an issuer this user from its next call on. Without a subject the name is it.
 
-        Raises InvalidUsername, InvalidParameter (no such issuer, or no legal subject), UnknownUser, IdentityTaken.
+        Raises InvalidUsername, InvalidParameter (no such issuer, or no legal subject), unknown_user, NameTaken.
         """
         identity = self._rules.identity(name, issuer, subject)
         if not await self._records.link(self._rules.usernames.read(name).key, identity):
-            raise IdentityTaken(identity.subject)
+            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:

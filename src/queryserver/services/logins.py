@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     AuthenticationFailed,
     IdentityRefused,
     InvalidPassword,

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from queryserver.domain.errors import TooManyRequests
+from queryserver.domain.errors.base import TooManyRequests
 
 _RETRY_AFTER = timedelta(seconds=2)
 

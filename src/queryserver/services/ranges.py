@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from queryserver.domain.errors import RangeNotSatisfiable
+from queryserver.domain.errors.files import RangeNotSatisfiable
 
 _UNIT = "bytes="
 _RANGE = re.compile(r"([0-9]*)-([0-9]*)")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 
 _LIMIT_S = 2.0
 _STORE_EVERY_S = 10.0

@@ -15,7 +15,7 @@ from datetime import timedelta
 import structlog
 
 from queryserver.db.deployment import RequestCounts
-from queryserver.domain.errors import DatabaseUnavailable, TooManyRequests
+from queryserver.domain.errors.base import DatabaseUnavailable, TooManyRequests
 from queryserver.services.client_networks import network_of
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,8 @@ import structlog
 
 from queryserver.db.statements.records import StatementRecords
 from queryserver.db.statements.retention import StatementRetention
-from queryserver.domain.errors import DatabaseUnavailable, QueryServerError, StorageError
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.files import StorageError
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.sessions import SessionRecords

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from queryserver.domain.errors import NotFound
+from queryserver.domain.errors.base import NotFound
 from queryserver.logs.recent import KEPT_BYTES, tail_of
 
 _SHOWN_BYTES = 32 * 1024

@@ -9,7 +9,8 @@ from uuid import UUID
 from queryserver.db.notices import Notices
 from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import InvalidParameter, NotSupported, SessionNotFound, TooManySessions, UnknownDialect
+from queryserver.domain.errors.base import InvalidParameter, NotSupported, too_many_sessions
+from queryserver.domain.errors.statements import UnknownDialect, session_not_found
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Credentials
 from queryserver.interfaces.sessions import SessionRecord, SessionRecords
@@ -71,7 +72,7 @@ class Sessions:
     async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
         """Open an engine session and keep it.
 
-        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, TooManySessions, Stopping, EngineError; then no
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
         session exists.
         """
         connector = self._connectors.resolve(user, asked.connector)
@@ -87,21 +88,21 @@ class Sessions:
         await self._runner.may_run(connector)
         most = self._limits.max_per_user
         if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
-            raise TooManySessions(f"{most} sessions of yours are open. Close some of them.")
+            raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
         return record
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
-        """Close one session of the caller; None when it was closed already. Raises SessionNotFound."""
+        """Close one session of the caller; None when it was closed already. Raises session_not_found."""
         record = await self._records.read(session_id)
         if record is None:
             named = await self._records.named(session_id)
             if named is None or named[0] != user.id:
-                raise SessionNotFound(session_id)
+                raise session_not_found(session_id)
             # It may have been idle for long; and a call that failed half-way is repeated.
             await self._leave(*named, session_id)
             return None
         if record.user_id != user.id or not record.named:
-            raise SessionNotFound(session_id)
+            raise session_not_found(session_id)
         await self.end(record)
         return record
 

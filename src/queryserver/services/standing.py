@@ -5,7 +5,7 @@ from dataclasses import replace
 import structlog
 
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import DatabaseUnavailable, InvalidToken, UserInactive, UserNotFound
+from queryserver.domain.errors.base import DatabaseUnavailable, InvalidToken, UserInactive, UserNotFound
 from queryserver.domain.user import User
 from queryserver.interfaces.accounts import TokenKey
 

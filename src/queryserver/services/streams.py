@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 
-from queryserver.domain.errors import TooManyStreams
+from queryserver.domain.errors.base import TooManyStreams
 from queryserver.domain.user import User
 from queryserver.services.standing import Standing
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, TypeVar
 
-from queryserver.domain.errors import TooComplex
+from queryserver.domain.errors.base import TooComplex
 from queryserver.services.places import FairPlaces
 
 _RENDERING = 4

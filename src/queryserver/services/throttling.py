@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.db.logins import LoginFailureRepository, LoginNetworkRepository
-from queryserver.domain.errors import LoginThrottled
+from queryserver.domain.errors.base import LoginThrottled
 from queryserver.services.client_networks import is_address, network_of
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import structlog
 
 from queryserver.db.tokens import TokenRepository
-from queryserver.domain.errors import InvalidToken
+from queryserver.domain.errors.base import InvalidToken
 from queryserver.interfaces.accounts import StoredLogin, TokenOwner
 from queryserver.interfaces.auth import TokenClaims, TokenCodec, TokenType
 from queryserver.services.account_notes import AccountNotes

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.json_text import boolean_of
 from queryserver.settings.contradictions import contradictions
 from queryserver.settings.section import SECRET_OPTIONS, Key, Section, keys

@@ -9,7 +9,8 @@ import structlog
 
 from queryserver.db.notices import Notices
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, EngineError
+from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.services.running.runner import Runner

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, SheetNotFound
+from queryserver.domain.errors.files import FileCorrupt, FileTooComplex, file_encrypted, sheet_not_found
 from queryserver.domain.importing import TypedText
 from queryserver.formats.workbooks.cells import (
     EMPTY,
@@ -34,7 +34,7 @@ class OpenWorkbook:
     """
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
-        """Raises FileCorrupt, FileEncrypted, FileTooComplex."""
+        """Raises FileCorrupt, file_encrypted, FileTooComplex."""
         self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
         if kind is not WorkbookKind.XLS:
             package = Package(file)
@@ -57,10 +57,10 @@ class OpenWorkbook:
         return read_head(self.rows(sheet))
 
     def rows(self, sheet: str) -> Iterator[Row]:
-        """All rows in use. Raises SheetNotFound."""
+        """All rows in use. Raises sheet_not_found."""
         names = self.sheet_names()
         if sheet not in names:
-            raise SheetNotFound(f"There is no sheet {sheet[:100]}.")
+            raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
         if self._read is None or self._read[0] != sheet:
             with _calamine_errors():
                 self._read = sheet, self._workbook.get_sheet_by_name(sheet)
@@ -125,7 +125,7 @@ def _calamine_errors() -> Generator[None]:
     try:
         yield
     except PasswordError as error:
-        raise FileEncrypted("The workbook has a password.") from error
+        raise file_encrypted("The workbook has a password.") from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queryserver.domain.errors import RecordTooLong
+from queryserver.domain.errors.files import record_too_long
 from queryserver.domain.importing import CellKind, TypedText
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def rows_of(body: bytes) -> Rows:
 def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int, str]]) -> bytes:
     """Rows as a stream of Arrow behind the JSON of those that are strange, whose length comes first.
 
-    Raises RecordTooLong for more than a frame may have.
+    Raises record_too_long for more than a frame may have.
     """
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
@@ -92,7 +92,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
         stream.write_batch(rows)
     body = _SAID.pack(len(said)) + said + sink.getvalue().to_pybytes()
     if len(body) > MAX_BYTES:
-        raise RecordTooLong("A row of the file is too long.")
+        raise record_too_long("A row of the file is too long.")
     return raw_frame(kind, body)
 
 

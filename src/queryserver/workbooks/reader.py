@@ -13,22 +13,21 @@ from typing import Any, Self
 
 import structlog
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import QueryServerError, TooManyRequests
+from queryserver.domain.errors.files import (
     CodecNotAvailable,
     DecompressionFailed,
     DetectionFailed,
     FileCorrupt,
-    FileEmpty,
-    FileEncrypted,
     FileTooComplex,
-    FormatMismatch,
-    ImportFileNotFound,
-    QueryServerError,
-    RecordTooLong,
-    SheetNotFound,
-    TooManyColumns,
-    TooManyRequests,
     UnsupportedFormat,
+    file_empty,
+    file_encrypted,
+    format_mismatch,
+    import_file_not_found,
+    record_too_long,
+    sheet_not_found,
+    too_many_columns,
 )
 from queryserver.domain.importing import FileType, TypedText
 from queryserver.interfaces.workbooks import RecordPortion, SheetRows
@@ -63,16 +62,16 @@ _TOLD = (
     CodecNotAvailable,
     DecompressionFailed,
     FileCorrupt,
-    FileEmpty,
-    FileEncrypted,
+    file_empty,
+    file_encrypted,
     FileTooComplex,
-    FormatMismatch,
-    RecordTooLong,
-    SheetNotFound,
-    TooManyColumns,
+    format_mismatch,
+    record_too_long,
+    sheet_not_found,
+    too_many_columns,
 )
 _WITH_MESSAGE = {kind.code: kind for kind in _TOLD}
-_WITHOUT_MESSAGE = {kind.code: kind for kind in (UnsupportedFormat, ImportFileNotFound)}
+_WITHOUT_MESSAGE = {kind().code: kind for kind in (UnsupportedFormat, import_file_not_found)}
 
 _Frame = tuple[bytes, bytes]
 

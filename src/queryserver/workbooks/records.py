@@ -7,16 +7,16 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     CodecNotAvailable,
     DecompressionFailed,
     DecompressionLimit,
     FileCorrupt,
-    FileEmpty,
     FileTooComplex,
-    FormatMismatch,
-    TooManyColumns,
     UnsupportedFormat,
+    file_empty,
+    format_mismatch,
+    too_many_columns,
 )
 from queryserver.domain.importing import (
     MAX_COLUMNS,
@@ -49,7 +49,8 @@ Fields = Sequence[str]
 def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:
     """The frames of an answer. `fields` None: the preview; else the names of the columns that the file must have.
 
-    Raises FileCorrupt, FormatMismatch, FileTooComplex, FileEmpty, TooManyColumns, RecordTooLong, UnsupportedFormat.
+    Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
+    UnsupportedFormat.
     """
     # Threads of Arrow would each take a part of the address space that this process may have.
     pa.set_cpu_count(1)
@@ -117,9 +118,9 @@ def _of_lines(file: BinaryIO) -> Analysis:
         if len(found) == SAMPLE_RECORDS or size >= SAMPLE_TEXT_BYTES or read == 2 * SAMPLE_RECORDS:
             break
     if not read:
-        raise FileEmpty("File is empty.")
+        raise file_empty("File is empty.")
     if not found:
-        raise FormatMismatch("The lines of the file are no JSON objects.")
+        raise format_mismatch("The lines of the file are no JSON objects.")
     is_whole = next(lines, None) is None
     names = list(dict.fromkeys(name for record in found for name in record))
     _check_columns(names)
@@ -138,9 +139,9 @@ def _of_lines(file: BinaryIO) -> Analysis:
 
 def _check_columns(names: Sequence[str]) -> None:
     if not names:
-        raise FileEmpty("The file has no columns.")
+        raise file_empty("The file has no columns.")
     if len(names) > MAX_COLUMNS:
-        raise TooManyColumns(f"The file has more than {MAX_COLUMNS} columns.")
+        raise too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
 
 
 @contextmanager

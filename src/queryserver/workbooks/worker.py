@@ -10,13 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NotRequired, TypedDict
 
-from queryserver.domain.errors import (
-    DetectionFailed,
-    FileTooComplex,
-    ImportFileNotFound,
-    QueryServerError,
-    UnsupportedFormat,
-)
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import DetectionFailed, FileTooComplex, UnsupportedFormat, import_file_not_found
 from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
 from queryserver.formats.workbooks.kinds import recognise_workbook
@@ -82,7 +77,7 @@ def _answer(question: Question) -> Iterator[bytes]:
     except QueryServerError as error:
         yield frame(FAILED, [error.code, error.message])
     except FileNotFoundError:
-        yield frame(FAILED, [ImportFileNotFound.code, ""])
+        yield frame(FAILED, [import_file_not_found().code, ""])
     except (MemoryError, RecursionError):
         yield frame(FAILED, [FileTooComplex.code, "The file is too large to be read."])
     except BrokenPipeError:

@@ -15,7 +15,8 @@ from tests.fixtures.database import execute
 
 from queryserver.db.database import Database, PoolLimits, open_database
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, DriverNotInstalled
+from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.domain.errors.statements import DriverNotInstalled
 from queryserver.interfaces.engine import Engine
 
 _numbers = count(1)

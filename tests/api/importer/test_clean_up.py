@@ -10,8 +10,7 @@ import pytest
 from tests.api.driving import Api
 from tests.api.importer.conftest import CONTENT, ImporterOpener, uploaded
 from tests.api.importer.test_uploads import area, files_in, is_found, turn_clock, user_of
-
-from queryserver.domain.errors import ImportFileNotFound
+from tests.refusals import raises_code
 
 _HEX = "0123456789abcdef" * 4
 
@@ -57,7 +56,7 @@ class TestExpired:
             file_path = await uploaded(ana)
             found = await api.services.importing.uploads.find(await user_of(api, ana), file_path)
             files_in(api)[0].unlink()
-            with pytest.raises(ImportFileNotFound):
+            with raises_code("file_not_found"):
                 _ = [piece async for piece in found.read()]
 
 

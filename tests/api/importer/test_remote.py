@@ -17,7 +17,7 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
+from queryserver.domain.errors.files import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
 from queryserver.domain.files import Scheme
 
 MIB = 1024 * 1024

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.types import Message, Scope
 from tests.api.driving import Api, Caller
 from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload, uploaded
+from tests.refusals import raises_code
 
 from queryserver.api.auth_request import CallToJudge
-from queryserver.domain.errors import ImportFileNotFound
+from queryserver.domain.errors.base import InvalidRequest
 from queryserver.domain.user import User
 
 MIB = 1024 * 1024
@@ -47,7 +48,9 @@ async def is_found(api: Api, caller: Caller, file_path: str) -> bool:
     user = await user_of(api, caller)
     try:
         await api.services.importing.uploads.find(user, file_path)
-    except ImportFileNotFound:
+    except InvalidRequest as error:
+        if error.code != "file_not_found":
+            raise
         return False
     return True
 
@@ -517,5 +520,5 @@ class TestExpiry:
             await turn_clock(ana, timedelta(minutes=59))
             assert await is_found(api, ana, file_path)
             await turn_clock(ana, timedelta(minutes=61))
-            with pytest.raises(ImportFileNotFound):
+            with raises_code("file_not_found"):
                 await uploads.keep_alive(found.digest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import Catalog
 from queryserver.interfaces.engine import SessionOptions

@@ -11,7 +11,7 @@ from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shel
 
 from queryserver.db.database import Database
 from queryserver.db.search import MetadataIndexRecords
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 SQL = '["sql"]'
 

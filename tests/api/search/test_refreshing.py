@@ -10,14 +10,14 @@ from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, refreshed, shelf_key, shelf_of
 
-from queryserver.domain.errors import (
-    DatabaseNotFound,
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.statements import (
     EngineForbidden,
     EngineTimeout,
     EngineUnavailable,
-    QueryServerError,
     StatementDenied,
     StatementRejected,
+    database_not_found,
 )
 
 SQL = '["sql"]'
@@ -102,7 +102,8 @@ async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Cal
 
 
 @pytest.mark.parametrize(
-    "error", [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), DatabaseNotFound("web")]
+    "error",
+    [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), database_not_found("web")],
 )
 async def test_a_database_that_cannot_be_described_is_read_all_the_same(
     api: Api, ana: Caller, error: QueryServerError
@@ -126,7 +127,7 @@ async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: 
     assert await found(ana, "type:table type:view", sources=SQL) == []
 
 
-@pytest.mark.parametrize("error", [EngineForbidden("No."), StatementDenied("No."), DatabaseNotFound("web")])
+@pytest.mark.parametrize("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
 async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(
     api: Api, ana: Caller, error: QueryServerError
 ) -> None:
@@ -145,7 +146,7 @@ async def test_databases_that_are_not_listed_are_asked_for(api: Api, ana: Caller
     with faulty(api.shelf, unlisted=["shop"]):
         await refreshed(api, another(api))
     assert await found(ana, "news", sources=SQL) == ["shop.news"], "it is there, so it is read"
-    with faulty(api.shelf, {"database web": EngineForbidden("No."), "database shop": DatabaseNotFound("shop")}):
+    with faulty(api.shelf, {"database web": EngineForbidden("No."), "database shop": database_not_found("shop")}):
         api.shelf.content = {}
         await refreshed(api, another(api))
     assert await found(ana, "", sources=SQL) == []

@@ -9,7 +9,7 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 
-from queryserver.domain.errors import PermissionDenied
+from queryserver.domain.errors.base import PermissionDenied
 from queryserver.domain.files import Scheme
 from queryserver.interfaces.storage import StorageTraits
 from queryserver.services.storage import attributes

@@ -6,7 +6,7 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.storage.worlds import CHUNK_BYTES, Place, World
 
-from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.errors.files import StorageUnavailable
 from queryserver.domain.files import Scheme
 
 STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)

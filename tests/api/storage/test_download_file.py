@@ -15,7 +15,7 @@ from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import ChangedMeanwhile, StorageUnavailable
+from queryserver.domain.errors.files import ChangedMeanwhile, StorageUnavailable
 from queryserver.domain.files import Scheme
 
 MIB = 1024 * 1024

@@ -12,7 +12,8 @@ from tests.api.storage.worlds import World, builders, memory_stores, with_ozone
 from tests.fakes.storage import MemoryCluster
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import PermissionDenied, QueryServerError, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import StorageError, StorageUnavailable
 from queryserver.domain.files import ClusterFacts, Scheme, StorageUser
 from queryserver.interfaces.storage import StorageTraits
 

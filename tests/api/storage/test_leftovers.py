@@ -15,7 +15,8 @@ from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStor
 from tests.fakes.storage_faults import FaultyFileSystem
 
 from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
-from queryserver.domain.errors import PermissionDenied, StorageUnavailable
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import StorageUnavailable
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.domain.user import User
 from queryserver.interfaces.storage import PartPlan, StorageTraits

@@ -12,13 +12,8 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders
 from tests.fakes.long_directory import LongDirectory
 
-from queryserver.domain.errors import (
-    BucketListingDenied,
-    PermissionDenied,
-    QueryServerError,
-    StorageError,
-    StorageUnavailable,
-)
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import StorageError, StorageUnavailable, bucket_listing_denied
 from queryserver.domain.files import Scheme
 
 
@@ -29,7 +24,7 @@ async def ana(world: World) -> Caller:
 
 @pytest.mark.storage(37)
 async def test_a_refused_list_of_buckets_is_told_as_such(world: World, ana: Caller) -> None:
-    world.fail(Scheme.S3A, "list_directory", BucketListingDenied("Access Denied"))
+    world.fail(Scheme.S3A, "list_directory", bucket_listing_denied("Access Denied"))
     for answer in (await ana.get("storage/view=s3a://"), await ana.get("storage/list", path="s3a://")):
         assert answer.status_code == 403
         assert answer.json() == {

@@ -10,7 +10,8 @@ from tests.api.driving import Caller
 from tests.api.storage.worlds import Place, World
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.domain.errors import PermissionDenied, QueryServerError, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import StorageError, StorageUnavailable
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
 
 STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)

@@ -20,7 +20,7 @@ from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.db.storage_transfers import OperationRecords, TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
-from queryserver.domain.errors import OperationInProgress, StorageError
+from queryserver.domain.errors.files import OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, Scheme, StorageUser
 from queryserver.domain.transfers import KeyState, Transfer, TransferKey, TransferKind, TransferState
 from queryserver.domain.user import User

@@ -18,7 +18,7 @@ from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.errors.files import StorageUnavailable
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.interfaces.storage import PIECE_BYTES
 

@@ -14,7 +14,7 @@ from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.db.accounts import AccountRepository
 from queryserver.db.tokens import CallerRepository
-from queryserver.domain.errors import UnknownGroup
+from queryserver.domain.errors.base import UnknownGroup
 from queryserver.domain.usernames import Username
 from queryserver.embedded.administrator import ensure_administrator
 from queryserver.interfaces.accounts import NewAccount

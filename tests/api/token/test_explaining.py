@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from queryserver.cli.commands import app
 from queryserver.container.explaining import open_explainer
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log
 from tests.fakes.plug_ins import Journal
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 
 HERE = "tests.fakes.plug_ins"
 

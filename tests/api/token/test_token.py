@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid, tampered
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings.section import NO_SECRET
 
 

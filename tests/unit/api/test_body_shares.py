@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from queryserver.api.body_shares import BODY_SHARES, BodyShares
 from queryserver.api.dependencies import read_body
-from queryserver.domain.errors import ServiceUnavailable, TooManyRequests
+from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests
 
 _PIECE = 100
 

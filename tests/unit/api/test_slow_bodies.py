@@ -9,7 +9,7 @@ from starlette.types import Message
 
 from queryserver.api.dependencies import read_body
 from queryserver.api.errors import respond
-from queryserver.domain.errors import LateBody
+from queryserver.domain.errors.base import LateBody
 
 
 async def one_byte() -> Message:

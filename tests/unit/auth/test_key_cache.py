@@ -10,7 +10,7 @@ from tests.fakes.issuer import jwk, rsa_key
 from queryserver.auth.key_cache import CacheTimes, KeyCache
 from queryserver.auth.key_server import NoKeys
 from queryserver.auth.key_sets import KeySet
-from queryserver.domain.errors import KeyServerUnavailable
+from queryserver.domain.errors.base import KeyServerUnavailable
 
 
 class Source:

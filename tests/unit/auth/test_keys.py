@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from queryserver.auth.keys import Keyring, SecretKey, load_keyring, require_known_key
 from queryserver.auth.sealing import AesSealer
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import load_settings
 from queryserver.settings.contradictions import contradictions
 from queryserver.settings.desktop import DesktopSettings

@@ -12,7 +12,7 @@ from tests.engines.servers import free_port
 from queryserver.auth.ldap.judging import Judge
 from queryserver.auth.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
 from queryserver.auth.ldap.login import LdapLogin
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import RequestInfo
 from queryserver.settings.auth import LdapSettings

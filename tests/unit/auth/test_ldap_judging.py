@@ -8,7 +8,7 @@ from tests.fakes.directory import BASE, FakeDirectory, group, person
 from queryserver.auth.ldap.directory import Entry
 from queryserver.auth.ldap.judging import Judge
 from queryserver.auth.ldap.login import LdapLogin
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import RequestInfo

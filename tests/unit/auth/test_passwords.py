@@ -9,7 +9,7 @@ from argon2 import PasswordHasher
 from tests.timing import at_best
 
 from queryserver.auth.passwords import Argon2Passwords
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 

@@ -8,7 +8,7 @@ import pytest
 
 from queryserver.auth.plug_ins import Places, PlugInThreads, TooManyWaiting
 from queryserver.auth.plugged_login import PluggedLogin
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.auth import RequestInfo
 

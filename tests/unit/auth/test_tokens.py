@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from queryserver.auth.keys import Keyring, SecretKey
 from queryserver.auth.tokens import JwtCodec
-from queryserver.domain.errors import InvalidToken
+from queryserver.domain.errors.base import InvalidToken
 from queryserver.interfaces.auth import TokenClaims, TokenType
 
 NOW = 1_700_000_000

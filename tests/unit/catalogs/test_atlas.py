@@ -8,7 +8,7 @@ from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, e
 from tests.unit.catalogs.late_atlas import late_atlas
 
 from queryserver.catalogs.atlas import AtlasCatalog, AtlasServer
-from queryserver.domain.errors import CatalogDenied, CatalogUnavailable
+from queryserver.domain.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import FacetName, Search, SourceAnswer, SourceName
 from queryserver.network.addresses import AddressRules

@@ -6,16 +6,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from tests.fakes.computation import InlineComputing
+from tests.refusals import raises_code
 
 from queryserver.computation import processes
 from queryserver.computation.processes import ComputationLimits, ProcessComputing
-from queryserver.domain.errors import (
-    FileEmpty,
-    InvalidParameter,
-    RecordTooLong,
-    ServiceUnavailable,
-    UnsupportedFormat,
-)
+from queryserver.domain.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.domain.script_choice import Steering
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.interfaces.computation import Task
@@ -90,16 +85,14 @@ async def test_a_process_that_was_killed_without_work_is_replaced(computing: Pro
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"),
-    [(b"", FileEmpty), (b"%PDF-1.7\n" + bytes(range(256)) * 100, UnsupportedFormat)],
+    ("content", "code"),
+    [(b"", "file_empty"), (b"%PDF-1.7\n" + bytes(range(256)) * 100, "unsupported_format")],
     ids=["empty", "no_text"],
 )
-async def test_domain_errors_come_back_as_what_they_are(
-    computing: ProcessComputing, content: bytes, kind: type[Exception]
-):
-    with pytest.raises(kind) as here:
+async def test_domain_errors_come_back_as_what_they_are(computing: ProcessComputing, content: bytes, code: str):
+    with raises_code(code) as here:
         await InlineComputing().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
-    with pytest.raises(kind) as there:
+    with raises_code(code) as there:
         await computing.run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
     assert str(there.value) == str(here.value)
     assert type(there.value) is type(here.value)
@@ -171,5 +164,5 @@ async def test_what_is_explained_is_the_same_in_both_ways(
 
 
 async def test_the_limit_of_a_record_is_told_by_the_process(computing: ProcessComputing):
-    with pytest.raises(RecordTooLong):
+    with raises_code("record_too_long"):
         await computing.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)

@@ -3,7 +3,7 @@
 import pytest
 
 from queryserver.container.storages import abfs
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.interfaces.storage import ModeStorage, RenamingStorage
 from queryserver.settings import Settings

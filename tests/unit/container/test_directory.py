@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.container.directory import open_directory_login
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.usernames import UsernameRule
 from queryserver.settings.auth import LdapSettings
 from queryserver.settings.loading import read_settings

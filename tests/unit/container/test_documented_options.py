@@ -8,7 +8,7 @@ import pytest
 from queryserver.container.connectors import configured_connectors
 from queryserver.container.interfaces.builders import BUILDERS, build_engine
 from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import load_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"

@@ -4,7 +4,7 @@ import pytest
 
 from queryserver.container.storages import hdfs, ofs
 from queryserver.container.storages.webhdfs import address
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.files import Scheme
 from queryserver.settings import Settings
 from queryserver.settings.stores import HdfsClusterSettings

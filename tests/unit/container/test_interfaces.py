@@ -13,7 +13,8 @@ from queryserver.container.interfaces.builders import build_engine
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector, ConnectorLimits
 from queryserver.domain.connector_secrets import is_secret
-from queryserver.domain.errors import ConfigurationError, EngineUnavailable
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.engines import phoenix, trino
 from queryserver.engines.hiveserver2.address import Mechanism

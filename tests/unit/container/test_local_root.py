@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.container.storages import file
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.files import StorageUser
 from queryserver.settings import Settings
 

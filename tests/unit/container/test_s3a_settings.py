@@ -4,7 +4,7 @@ import pytest
 
 from queryserver.container.storages import s3a
 from queryserver.container.storages.s3a import options_of
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.domain.files import Scheme
 from queryserver.settings import Settings
 from queryserver.storages.s3.options import S3Keys

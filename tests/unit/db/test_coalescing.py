@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from queryserver.db.database import CoalescingReader
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 
 class Store:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.refusals import raises_code
 
 from queryserver.auth.keys import Keyring, SecretKey
 from queryserver.auth.sealing import AesSealer
@@ -13,7 +14,7 @@ from queryserver.db.connectors import ConnectorRepository
 from queryserver.db.database import Database, open_database
 from queryserver.db.notices import listening
 from queryserver.domain.connector_instances import MASK, NewInstance
-from queryserver.domain.errors import ConnectorNameTaken, ConnectorNotFound, UnknownGroup, VersionConflict
+from queryserver.domain.errors.base import NameTaken, UnknownGroup, VersionConflict
 from queryserver.interfaces.connectors import CHANGED
 from queryserver.settings.section import Secret
 
@@ -79,7 +80,8 @@ async def test_a_stale_version_changes_nothing_and_tells_the_stored_one(records:
     changed = await records.change(made, new("Store"))
     with pytest.raises(VersionConflict) as refused:
         await records.change(made, new("Late"))
-    assert refused.value.version == changed.version == 2
+    assert refused.value.beside == {"version": changed.version}
+    assert changed.version == 2
     assert await records.find(made.id) == changed
 
 
@@ -88,7 +90,7 @@ async def test_names_are_taken_whatever_their_case_until_their_connector_is_dele
     records: ConnectorRepository,
 ) -> None:
     made = await records.create(new("Straße É"))
-    with pytest.raises(ConnectorNameTaken):
+    with pytest.raises(NameTaken):
         await records.create(new("STRASSE é"))
     await records.change(made, new("straße é"))
     await records.remove(made.id)
@@ -97,7 +99,7 @@ async def test_names_are_taken_whatever_their_case_until_their_connector_is_dele
 
 async def test_of_two_that_create_one_name_at_once_one_wins(records: ConnectorRepository) -> None:
     done = await asyncio.gather(*(records.create(new()) for _ in range(5)), return_exceptions=True)
-    assert len([one for one in done if isinstance(one, ConnectorNameTaken)]) == 4
+    assert len([one for one in done if isinstance(one, NameTaken)]) == 4
     assert len((await records.all()).instances) == 1
 
 
@@ -113,7 +115,7 @@ async def test_an_id_is_never_used_again_and_grants_go_with_the_connector(
     await database.execute(index, "other", True)
     await records.remove(made.id)
     assert await records.find(made.id) is None
-    with pytest.raises(ConnectorNotFound):
+    with raises_code("connector_not_found"):
         await records.remove(made.id)
     again = await records.create(new())
     assert again.id > made.id

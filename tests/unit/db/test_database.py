@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from queryserver.db.database import Database, PoolLimits, open_database
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 PID = "select pg_backend_pid()"
 ONE = PoolLimits(max_size=1, connect_timeout=timedelta(seconds=2))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import raises_code
 
 from queryserver.domain.connector_types import Category, Runs
-from queryserver.domain.errors import ConnectorRefused, UnknownSetting
+from queryserver.domain.errors.statements import ConnectorRefused
 from queryserver.services.connector_catalogue import TYPES, complete_settings, flags_of, type_of, with_defaults
 from queryserver.services.connector_options import GeneralOptions
 
@@ -194,5 +195,5 @@ def test_general_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> N
             assert general.keys() <= complete_settings(row, general).keys()
             assert "session_idle_s" not in complete_settings(row, {})
         else:
-            with pytest.raises(UnknownSetting):
+            with raises_code("unknown_setting"):
                 complete_settings(row, {"session_idle_s": 5})

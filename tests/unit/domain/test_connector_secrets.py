@@ -1,10 +1,10 @@
 """Secrets among settings: how they are shown, and what "unchanged" means (Contract platform 5.1)."""
 
 import pytest
+from tests.refusals import raises_code
 
 from queryserver.domain.connector_instances import MASK
 from queryserver.domain.connector_secrets import is_secret, masked, secrets_of, with_stored_secrets, without_secrets
-from queryserver.domain.errors import SecretRequired
 
 pytestmark = [pytest.mark.security("T9"), pytest.mark.platform(70)]
 
@@ -75,10 +75,10 @@ def test_a_masked_secret_means_unchanged() -> None:
 
 def test_a_masked_secret_without_a_stored_one_is_refused() -> None:
     for stored in ({}, {"password": ""}):
-        with pytest.raises(SecretRequired) as refused:
+        with raises_code("secret_required") as refused:
             with_stored_secrets({"password": MASK}, stored)
         assert list(refused.value.errors) == ["password"]
-    with pytest.raises(SecretRequired):
+    with raises_code("secret_required"):
         with_stored_secrets({"url": "mysql://svc:********@db/shop"}, {"url": "mysql://svc@db/shop"})
 
 
@@ -95,7 +95,7 @@ def test_a_masked_secret_without_a_stored_one_is_refused() -> None:
     ],
 )
 def test_a_stored_secret_never_goes_to_another_place_or_user(changed: str) -> None:
-    with pytest.raises(SecretRequired) as refused:
+    with raises_code("secret_required") as refused:
         with_stored_secrets({"url": changed}, {"url": "mysql://svc:s3cret@db:3306/shop"})
     assert "s3cret" not in refused.value.message + str(refused.value.errors)
 
@@ -115,7 +115,7 @@ def test_single_settings_say_where_a_secret_goes_too(change: dict[str, str | int
     }
     kept = {**stored, "password": MASK, "database": "b"}
     assert with_stored_secrets(kept, stored)["password"] == "s3cret"
-    with pytest.raises(SecretRequired):
+    with raises_code("secret_required"):
         with_stored_secrets({**kept, **change}, stored)
     assert with_stored_secrets({**kept, **change, "password": "again"}, stored)["password"] == "again"
 

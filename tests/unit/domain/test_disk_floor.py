@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import InsufficientStorage
+from queryserver.domain.errors.files import InsufficientStorage
 
 HERE = Path("/somewhere")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.timing import processor_s
 
-from queryserver.domain.errors import InvalidJson
+from queryserver.domain.errors.base import InvalidJson
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.explanations import explainable
 from queryserver.domain.locations import storage_path
 from queryserver.domain.natural_order import natural_key

@@ -1,8 +1,8 @@
 """What a group can be given (Contract platform 4.3)."""
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import InvalidRight
 from queryserver.domain.rights import read_right
 from queryserver.services.accounts import DEFAULT_RIGHTS
 
@@ -28,5 +28,5 @@ def test_rights_of_the_contract_are_known(right: str) -> None:
      "connector:hive", "filebrowser.hdfs_access", "*"],
 )  # fmt: skip
 def test_every_other_word_is_refused(right: str) -> None:
-    with pytest.raises(InvalidRight):
+    with raises_code("invalid_right"):
         read_right(right)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from queryserver.domain.errors import NoMoreStatements
+from queryserver.domain.errors.statements import NoMoreStatements
 from queryserver.domain.splitter import PreviousStatement, Script, next_statement, split, statement_hash
 from queryserver.domain.splitter_keywords import expects_result_set, first_keyword
 

@@ -1,13 +1,9 @@
 """Names of entries, and which ones new entries may have (Contract storage 2.2, 2.3, 2.4)."""
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    ExtensionNotPermitted,
-    ExtensionRestricted,
-    InvalidName,
-    InvalidPath,
-)
+from queryserver.domain.errors.files import InvalidName, InvalidPath
 from queryserver.domain.storage_names import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
 
 
@@ -105,7 +101,7 @@ class TestExtensionRules:
         rules = ExtensionRules(allowed=(" CSV ", ".txt"), restricted=(".Exe",))
         rules.check("a.csv")
         rules.check("a.TXT")
-        with pytest.raises(ExtensionNotPermitted) as refused:
+        with raises_code("extension_not_permitted") as refused:
             rules.check("a.exe")
         assert refused.value.message == (
             'File type ".exe" is not permitted. Modify file extension settings to allow this type.'
@@ -115,7 +111,7 @@ class TestExtensionRules:
         rules = ExtensionRules(restricted=("exe",))
         rules.check("exe")
         rules.check("a.exe.txt")
-        with pytest.raises(ExtensionRestricted) as refused:
+        with raises_code("extension_restricted") as refused:
             rules.check("a.EXE")
         assert refused.value.message == (
             'File type ".exe" is restricted. Update file extension restrictions to allow this type.'
@@ -123,18 +119,18 @@ class TestExtensionRules:
 
     def test_the_list_of_permitted_ones_comes_first(self) -> None:
         rules = ExtensionRules(allowed=("csv", "exe"), restricted=("exe",))
-        with pytest.raises(ExtensionNotPermitted):
+        with raises_code("extension_not_permitted"):
             rules.check("a.bat")
-        with pytest.raises(ExtensionRestricted):
+        with raises_code("extension_restricted"):
             rules.check("a.exe")
 
     def test_no_extension_fails_permission_and_passes_restriction(self) -> None:
-        with pytest.raises(ExtensionNotPermitted):
+        with raises_code("extension_not_permitted"):
             ExtensionRules(allowed=("csv",)).check(".env")
         ExtensionRules(restricted=("env",)).check(".env")
 
     def test_an_entry_keeps_the_extension_that_it_has(self) -> None:
         rules = ExtensionRules(restricted=("txt",))
         rules.check("b.txt", former="a.TXT")
-        with pytest.raises(ExtensionRestricted):
+        with raises_code("extension_restricted"):
             rules.check("b.txt", former="a.csv")

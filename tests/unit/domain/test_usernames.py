@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors import InvalidUsername
+from queryserver.domain.errors.base import InvalidUsername
 from queryserver.domain.usernames import UsernameRule
 
 

@@ -21,7 +21,7 @@ from tests.timing import at_best
 from queryserver.embedded.account import server_account, spawn
 from queryserver.embedded.binaries import Binaries, _copied, _installed, _runs, runnable_binaries
 from queryserver.embedded.cluster import Cluster, _make, opened_cluster
-from queryserver.embedded.errors import EmbeddedPostgresError, StateDirectoryInUse
+from queryserver.embedded.errors import EmbeddedPostgresError
 from queryserver.embedded.passwords import kept_secrets
 from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.embedded.postmaster import Postmaster, recorded_address
@@ -115,7 +115,7 @@ async def test_two_directories_live_side_by_side(tmp_path: Path):
 
 async def test_a_second_server_on_a_directory_is_refused(tmp_path: Path):
     async with start(tmp_path) as server:
-        with pytest.raises(StateDirectoryInUse, match="Another server runs"):
+        with pytest.raises(EmbeddedPostgresError, match="Another server runs"):
             async with start(tmp_path):
                 pass
         await execute(server.admin_dsn(), "SELECT 1")

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.engine import FakeEngine
 
 from queryserver.domain.catalog import TableSummary
-from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings, summaries
 from queryserver.interfaces.engine import EngineSession, SessionOptions

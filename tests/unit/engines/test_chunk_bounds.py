@@ -6,7 +6,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from queryserver.domain.errors import RowTooLarge
+from queryserver.domain.errors.statements import RowTooLarge
 from queryserver.engines.chunks import BATCH_BYTES
 from queryserver.engines.phoenix import http as phoenix_http
 from queryserver.engines.phoenix.http import Route

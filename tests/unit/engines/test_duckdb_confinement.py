@@ -8,7 +8,9 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors import ConfigurationError, EngineUnavailable, InvalidPath, StatementRejected
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.interfaces.engine import EngineSession, SessionOptions
 

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
-from queryserver.domain.errors import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.positions import position_of
 from queryserver.domain.result import ResultType
 from queryserver.engines.duckdb.connection import DuckdbConnection

@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.engines.duckdb.errors import opening_errors, statement_errors
 from queryserver.engines.threaded_session import Interrupted
 

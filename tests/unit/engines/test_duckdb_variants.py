@@ -6,7 +6,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.tokens import tokens_of

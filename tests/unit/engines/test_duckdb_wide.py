@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection, take_wide_place
 
 _WIDE = "SELECT " + ", ".join(f"range AS c{number}" for number in range(600)) + " FROM range(3)"

@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 from asyncmy.errors import ProgrammingError
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.domain.positions import Position, position_of
 from queryserver.engines.error_places import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error

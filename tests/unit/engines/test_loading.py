@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.engines.loading import RowsFailed, read_ahead, staged
 from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
 from queryserver.interfaces.loading import TableName

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.mysql.declared import declare
 from queryserver.engines.mysql.values import ColumnReader

@@ -5,7 +5,7 @@ import inspect
 import pytest
 from asyncmy import errors as driver
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 from asyncpg import exceptions
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.engines.postgresql.own_database import OwnDatabase
 from queryserver.network.addresses import HostRefused
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.postgresql.dates import DATE_INFINITY
 from queryserver.engines.postgresql.declared import DeclaredType, Kind, numeric_shape

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger, stream
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.statement_loading import StatementLoader, Written
 from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.default import DefaultDialect
 
-from queryserver.domain.errors import DriverNotInstalled, EngineUnavailable
+from queryserver.domain.errors.statements import DriverNotInstalled, EngineUnavailable
 from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.engines.sqlalchemy.drivers import driver_of
 from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine

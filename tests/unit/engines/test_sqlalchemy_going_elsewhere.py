@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from tests.fakes import http_driver
 
-from queryserver.domain.errors import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
 from queryserver.interfaces.engine import EngineSession, SessionOptions

@@ -8,13 +8,9 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors import (
-    CellTooLarge,
-    ConfigurationError,
-    EngineUnavailable,
-    InvalidPath,
-    StatementRejected,
-)
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.interfaces.engine import EngineSession
 
@@ -171,7 +167,7 @@ async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> No
 
 
 async def test_one_expression_cannot_fill_the_memory(session: EngineSession) -> None:
-    assert isinstance(await failure(session, "SELECT zeroblob(1000000000)"), CellTooLarge)
+    assert (await failure(session, "SELECT zeroblob(1000000000)")).code == "cell_too_large"
 
 
 async def test_a_row_of_many_values_cannot_fill_the_memory(session: EngineSession) -> None:

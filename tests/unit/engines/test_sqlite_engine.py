@@ -11,7 +11,7 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.interfaces.engine import EngineSession, OperationState

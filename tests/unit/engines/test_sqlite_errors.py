@@ -3,7 +3,7 @@
 import apsw
 import pytest
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.engines.sqlite.errors import opening_errors, statement_errors
 from queryserver.engines.threaded_session import Interrupted
 

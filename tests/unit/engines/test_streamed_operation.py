@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.engines.streamed_operation import Operation, Rows
 from queryserver.interfaces.engine import OperationState

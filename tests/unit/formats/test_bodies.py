@@ -7,8 +7,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import InvalidBody, InvalidJson, InvalidParameter, PayloadTooLarge
+from queryserver.domain.errors.base import InvalidJson, InvalidParameter, PayloadTooLarge
 from queryserver.domain.json_text import MAX_VALUES
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 
@@ -157,7 +158,7 @@ def test_the_number_of_values_has_a_limit():
 @pytest.mark.parametrize("padding", [0, 70_000])
 @pytest.mark.parametrize("body", [b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5"])
 def test_json_that_is_no_object(body: bytes, padding: int):
-    with pytest.raises(InvalidBody):
+    with raises_code("invalid_body"):
         parse_json_object(body + b" " * padding)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors import TooManyColumns
+from queryserver.domain.errors.base import InvalidRequest
 from queryserver.domain.importing import SAMPLE_BYTES
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.detection import detect
@@ -67,7 +67,7 @@ def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
     text = decoded(sample, found.encoding, is_whole=is_whole)
     try:
         header = has_header(RecordReader(found.delimiters).feed(text, final=is_whole))
-    except TooManyColumns:
+    except InvalidRequest:
         header = None
     return found.delimiters.field, found.delimiters.quote, header
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.fakes.downloads import StoredTables, column, downloaded
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.result import ResultType as R
 from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download, preferred_coding
 from queryserver.formats.download.stream import Ahead

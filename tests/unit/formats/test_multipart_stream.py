@@ -5,16 +5,10 @@ import random
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    BodyTooSlow,
-    InvalidName,
-    InvalidParameter,
-    MissingParameter,
-    PayloadTooLarge,
-    TooManyParts,
-    UploadAborted,
-)
+from queryserver.domain.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
+from queryserver.domain.errors.files import InvalidName
 from queryserver.formats.multipart_stream import PIECE_BYTES, MultipartLimits, MultipartStream
 
 BOUNDARY = "----b0undary"
@@ -94,7 +88,7 @@ async def test_a_field_that_steers_the_upload_comes_before_the_file() -> None:
 @pytest.mark.parametrize("cut", [1, 5, 20, 300])
 async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) -> None:
     body = field("a", "b") + file(b"x" * 300) + END
-    with pytest.raises(UploadAborted):
+    with raises_code("upload_aborted"):
         await read(body[: -cut - 2])
 
 
@@ -124,7 +118,7 @@ async def test_bodies_that_are_not_one_file(body: bytes, error: type[Exception])
 @pytest.mark.security("T6")
 async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
     stream = MultipartStream(pieces(field("a", "b") * 10_000, [4096]), TYPE)
-    with pytest.raises(TooManyParts):
+    with raises_code("too_many_parts"):
         await stream.file_name()
     assert stream.bytes_read <= 4096
 

@@ -5,8 +5,8 @@ import json
 
 import pyarrow as pa
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import RecordTooLong
 from queryserver.domain.importing import SAMPLE_TEXT_BYTES, BaseType, FileType
 from queryserver.formats.record_files.columnar import arrow_file
 from queryserver.formats.record_files.lines import avro_file, record_of
@@ -40,7 +40,7 @@ def test_bytes_are_bytes_however_arrow_keeps_them() -> None:
 
 def test_a_row_that_no_frame_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_BYTES", 1000)
-    with pytest.raises(RecordTooLong):
+    with raises_code("record_too_long"):
         batch_frame(b"B", pa.RecordBatch.from_pydict({"0": ["x" * 1000]}), [])
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     CodecNotAvailable,
     DecompressionFailed,

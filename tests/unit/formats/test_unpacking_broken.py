@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors import DecompressionFailed
+from queryserver.domain.errors.files import DecompressionFailed
 from queryserver.formats.unpacking.parquet import parquet_lines
 
 HERE = Path(__file__).parent

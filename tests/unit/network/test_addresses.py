@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.settings.connectors import ConnectorPolicySettings
 

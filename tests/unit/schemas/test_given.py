@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import ConflictingParameters
 from queryserver.schemas.fields import Flag, Text
 from queryserver.schemas.requests.given import Given, StorageFields, parse_given
 
@@ -32,14 +32,14 @@ def test_the_same_in_query_and_body_is_no_conflict(text: str, native: object) ->
 @pytest.mark.storage(7)
 @pytest.mark.parametrize("native", [False, "false", "", "1"])
 def test_something_else_in_the_body_is_a_conflict(native: object) -> None:
-    with pytest.raises(ConflictingParameters):
+    with raises_code("conflicting_parameters"):
         read({"overwrite": ["true"]}, {"overwrite": [native]})
 
 
 @pytest.mark.storage(7)
 def test_names_of_one_field_must_say_the_same() -> None:
     assert read({}, {"dest": ["/a"], "destination_path": ["/a"]}).dest_path == "/a"
-    with pytest.raises(ConflictingParameters):
+    with raises_code("conflicting_parameters"):
         read({"destination_path": ["/a"]}, {"dest_path": ["/b"]})
 
 

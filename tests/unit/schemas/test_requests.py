@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
+from queryserver.domain.errors.base import InvalidJson, InvalidParameter, MissingParameter
 from queryserver.schemas.requests import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -297,7 +298,7 @@ class TestIdempotencyKey:
         assert execute().idempotency_key(None) is None
 
     def test_two_different_keys_contradict_each_other(self):
-        with pytest.raises(ConflictingParameters):
+        with raises_code("conflicting_parameters"):
             execute(client_request_id="a").idempotency_key("b")
 
     @pytest.mark.parametrize("key", ["", "é", "a\tb", "a" * 256])

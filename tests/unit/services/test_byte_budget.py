@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from queryserver.domain.errors import TooManyRequests
+from queryserver.domain.errors.base import TooManyRequests
 from queryserver.services.byte_budget import ByteBudget, Held
 
 ANA, BOB, CLEO = 1, 2, 3

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 from queryserver.network.addresses import HostRefused, UnknownHost
 from queryserver.services.connection_failures import cleaned, reason_of
 

@@ -7,17 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.fakes.engine import FakeEngine
+from tests.refusals import raises_code
 from tests.unit.services.driving import ANA, CONNECTOR, until
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    EngineUnavailable,
-    InterfaceNotSupported,
-    PermissionDenied,
-    UnknownDialect,
-)
+from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable, PermissionDenied
+from queryserver.domain.errors.statements import EngineUnavailable, UnknownDialect, interface_not_supported
 from queryserver.domain.user import User
 from queryserver.services.connectors import Connectors
 
@@ -52,7 +47,7 @@ class World:
 
     def build(self, connector: Connector) -> CountedEngine:
         if connector.interface == "unknown":
-            raise InterfaceNotSupported("It does not run here.")
+            raise interface_not_supported("It does not run here.")
         if connector.interface == "refused":
             raise ConfigurationError(["url: the driver is not allowed."])
         if connector.interface == "broken":
@@ -163,7 +158,7 @@ async def test_one_that_does_not_run_here_is_not_offered_and_harms_no_other() ->
     world = World()
     await world.have(stored(1, interface="unknown"), replace(stored(1), key="8", right="connector:8"))
     assert [one.key for one in world.connectors.visible(_ROOT)] == [CONNECTOR.key, "8"]
-    with pytest.raises(InterfaceNotSupported):
+    with raises_code("interface_not_supported"):
         world.connectors.resolve(_ROOT, "7")
     with pytest.raises(UnknownDialect):
         world.connectors.resolve(ANA, "7")

@@ -10,7 +10,9 @@ import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.services.driving import PausingEngine, Run, state_of, until
 
-from queryserver.domain.errors import EngineUnavailable, QueryServerError, SessionLost, StatementRejected, StorageFull
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import StorageError
+from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.positions import LineColumn, Position
 from queryserver.domain.result import TruncationReason
 from queryserver.domain.statement import Outcome, StatementState
@@ -322,7 +324,7 @@ async def test_an_outcome_that_cannot_be_recorded_ends_as_failed() -> None:
 
 async def test_a_full_store_fails_the_statement_and_frees_the_engine() -> None:
     run = Run()
-    run.results.failure = StorageFull("no room")
+    run.results.failure = StorageError("no room")
     entry = await run.to_end("rows 30000 wide 1000", row_limit=30_000)
     assert state_of(entry) == (FAILED, "result_store_failed")
     assert run.engine.running == 0

@@ -10,7 +10,8 @@ import pytest
 from tests.fakes.engine import FakeEngine
 from tests.unit.services.driving import ANA, until
 
-from queryserver.domain.errors import DatabaseUnavailable, EngineUnavailable, SessionLost
+from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable, SessionLost
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import EngineSession, SessionOptions
 from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions

@@ -4,13 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queryserver.domain.errors import (
-    CatalogUnavailable,
-    PermissionDenied,
-    QueryServerError,
-    SourceNotConfigured,
-    StorageUnavailable,
-)
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import StorageUnavailable
+from queryserver.domain.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer, SourceName
 from queryserver.domain.user import User
 from queryserver.interfaces.search import SearchSource

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.interfaces.engine import OperationHandle
 from queryserver.services.running.operations import submitted
 

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from queryserver.domain.errors import TooComplex, TooManyRequests
+from queryserver.domain.errors.base import TooComplex, TooManyRequests
 from queryserver.services.places import FairPlaces
 from queryserver.services.threads import FairThreads, Stop
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.services import readiness
 from queryserver.services.readiness import Readiness
 

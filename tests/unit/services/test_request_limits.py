@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.domain.errors import TooManyRequests
+from queryserver.domain.errors.base import TooManyRequests
 from queryserver.services.request_limits import RequestLimits
 
 MINUTE_S = 60.0

@@ -9,9 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER
+from tests.refusals import raises_code
 from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
-from queryserver.domain.errors import DatabaseUnavailable, Stopping
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.statement import Assignment, StatementState
 from queryserver.domain.stopping import REST_S
 from queryserver.interfaces.engine import EngineCapabilities, OperationHandle
@@ -287,7 +288,7 @@ async def test_a_process_that_stops_starts_no_new_work() -> None:
         assert await queue.owner_for(CONNECTOR, session_owner=None) == OWNER
         await runner.drain()
         for session_owner in (None, OTHER):
-            with pytest.raises(Stopping):
+            with raises_code("stopping"):
                 await queue.owner_for(CONNECTOR, session_owner=session_owner)
 
 

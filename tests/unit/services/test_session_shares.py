@@ -4,8 +4,9 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import TooManySessions
+from queryserver.domain.errors.base import TooManyRequests
 from queryserver.services.running.held_sessions import HeldSessions
 from queryserver.services.running.session_shares import SessionShares
 from queryserver.settings.editor import EditorSettings
@@ -30,7 +31,7 @@ class Openings:
         for count in range(1000):
             try:
                 self.begin(user_id, max_open=max_open)
-            except TooManySessions:
+            except TooManyRequests:
                 return count
         raise AssertionError
 
@@ -67,10 +68,10 @@ def test_of_the_last_places_a_user_with_many_gets_none_while_another_gets_some()
     with ExitStack() as stack:
         shares = openings(stack, 100, eve=40, bob=35)
         for user_id in (EVE, BOB):
-            with pytest.raises(TooManySessions, match="sessions of yours are open on this connector"):
+            with raises_code("too_many_sessions", match="sessions of yours are open on this connector"):
                 shares.begin(user_id)
         assert shares.count(ANA) == 25
-        with pytest.raises(TooManySessions, match="All 100"):
+        with raises_code("too_many_sessions", match="All 100"):
             shares.begin(4)
 
 
@@ -79,7 +80,7 @@ def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
         shares = openings(stack, 2)
         shares.begin(EVE, "other")
         shares.begin(EVE, "other2", max_open=2)
-        with pytest.raises(TooManySessions, match="2 sessions of yours are open"):
+        with raises_code("too_many_sessions", match="2 sessions of yours are open"):
             shares.begin(EVE, max_open=2)
         shares.begin(ANA, max_open=2)
 

@@ -6,8 +6,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from tests.fakes.results import MemoryResults
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import CellTooLarge, PathNotFound, ResultStoreFailed, RowTooLarge, StorageFull
+from queryserver.domain.errors.files import PathNotFound, StorageError
+from queryserver.domain.errors.statements import RowTooLarge
 from queryserver.domain.result import Segment, TruncationReason
 from queryserver.domain.statement import Lease
 from queryserver.services.running import spool as spooling
@@ -110,9 +112,9 @@ async def test_rows_wait_no_longer_than_a_second() -> None:
 
 async def test_a_failing_store_is_told_at_the_next_step() -> None:
     store = MemoryResults()
-    store.failure = StorageFull("no room")
+    store.failure = StorageError("no room")
     filling = spool(store, Shown())
-    with pytest.raises(ResultStoreFailed):
+    with raises_code("result_store_failed"):
         await fill(filling)
     await filling.aclose()
 
@@ -121,7 +123,7 @@ async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
     store = MemoryResults()
     store.failure = PathNotFound("gone")
     filling = spool(store, Shown())
-    with pytest.raises(ResultStoreFailed):
+    with raises_code("result_store_failed"):
         await fill(filling)
     await filling.aclose()
 
@@ -138,7 +140,7 @@ async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
 async def test_a_cell_above_the_limit_is_refused_with_its_row_and_column() -> None:
     filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
     await filling.add(pa.record_batch({"id": [1, 2], "text": ["x", "y" * 1000]}))
-    with pytest.raises(CellTooLarge, match="in row 3 of column text is larger than the limit of 1000 bytes"):
+    with raises_code("cell_too_large", match="in row 3 of column text is larger than the limit of 1000 bytes"):
         await filling.add(pa.record_batch({"id": [3, 4], "text": ["x", "y" * 1001]}))
     assert filling.rows == 2
 

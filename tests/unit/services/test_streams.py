@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import (
     DatabaseUnavailable,
     InvalidToken,
     PermissionDenied,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import Origin, Settings, load_settings
 from queryserver.settings.task_server import LocalResults, S3Results
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from queryserver.api.errors import STATUS
-from queryserver.domain.errors import ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
+from queryserver.domain.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
 
 _OF_STATEMENTS = (200, 409)
 """A statement that failed: the calls that follow it answer 200, a download of its result 409."""
@@ -23,13 +23,13 @@ def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[st
 
 
 def statuses_by_code() -> dict[str, set[int]]:
-    """The codes of the error classes that clients see, with their HTTP statuses."""
+    """The codes of the errors that clients see, with their HTTP statuses."""
     found: dict[str, set[int]] = {QueryServerError.code: {500}}
-    for error in _descendants(QueryServerError):
-        if error.code in _NEVER_SHOWN:
+    for code, error in [(error.code, error) for error in _descendants(QueryServerError)] + KINDS:
+        if code in _NEVER_SHOWN:
             continue
         status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
-        found.setdefault(error.code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
+        found.setdefault(code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
     return found
 
 

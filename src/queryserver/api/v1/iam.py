@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import Body, Call
 from queryserver.api.platform_calls import AdminCall, AdminRoute, PlatformCall, PlatformRoute
-from queryserver.domain.errors import UserNotFound
+from queryserver.domain.errors.base import UserNotFound
 from queryserver.domain.user import Preferences
 from queryserver.formats.bodies import form_fields
 from queryserver.interfaces.user_lists import GroupName, UserDetails, UserFilter, UserSummary

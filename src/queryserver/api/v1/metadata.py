@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import PlatformCall, PlatformRoute
 from queryserver.api.presence import while_connected
-from queryserver.domain.errors import InvalidParameter, configured
+from queryserver.domain.errors.base import InvalidParameter, configured
 from queryserver.domain.searching import Record, SourceName
 from queryserver.formats.search_html import description_of, highlighted
 from queryserver.schemas import generated as wire

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import failures
 from queryserver.api.platform_calls import PlatformCall, PlatformRoute
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.schemas import generated as wire
 
 router = APIRouter(prefix="/api/v1/optimizer", tags=["optimizer"], route_class=PlatformRoute)

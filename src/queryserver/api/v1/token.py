@@ -9,7 +9,7 @@ from queryserver.api.answers import accepts, answer
 from queryserver.api.client_address import client_address
 from queryserver.api.dependencies import Fields, ServicesOf
 from queryserver.api.v1.token_fields import TokenFields
-from queryserver.domain.errors import NotAuthenticated
+from queryserver.domain.errors.base import NotAuthenticated
 from queryserver.interfaces.auth import RequestInfo
 from queryserver.schemas import generated as wire
 from queryserver.schemas import requests

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from queryserver.domain.errors import InvalidFields
+from queryserver.domain.errors.base import InvalidFields
 from queryserver.domain.json_text import boolean_of
 from queryserver.schemas.fields import is_clean
 

@@ -9,7 +9,7 @@ import structlog
 
 from queryserver.auth.ldap.directory import DirectorySession, Entry, Search
 from queryserver.auth.ldap.escaping import both, filter_value, name_value
-from queryserver.domain.errors import InvalidUsername, LoginBackendUnavailable
+from queryserver.domain.errors.base import InvalidUsername, LoginBackendUnavailable
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import Username, UsernameRule
 from queryserver.settings.auth import LdapSettings

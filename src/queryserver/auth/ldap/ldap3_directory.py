@@ -16,7 +16,7 @@ from ldap3.core.exceptions import LDAPException
 from pyasn1.error import PyAsn1Error
 
 from queryserver.auth.ldap.directory import Entry, Search
-from queryserver.domain.errors import LoginBackendUnavailable
+from queryserver.domain.errors.base import LoginBackendUnavailable
 
 # Result codes of RFC 4511 that speak of who logs in: constraint violation (locked by a policy), no such object,
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.

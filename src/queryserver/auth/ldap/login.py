@@ -8,7 +8,7 @@ from typing import Self
 
 from queryserver.auth.ldap.directory import Directory, DirectorySession
 from queryserver.auth.ldap.judging import Judge
-from queryserver.domain.errors import InvalidUsername, LoginBackendUnavailable
+from queryserver.domain.errors.base import InvalidUsername, LoginBackendUnavailable
 from queryserver.domain.user import AuthenticatedUser
 from queryserver.domain.usernames import Username
 from queryserver.interfaces.auth import RequestInfo

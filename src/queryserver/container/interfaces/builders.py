@@ -13,12 +13,9 @@ from types import MappingProxyType
 from queryserver.container.interfaces.context import BuildContext
 from queryserver.domain.connector import Connector
 from queryserver.domain.connector_instances import SettingValue
-from queryserver.domain.errors import (
-    ConfigurationError,
-    DriverNotInstalled,
-    InterfaceNotSupported,
-    InvalidPath,
-)
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.files import InvalidPath
+from queryserver.domain.errors.statements import DriverNotInstalled, interface_not_supported
 from queryserver.interfaces.engine import Engine
 from queryserver.services.connector_options import (
     HS2_OPTIONS,
@@ -43,12 +40,12 @@ def build_engine(connector: Connector, context: BuildContext) -> Engine:
     """The engine of a connector; connects to nothing.
 
     Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
-    single options are the reason; for a stored one InterfaceNotSupported and DriverNotInstalled where nothing else is
+    single options are the reason; for a stored one interface_not_supported and DriverNotInstalled where nothing else is
     wrong.
     """
     builder = BUILDERS.get(connector.interface)
     if builder is None and connector.is_stored:
-        raise InterfaceNotSupported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
+        raise interface_not_supported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
     place = f"notebook.interpreters.{connector.key}."
     if builder is None:
         raise ConfigurationError([f"{place}interface: {connector.interface} cannot be run here."])

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
 from queryserver.settings.stores import AbfsClusterSettings, AzureAccountSettings

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from queryserver.container.disk import disk_floor
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
 from queryserver.storages.local import LocalFileSystem

@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from queryserver.container.storages.webhdfs import address
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
 from queryserver.storages.ozone import OzoneFileSystem

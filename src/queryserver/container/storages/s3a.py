@@ -1,6 +1,6 @@
 """Settings to the store `s3a`."""
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.interfaces.storage import FileSystem
 from queryserver.settings import Settings
 from queryserver.settings.stores import AwsAccountSettings

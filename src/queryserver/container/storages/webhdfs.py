@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import Settings
 from queryserver.settings.stores import HdfsClusterSettings, OzoneSettings
 from queryserver.storages.webhdfs import WebHdfsAddress

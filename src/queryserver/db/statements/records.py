@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 from queryserver.db.database import CoalescingReader, Connection, Database
 from queryserver.db.statements import rows
-from queryserver.domain.errors import IdempotencyConflict, QuotaExceeded, StatementTextExpired, TooManyStatements
+from queryserver.domain.errors.base import TooManyRequests, quota_exceeded, too_many_statements
+from queryserver.domain.errors.statements import idempotency_conflict, statement_text_expired
 from queryserver.domain.result import Segment
 from queryserver.domain.statement import (
     HistoryEntry,
@@ -182,7 +183,7 @@ class StatementRecords:
                 return Recorded(await self._insert(connection, new), replayed=False)
             replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
-            raise IdempotencyConflict
+            raise idempotency_conflict()
         return Recorded(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
@@ -227,7 +228,7 @@ class StatementRecords:
         """The stored script. Raises StatementTextExpired when it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
-            raise StatementTextExpired
+            raise statement_text_expired()
         return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
@@ -385,7 +386,7 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
 
 
 async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
-    """What the key stands for, if anything. Raises IdempotencyConflict."""
+    """What the key stands for, if anything. Raises idempotency_conflict."""
     known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
     if known is None:
         return None
@@ -394,25 +395,25 @@ async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) 
         known["statement_id"],
     )
     if known["fingerprint"] != key.fingerprint or replayed is None:
-        raise IdempotencyConflict
+        raise idempotency_conflict()
     return rows.record_of(replayed)
 
 
-async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyStatements | QuotaExceeded:
+async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyRequests:
     active = await connection.fetchval(
         "select count(*) from statements where user_id = $1 and state in ('waiting', 'running')", new.user_id
     )
     if active >= new.max_active:
-        return TooManyStatements(f"{active} of your statements are waiting or running; {new.max_active} may.")
+        return too_many_statements(f"{active} of your statements are waiting or running; {new.max_active} may.")
     stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
     if stored + _counted_bytes(new) > new.texts.max_bytes_per_user:
-        return QuotaExceeded(
+        return quota_exceeded(
             f"The texts of your statements take {stored} bytes, and"
             f" `editor.statement_text_max_bytes_per_user` is {new.texts.max_bytes_per_user}. Texts above"
             f" {new.texts.kept_bytes} bytes count until they are cut, some time after their statement has ended.",
             retry_after=_TEXTS_ARE_CUT_EVERY,
         )
-    return QuotaExceeded(
+    return quota_exceeded(
         "Your stored results fill your share of the result store. Close some of them.",
         retry_after=timedelta(seconds=60),
     )

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from queryserver.db.database import Database, database_errors
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 _CLEANING = 0x7173636C  # "qscl": servers clean up one at a time
 

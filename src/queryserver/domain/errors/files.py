@@ -1,12 +1,17 @@
-"""What goes wrong with files (Contract storage 3). `details` are told to the client."""
+"""Failures with files (Contract storage 3) and imports (Contract importer 2.2). The client gets their `details`."""
 
-from queryserver.domain.errors.access import PermissionDenied
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.calls import InvalidRequest, NotSupported, PayloadTooLarge
-from queryserver.domain.errors.objects import Conflict, NotFound
-from queryserver.domain.errors.parts import StorageError
+from queryserver.domain.errors.base import (
+    Conflict,
+    ErrorKind,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    PayloadTooLarge,
+    PermissionDenied,
+    QueryServerError,
+)
 
-# ------------------------------------------------------------------ the call is wrong
+# The call is wrong, or its caller has no right to it
 
 
 class InvalidPath(InvalidRequest):
@@ -40,21 +45,11 @@ class UnknownAuthority(InvalidRequest):
 
 
 class NotADirectory(InvalidRequest):
-    """A directory is needed and the entry is none."""
-
     code = "not_a_directory"
 
 
 class NotAFile(InvalidRequest):
-    """A file is needed and the entry is none."""
-
     code = "not_a_file"
-
-
-class SamePath(InvalidRequest):
-    """Source and target are one."""
-
-    code = "same_path"
 
 
 class TargetInsideSource(InvalidRequest):
@@ -63,44 +58,45 @@ class TargetInsideSource(InvalidRequest):
     code = "target_inside_source"
 
 
-class RootNotAllowed(InvalidRequest):
-    """Roots, buckets and the parent of homes stay where they are."""
-
-    code = "root_not_allowed"
-
-
-class NotInTrash(InvalidRequest):
-    """Only what lies in the trash can be restored."""
-
-    code = "not_in_trash"
+same_path = ErrorKind(InvalidRequest, "same_path")
+root_not_allowed = ErrorKind(InvalidRequest, "root_not_allowed")
+not_in_trash = ErrorKind(InvalidRequest, "not_in_trash")
+extension_not_permitted = ErrorKind(InvalidRequest, "extension_not_permitted")
+extension_restricted = ErrorKind(InvalidRequest, "extension_restricted")
+upload_aborted = ErrorKind(InvalidRequest, "upload_aborted")
 
 
-class ExtensionNotPermitted(InvalidRequest):
-    """The extension is not on the list of permitted ones."""
-
-    code = "extension_not_permitted"
+class ImpersonationNotAllowed(PermissionDenied):
+    code = "impersonation_not_allowed"
 
 
-class ExtensionRestricted(InvalidRequest):
-    """The extension is on the list of forbidden ones."""
-
-    code = "extension_restricted"
+class SymlinkNotFollowed(PermissionDenied):
+    code = "symlink_not_followed"
 
 
-class UploadAborted(InvalidRequest):
-    """The client left, or the body ends in the middle."""
+storage_access_denied = ErrorKind(PermissionDenied, "storage_access_denied")
+upload_disabled = ErrorKind(PermissionDenied, "upload_disabled")
+_bucket_listing_denied = ErrorKind(PermissionDenied, "bucket_listing_denied")
 
-    code = "upload_aborted"
+
+def bucket_listing_denied(reason: str) -> PermissionDenied:
+    """The store does not list its buckets for these credentials."""
+    return _bucket_listing_denied(f"Bucket listing is not allowed: {reason}")
 
 
-class BodyTooSlow(QueryServerError):
-    """The body arrives below 1 KiB/s for a minute."""
+# The entry is not there, or in another state
 
-    code = "request_timeout"
+
+class PathNotFound(NotFound):
+    code = "path_not_found"
+
+
+class UploadNotFound(NotFound):
+    code = "upload_not_found"
 
 
 class RangeNotSatisfiable(QueryServerError):
-    """No byte of the file is in the range that was asked for."""
+    """No byte of the file is in the requested range."""
 
     code = "range_not_satisfiable"
 
@@ -109,66 +105,7 @@ class RangeNotSatisfiable(QueryServerError):
         self.size_bytes = size_bytes
 
 
-# ------------------------------------------------------------------ the caller may not
-
-
-class StorageAccessDenied(PermissionDenied):
-    """The caller lacks the right to the whole store."""
-
-    code = "storage_access_denied"
-
-
-class ImpersonationNotAllowed(PermissionDenied):
-    """`doas` without the right."""
-
-    code = "impersonation_not_allowed"
-
-
-class UploadDisabled(PermissionDenied):
-    """Uploads are switched off."""
-
-    code = "upload_disabled"
-
-
-class BucketListingDenied(PermissionDenied):
-    """The store does not tell these credentials its buckets."""
-
-    code = "bucket_listing_denied"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"Bucket listing is not allowed: {reason}")
-
-
-class SymlinkNotFollowed(PermissionDenied):
-    """The path leads through a symbolic link."""
-
-    code = "symlink_not_followed"
-
-
-# ------------------------------------------------------------------ it is not there, or in another state
-
-
-class PathNotFound(NotFound):
-    """No file or directory of that path."""
-
-    code = "path_not_found"
-
-
-class PageNotFound(NotFound):
-    """A page past the end of a listing."""
-
-    code = "page_not_found"
-
-
-class UploadNotFound(NotFound):
-    """No such part upload for this caller."""
-
-    code = "upload_not_found"
-
-
 class PathExists(Conflict):
-    """There is something of that name already."""
-
     code = "already_exists"
 
 
@@ -183,21 +120,7 @@ class ChangedMeanwhile(Conflict):
 
 
 class OperationInProgress(Conflict):
-    """The same operation runs already."""
-
     code = "operation_in_progress"
-
-
-class AlreadyInTrash(Conflict):
-    """What lies in the trash is not put there again."""
-
-    code = "already_in_trash"
-
-
-class ContainsTrash(Conflict):
-    """The directory holds the trash itself."""
-
-    code = "contains_trash"
 
 
 class StoreQuotaExceeded(Conflict):
@@ -206,40 +129,20 @@ class StoreQuotaExceeded(Conflict):
     code = "quota_exceeded"
 
 
-class PartConflict(Conflict):
-    """A part contradicts what came before."""
-
-    code = "part_conflict"
-
-
-class UploadIncomplete(Conflict):
-    """Parts are missing; `details.missing_parts` names them."""
-
-    code = "upload_incomplete"
+page_not_found = ErrorKind(NotFound, "page_not_found")
+already_in_trash = ErrorKind(Conflict, "already_in_trash")
+contains_trash = ErrorKind(Conflict, "contains_trash")
+part_conflict = ErrorKind(Conflict, "part_conflict")
+upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
 
 
-# ------------------------------------------------------------------ it is too much, or not what it seems
+# It is too much, or the bytes are not what they should be
 
 
-class FileTooLarge(PayloadTooLarge):
-    """Above `max_file_size_upload_limit`."""
+class FileTooComplex(InvalidRequest):
+    """A file needs more memory or time than there is for one file, or holds what no file may hold."""
 
-    code = "file_too_large"
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"File exceeds maximum allowed size of {limit_bytes} bytes.")
-
-
-class TooManyEntries(PayloadTooLarge):
-    """More entries than this call looks at or changes."""
-
-    code = "too_many_entries"
-
-
-class TooManyParts(PayloadTooLarge):
-    """A multipart body of more than 32 parts."""
-
-    code = "too_many_parts"
+    code = "file_too_complex"
 
 
 class DecompressionLimit(PayloadTooLarge):
@@ -248,43 +151,45 @@ class DecompressionLimit(PayloadTooLarge):
     code = "decompression_limit"
 
 
-class Unprocessable(QueryServerError):
-    """The bytes are not what they should be."""
+too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
+too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
+_file_too_large = ErrorKind(PayloadTooLarge, "file_too_large")
 
-    code = "verification_failed"
+
+def file_too_large(limit_bytes: int) -> PayloadTooLarge:
+    """Above `max_file_size_upload_limit`."""
+    return _file_too_large(f"File exceeds maximum allowed size of {limit_bytes} bytes.")
 
 
-class VerificationFailed(Unprocessable):
+class VerificationFailed(QueryServerError):
     """Size or digest of what was stored is not that of what was sent."""
 
     code = "verification_failed"
 
 
-class NotText(Unprocessable):
-    """The file, or this part of it, is no text of that encoding."""
-
-    code = "not_text"
-
-
-class DecompressionFailed(Unprocessable):
+class DecompressionFailed(VerificationFailed):
     """The compressed bytes are broken, or not of that codec."""
 
     code = "decompression_failed"
 
 
-# ------------------------------------------------------------------ the store cannot, or fails
+not_text = ErrorKind(VerificationFailed, "not_text")
 
 
-class TrashNotSupported(NotSupported):
-    """The store has no trash."""
-
-    code = "trash_not_supported"
+# The store cannot, or fails
 
 
 class CodecNotAvailable(NotSupported):
-    """This server lacks the library of that codec."""
-
     code = "codec_not_available"
+
+
+trash_not_supported = ErrorKind(NotSupported, "trash_not_supported")
+
+
+class StorageError(QueryServerError):
+    """A store failed, or has no room left."""
+
+    code = "storage_error"
 
 
 class StorageUnavailable(StorageError):
@@ -293,14 +198,73 @@ class StorageUnavailable(StorageError):
     code = "storage_unavailable"
 
 
-class StorageFull(StorageError):
-    """A store has no room left."""
-
-
-class InsufficientStorage(StorageFull):
+class InsufficientStorage(StorageError):
     """A disk of this server is below the floor of free space; reading and deleting go on."""
 
     code = "insufficient_storage"
 
     def __init__(self) -> None:
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")
+
+
+# Imports. A file that is wrong is the caller's business: 400
+
+
+class ImporterDenied(PermissionDenied):
+    """The importer is switched off, or the caller lacks the right to it."""
+
+
+class FileCorrupt(InvalidRequest):
+    code = "file_corrupt"
+
+
+class UnsupportedFormat(InvalidRequest):
+    """Neither delimited text nor a workbook."""
+
+    code = "unsupported_format"
+
+    def __init__(self) -> None:
+        super().__init__("Unable to detect file format.")
+
+
+class DetectionFailed(QueryServerError):
+    """A fault of ours while a file was read for its preview."""
+
+    code = "detection_error"
+
+
+import_file_denied = ErrorKind(InvalidRequest, "permission_denied")
+extension_not_allowed = ErrorKind(InvalidRequest, "extension_not_allowed")
+not_multipart = ErrorKind(InvalidRequest, "not_multipart")
+upload_quota_exceeded = ErrorKind(InvalidRequest, "quota_exceeded")
+file_empty = ErrorKind(InvalidRequest, "file_empty")
+format_mismatch = ErrorKind(InvalidRequest, "format_mismatch")
+file_encrypted = ErrorKind(InvalidRequest, "file_encrypted")
+sheet_required = ErrorKind(InvalidRequest, "sheet_required")
+sheet_not_found = ErrorKind(InvalidRequest, "sheet_not_found")
+separator_required = ErrorKind(InvalidRequest, "separator_required")
+encoding_failed = ErrorKind(InvalidRequest, "encoding_error")
+too_many_columns = ErrorKind(InvalidRequest, "too_many_columns")
+record_too_long = ErrorKind(InvalidRequest, "record_too_long")
+invalid_dialect = ErrorKind(InvalidRequest, "invalid_dialect")
+invalid_columns = ErrorKind(InvalidRequest, "invalid_columns")
+import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
+table_exists = ErrorKind(InvalidRequest, "table_exists")
+replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
+_import_file_not_found = ErrorKind(InvalidRequest, "file_not_found")
+_import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
+_import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found")
+
+
+def import_file_not_found() -> InvalidRequest:
+    """No such file, or not the caller's: the answer is the same (Contract importer 2.7)."""
+    return _import_file_not_found("File not found.")
+
+
+def import_file_too_large(limit_bytes: int) -> InvalidRequest:
+    return _import_file_too_large(f"File too large. Maximum file size is {round(limit_bytes / 1024**2)} MiB.")
+
+
+def import_connector_not_found(name: str) -> InvalidRequest:
+    """No such connector, or not the caller's: the answer is the same."""
+    return _import_connector_not_found(f"There is no connector {name[:100]}.")

@@ -17,7 +17,7 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, TableNotFound
+from queryserver.domain.errors.statements import TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row, read_rows, summaries
 from queryserver.engines.duckdb.catalog_samples import sample_statement
 from queryserver.engines.duckdb.catalog_statistics import read_statistics
@@ -128,7 +128,7 @@ class DuckdbCatalog:
             f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
         )
         if not found:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return found[0]
 
     async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[TableColumn, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind, TableDescription
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.domain.sql_types import SqlType, parse_type
 from queryserver.engines.quoting import identifier, literal
 

@@ -6,7 +6,7 @@ The bounds hold for deleted rows too. How many NULLs or distinct values there ar
 from contextlib import suppress
 
 from queryserver.domain.catalog import ColumnStatistics, TableDescription
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import Row, read_rows
 from queryserver.engines.quoting import literal

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors import CellTooLarge, EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected, cell_too_large
 from queryserver.engines.duckdb.types import as_carried, children_of, is_text_on_the_wire
 from queryserver.engines.quoting import literal
 
@@ -83,7 +83,7 @@ def cell_error(text: str, columns: Sequence[str], cell_max_bytes: int) -> Engine
     if found is None:
         return None
     place = int(found[1]) - 1
-    return CellTooLarge(limit_bytes=cell_max_bytes, column=columns[place] if place < len(columns) else None)
+    return cell_too_large(limit_bytes=cell_max_bytes, column=columns[place] if place < len(columns) else None)
 
 
 def is_wide(native: DuckDBPyType) -> bool:

@@ -11,7 +11,8 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors import EngineUnavailable, QueryServerError, StatementRejected
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.domain.positions import Place, place_within
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import BATCH_BYTES, pieces
@@ -148,7 +149,7 @@ class DuckdbConnection:
         free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
         try:
             return self._open_rows(relation, names, types, free, lines_before)
-        except BaseException:
+        except BaseException:  # the place must not stay taken, whatever failed
             free()
             raise
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import duckdb
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import ConfigurationError, EngineUnavailable
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
 from queryserver.engines.duckdb.connection import CELL_MAX_BYTES, DuckdbConnection
@@ -245,7 +246,7 @@ class DuckdbEngine:
                 if self._room is not None:
                     self._room.forget()
                     self._room.apply(database)
-            except BaseException:
+            except BaseException:  # it must not stay open, whatever failed
                 database.close()
                 raise
             return database
@@ -273,7 +274,7 @@ class DuckdbEngine:
         try:
             for statement in (*_PREPARE_SESSION, *_wished(options)):
                 connection.prepare(statement)
-        except BaseException:
+        except BaseException:  # it must not stay open, whatever failed
             connection.close()
             raise
         return connection

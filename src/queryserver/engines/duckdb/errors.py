@@ -8,7 +8,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, QueryServerError, SessionLost, StatementRejected
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.domain.positions import Excerpt, Place, position_of
 from queryserver.engines.error_places import LABELED, place_in
 from queryserver.engines.threaded_session import Interrupted

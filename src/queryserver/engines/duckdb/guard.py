@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import duckdb
 
-from queryserver.domain.errors import CellTooLarge, StatementRejected
+from queryserver.domain.errors.statements import StatementRejected, cell_too_large
 from queryserver.engines.duckdb.tokens import Token, tokens_of
 from queryserver.engines.duckdb.variants import refuse_variants
 
@@ -129,12 +129,12 @@ def kind_of(statement: duckdb.Statement) -> str:
 
 
 def refuse_repetition(tokens: Sequence[Token], cell_max_bytes: int) -> None:
-    """Raises CellTooLarge for a text of more characters than a cell may have bytes, where a literal says so."""
+    """Raises cell_too_large for a text of more characters than a cell may have bytes, where a literal says so."""
     for place, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[place + 1].text.startswith("(") and token.name in _REPEATING:
             for argument in _arguments(tokens, place + 1):
                 if len(argument) == 1 and argument[0].kind == "numeric_const" and _number(argument[0]) > cell_max_bytes:
-                    raise CellTooLarge(limit_bytes=cell_max_bytes)
+                    raise cell_too_large(limit_bytes=cell_max_bytes)
 
 
 def _number(token: Token) -> float:

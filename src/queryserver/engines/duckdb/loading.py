@@ -54,7 +54,7 @@ class DuckdbWriter:
                     self._native.execute(step)
                 self._allow_interrupt(is_allowed=False)
                 self._native.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # the transaction must not stay open, whatever failed
                 self._allow_interrupt(is_allowed=False)
                 with suppress(duckdb.Error):
                     self._native.execute("ROLLBACK")

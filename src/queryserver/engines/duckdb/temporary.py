@@ -7,7 +7,9 @@ from pathlib import Path
 import duckdb
 
 from queryserver.domain.disk_floor import DiskFloor
-from queryserver.domain.errors import InsufficientStorage, QueryServerError, StatementRejected
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors.statements import StatementRejected
 
 TEMPORARY_MAX_BYTES = 10 * 1024**3
 

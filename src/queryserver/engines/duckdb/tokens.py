@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 
 MOST_TOKENS = 75_000
 """Words and signs of one statement; 190 MB of parser and planner at most."""

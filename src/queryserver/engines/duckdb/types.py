@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ResultType
 from queryserver.engines.quoting import identifier
 

@@ -5,7 +5,7 @@ Columns, tables and aliases may have that name. A name is a type by its place in
 
 from collections.abc import Sequence
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.duckdb.tokens import Token
 
 _VARIANT = "variant"

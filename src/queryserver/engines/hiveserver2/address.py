@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors.statements import CredentialsRequired
 from queryserver.domain.result import ROW_CELLS
 from queryserver.domain.user import User
 from queryserver.engines.retrying import RETRY_S

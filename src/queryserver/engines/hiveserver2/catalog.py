@@ -12,14 +12,15 @@ from queryserver.domain.catalog import (
     TableDescription,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, NotSupported, StatementRejected, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row, read_rows
-from queryserver.engines.hiveserver2.catalog_errors import metadata_errors
 from queryserver.engines.hiveserver2.catalog_partitions import Partition, newest, newest_first
 from queryserver.engines.hiveserver2.catalog_paths import Place, exploded
 from queryserver.engines.hiveserver2.catalog_quoting import qualified, quoted
 from queryserver.engines.hiveserver2.catalog_sampling import some_rows, values_at
 from queryserver.engines.hiveserver2.catalog_text import cell, known, real, whole
+from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.interfaces.engine import EngineSession
 
 NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this column.")
@@ -45,12 +46,12 @@ class FamilyCatalog(ABC):
         return [cell(row[0]) for row in await self._read("SHOW DATABASES")]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """Raises DatabaseNotFound."""
+        """Raises database_not_found."""
         name = await self._name(database)
         with metadata_errors(database):
             rows = await self._read(f"DESCRIBE DATABASE EXTENDED {quoted(name)}")
         if not rows:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
@@ -60,7 +61,7 @@ class FamilyCatalog(ABC):
             return await self._tables(name)
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """Raises DatabaseNotFound, TableNotFound."""
+        """Raises database_not_found, TableNotFound."""
         name = await self._name(database)
         if not self._is_quotable(table):
             raise TableNotFound(name, table)
@@ -167,7 +168,7 @@ class FamilyCatalog(ABC):
     async def _name(self, database: str) -> str:
         """As the engine keeps it; the session's own for an empty one."""
         if not self._is_quotable(database):
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         if database:
             return database.lower()
         if not self._current:

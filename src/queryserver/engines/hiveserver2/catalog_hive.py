@@ -11,7 +11,7 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import FamilyCatalog, told_statistics
 from queryserver.engines.hiveserver2.catalog_formats import file_format, rows_can_change, statistics, table_kind

@@ -12,7 +12,8 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import NotSupported, StatementRejected
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import NO_STATISTICS, FamilyCatalog, once

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queryserver.domain.catalog import TableColumn
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.domain.sql_types import SqlType, parse_type
 from queryserver.engines.hiveserver2.catalog_quoting import quoted
 

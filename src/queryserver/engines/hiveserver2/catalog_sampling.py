@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.engines.hiveserver2.catalog_paths import Place
 from queryserver.engines.hiveserver2.catalog_quoting import quoted
 from queryserver.engines.hiveserver2.catalog_types import has_map

@@ -14,14 +14,14 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import FamilyCatalog, told_statistics
-from queryserver.engines.hiveserver2.catalog_errors import is_unknown_function
 from queryserver.engines.hiveserver2.catalog_formats import file_format, rows_can_change, table_kind
 from queryserver.engines.hiveserver2.catalog_partitions import Partition, read_partition
 from queryserver.engines.hiveserver2.catalog_quoting import qualified, quoted
 from queryserver.engines.hiveserver2.catalog_text import cell, utc_text
+from queryserver.engines.hiveserver2.errors import is_unknown_function
 
 _PARTITIONS, _TRANSFORMS = "# Partition Information", "# Partitioning"
 _DETAILS, _DEFAULTS = "# Detailed Table Information", "# Column Default Values"

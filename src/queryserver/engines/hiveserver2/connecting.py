@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism, Member
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import connect_errors
@@ -51,7 +51,7 @@ async def _stream_transport(address: Hs2Address, login: Login, resolved: str, tl
         if address.mechanism is Mechanism.NOSASL:
             return BareTransport(reader, writer)
         await negotiate(reader, writer, _mechanism(address, login))
-    except BaseException:
+    except BaseException:  # a cancel too: the connection must not stay open
         writer.transport.abort()
         raise
     return FramedTransport(reader, writer)

@@ -101,7 +101,7 @@ class Connection:
             self._broken = True
             is_sent = not isinstance(error, NOT_SENT)
             raise WireLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
-        except BaseException:
+        except BaseException:  # a cancel too: the rest of the answer is unread
             self._broken = True
             raise
 

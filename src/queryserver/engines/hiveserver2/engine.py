@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
 from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow as pa
 
-from queryserver.domain.errors import CellTooLarge, OutcomeUnknown, RowTooLarge
+from queryserver.domain.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.chunks import BATCH_BYTES, pieces
 from queryserver.engines.hiveserver2.decoding import record_batch
@@ -193,7 +193,7 @@ class Fetcher:
         except CellFound as error:
             names = [one.column.name for one in self.columns]
             name = names[error.column] if error.column < len(names) else None
-            raise CellTooLarge(limit_bytes=limit, row=self._passed + error.row, column=name) from error
+            raise cell_too_large(limit_bytes=limit, row=self._passed + error.row, column=name) from error
         except ServerRefused as error:
             if self._passed < self._known:
                 raise OutcomeUnknown(f"{_NOT_AGAIN} {error}") from error

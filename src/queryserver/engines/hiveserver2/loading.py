@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.hiveserver2.catalog_quoting import literal, qualified, quoted
 from queryserver.engines.loading import refuse_long_names

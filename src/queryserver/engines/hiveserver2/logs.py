@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.engines.hiveserver2.errors import Purpose, call_errors, check
 from queryserver.engines.hiveserver2.fetching import log_lines
 from queryserver.engines.hiveserver2.protocol.calls import TOperationReq

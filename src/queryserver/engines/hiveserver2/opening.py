@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 
-from queryserver.domain.errors import EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.hiveserver2.address import Hs2Address
 from queryserver.engines.hiveserver2.connection import Connection

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.engines.hiveserver2.errors import (
     CALL_FAILURES,

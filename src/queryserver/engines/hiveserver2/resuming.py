@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.domain.errors import OutcomeUnknown
+from queryserver.domain.errors.statements import OutcomeUnknown
 from queryserver.engines.hiveserver2.address import Member
 from queryserver.engines.hiveserver2.errors import EXPIRED
 from queryserver.engines.hiveserver2.protocol.status import (

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from queryserver.domain.errors import OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.hiveserver2.address import Member
 from queryserver.engines.hiveserver2.connection import Connection

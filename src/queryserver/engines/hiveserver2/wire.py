@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable
 from queryserver.engines.hiveserver2.address import CELL_BYTES, Limits
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import WireLost

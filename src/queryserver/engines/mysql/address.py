@@ -5,7 +5,7 @@ import ssl as tls
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.engines.mysql.errors import connect_errors
 from queryserver.engines.mysql.wire import Connection
 from queryserver.interfaces.engine import SessionOptions
@@ -84,7 +84,7 @@ class MysqlAddress:
                     await connection.connect()
                     await connection.set_up()
                 connection.cell_max_bytes = self.cell_max_bytes
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
         return connection

@@ -18,7 +18,8 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, summaries
 from queryserver.engines.denials import metadata_errors
 from queryserver.engines.mysql import catalog_sql as sql
@@ -138,7 +139,7 @@ class MysqlCatalog:
         wanted = database or await self._current_database() or ""
         found = choose(wanted, await self.databases(), Folding.CASELESS)
         if found is None:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return found
 
     async def _table(self, schema: str, table: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from queryserver.domain.catalog import FunctionDescription
-from queryserver.domain.errors import EngineForbidden, StatementRejected
+from queryserver.domain.errors.statements import EngineForbidden, StatementRejected
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.mysql import catalog_sql as sql
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from queryserver.domain.catalog import ColumnStatistics, TableDescription
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.mysql import catalog_sql as sql
 from queryserver.interfaces.engine import EngineSession

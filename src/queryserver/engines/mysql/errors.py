@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from asyncmy import errors as driver
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

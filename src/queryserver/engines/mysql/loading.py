@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, SessionLost
+from queryserver.domain.errors.statements import EngineError, SessionLost
 from queryserver.domain.result import Column
 from queryserver.engines.keywords import first_keyword
 from queryserver.engines.mysql.declared import declare

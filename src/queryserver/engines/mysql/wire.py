@@ -17,7 +17,7 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
-from queryserver.domain.errors import CellTooLarge, EngineError, RowTooLarge
+from queryserver.domain.errors.statements import EngineError, RowTooLarge, cell_too_large
 from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.chunks import BATCH_BYTES
 from queryserver.engines.mysql.errors import DRIVER_ERRORS, LOGIN_REFUSED
@@ -115,7 +115,7 @@ class Connection(DriverConnection):
     async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
         """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` tells when they are the last.
 
-        Further result sets of a procedure are dropped. Raises CellTooLarge, RowTooLarge.
+        Further result sets of a procedure are dropped. Raises cell_too_large, RowTooLarge.
         """
         if self._cursor is None:
             self.has_ended = True
@@ -170,7 +170,7 @@ class Connection(DriverConnection):
             proto = self._proto
             place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
             if place is not None and place < len(self.fields):
-                raise CellTooLarge(limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name))
+                raise cell_too_large(limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name))
         if self._packet_bytes + need > ROW_CELLS * limit:
             raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors.statements import CredentialsRequired
 from queryserver.interfaces.engine import SessionOptions
 from queryserver.network.addresses import AddressRules, HttpServer
 

@@ -15,13 +15,13 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import (
-    DatabaseNotFound,
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import (
     EngineUnavailable,
-    NotSupported,
     OutcomeUnknown,
     SessionLost,
     TableNotFound,
+    database_not_found,
 )
 from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, spellings
 from queryserver.engines.denials import metadata_errors
@@ -119,7 +119,7 @@ class PhoenixCatalog:
             return await read_rows(self._session, sql)
 
     async def _schema(self, wanted: str) -> str:
-        """The schema's own name. Raises DatabaseNotFound."""
+        """The schema's own name. Raises database_not_found."""
         if not wanted:
             return ""
         names = ", ".join(map(escaped_literal, spellings(wanted, Folding.UPPER)))
@@ -128,7 +128,7 @@ class PhoenixCatalog:
         )
         found = choose(wanted, [name for (name,) in rows], Folding.UPPER)
         if found is None:
-            raise DatabaseNotFound(wanted)
+            raise database_not_found(wanted)
         return found
 
     async def _columns(self, schema: str, table: str) -> tuple[TableColumn, ...]:

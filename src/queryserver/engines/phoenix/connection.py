@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, SessionLost
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, SessionLost
 from queryserver.engines.phoenix import messages
 from queryserver.engines.phoenix.address import Login, Patience, PhoenixAddress
 from queryserver.engines.phoenix.errors import Phase, avatica_errors
@@ -239,7 +239,7 @@ async def connect(
 async def _open(connection: Connection) -> None:
     try:
         await connection.open()
-    except BaseException:
+    except BaseException:  # a cancel too: the connection must not stay open
         await connection.close()
         raise
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.phoenix.address import PhoenixAddress
 from queryserver.engines.phoenix.catalog import PhoenixCatalog

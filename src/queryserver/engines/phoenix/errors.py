@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 import httpx
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from queryserver.domain.errors import EngineUnavailable, RowTooLarge
+from queryserver.domain.errors.statements import EngineUnavailable, RowTooLarge
 from queryserver.engines.phoenix.address import Authentication, Login, PhoenixAddress
 from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Silent
 from queryserver.engines.phoenix.spnego import negotiate

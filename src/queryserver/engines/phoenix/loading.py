@@ -19,7 +19,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, StatementDenied, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementDenied, StatementRejected
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.loading import read_ahead, refuse_changes, refuse_target, rows_failures, staged
 from queryserver.engines.phoenix.catalog import PhoenixCatalog

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.loading_texts import cell_texts
 from queryserver.engines.phoenix.protobuf import FIXED64, VARINT, number, octets, text, varint
 

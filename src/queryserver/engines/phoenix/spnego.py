@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors.statements import CredentialsRequired
 
 _TICKET_S = 10.0
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.keywords import first_keyword
 from queryserver.engines.phoenix.connection import Connection

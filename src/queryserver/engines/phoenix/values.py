@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.phoenix.declared import DeclaredColumn
 from queryserver.engines.phoenix.protobuf import Malformed, fields, read_varint, zigzag
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors.statements import CredentialsRequired
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.own_database import OwnDatabase
 from queryserver.engines.postgresql.wire import Connection
@@ -105,6 +105,6 @@ class PostgresqlAddress:
         try:
             on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
             await self.own_database.require_other(connection, on_own_server=on_own_server)
-        except BaseException:
+        except BaseException:  # a cancel too: the connection must not stay open
             await connection.shut()
             raise

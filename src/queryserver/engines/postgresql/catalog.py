@@ -13,7 +13,7 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, EngineForbidden, TableNotFound
+from queryserver.domain.errors.statements import EngineForbidden, TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Folding, Row, read_rows, spellings, summaries
 from queryserver.engines.denials import metadata_errors
 from queryserver.engines.postgresql import catalog_sql as sql
@@ -105,7 +105,7 @@ class PostgresqlCatalog:
     async def _schema(self, database: str) -> Row:
         found = await self._rows(sql.schema(spellings(database, Folding.LOWER)))
         if not found:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         if not found[0][2]:
             raise EngineForbidden(f"permission denied for schema {found[0][1]}")
         return found[0]

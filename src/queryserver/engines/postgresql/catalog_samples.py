@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind, TableDescription
-from queryserver.domain.errors import NotSupported, StatementRejected
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.quoting import identifier, qualified

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from queryserver.domain.catalog import ColumnStatistics, TableDescription
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.sql_types import parse_type
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.postgresql import catalog_sql as sql

@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import asyncpg
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Connection, Field
 

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 import pyarrow as pa
 from pyarrow import csv
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,

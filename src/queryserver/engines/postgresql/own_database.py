@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 import asyncpg
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.network.addresses import HostRefused
 
 _CALL_S = 5

@@ -39,7 +39,7 @@ class Portal:
     async def fetch(self, count: int) -> Rows:
         """Up to `count` rows, and only as many as weigh some MiB. After the last ones the statement is committed.
 
-        Raises CellTooLarge, RowTooLarge.
+        Raises cell_too_large, RowTooLarge.
         """
         async with self._in_use:
             if not self.is_open:

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from queryserver.domain.errors import CellTooLarge, EngineError, OutcomeUnknown, RowTooLarge
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.engines.postgresql.message_guard import MessageGuard
 
 
@@ -29,4 +29,4 @@ def _reason(guard: MessageGuard, columns: Sequence[str], rows_read: int) -> Engi
     if refusal.column is None:
         return RowTooLarge(limit_bytes=refusal.limit_bytes, row=row)
     name = columns[refusal.column] if refusal.column < len(columns) else None
-    return CellTooLarge(limit_bytes=refusal.limit_bytes, row=row, column=name)
+    return cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name)

@@ -11,7 +11,7 @@ import asyncpg
 import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.keywords import first_keyword
 from queryserver.engines.log_lines import KeptLines

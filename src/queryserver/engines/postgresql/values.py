@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.postgresql.declared import DeclaredType, Kind
 from queryserver.engines.postgresql.leaves import Unfit, native_as_text, read_native
 from queryserver.engines.postgresql.nested import NESTED, dimensions_of, read_nested, with_fields

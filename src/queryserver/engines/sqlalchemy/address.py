@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from queryserver.domain.errors import CredentialsRequired, DriverNotInstalled, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, DriverNotInstalled, EngineUnavailable
 from queryserver.engines.sqlalchemy.drivers import driver_of
 from queryserver.interfaces.engine import Credentials, SessionOptions
 from queryserver.network.addresses import AddressRules

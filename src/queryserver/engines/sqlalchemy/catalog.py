@@ -23,7 +23,8 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Folding, choose
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
 from queryserver.engines.threads import DriverThreads
@@ -127,12 +128,12 @@ def _schemas(inspector: sa.Inspector) -> list[str]:
 
 
 def _schema(database: str, inspector: sa.Inspector) -> str:
-    """The schema that is meant; the empty name is that of the connection. Raises DatabaseNotFound."""
+    """The schema that is meant; the empty name is that of the connection. Raises database_not_found."""
     if not database:
         return inspector.default_schema_name or ""
     found = choose(database, _schemas(inspector), Folding.CASELESS)
     if found is None:
-        raise DatabaseNotFound(database)
+        raise database_not_found(database)
     return found
 
 

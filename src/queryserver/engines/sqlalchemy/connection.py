@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import sqlalchemy as sa
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import BATCH_BYTES, ChunkSize, pieces
 from queryserver.engines.keywords import first_keyword
@@ -66,7 +66,7 @@ class SqlalchemyConnection:
                 if "AUTOCOMMIT" in _isolation_levels(connection):
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return cls(connection, executor, read_only=read_only, rules=rules)
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from queryserver.domain.errors import DriverNotInstalled
+from queryserver.domain.errors.statements import DriverNotInstalled
 from queryserver.network.addresses import AddressRules, HostRefused
 from queryserver.network.guarding import guarded, install_guard
 
@@ -24,7 +24,7 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
         raise DriverNotInstalled(text) from error
-    except Exception as error:
+    except Exception as error:  # packages of others may raise anything when they are imported
         raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
 
 

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 
-from queryserver.domain.errors import ConfigurationError, EngineUnavailable, StatementRejected
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineUnavailable,

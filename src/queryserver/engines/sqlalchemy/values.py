@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.sqlalchemy.types import DeclaredColumn
 
 Values = Sequence[Any]

@@ -13,7 +13,8 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, NotSupported, TableNotFound
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row, read_rows, summaries
 from queryserver.engines.quoting import identifier, literal, qualified
 from queryserver.engines.sampling import sample_query
@@ -157,7 +158,7 @@ class SqliteCatalog:
 
 def _known(database: str) -> str:
     if database.lower() not in ("", _MAIN):
-        raise DatabaseNotFound(database)
+        raise database_not_found(database)
     return _MAIN
 
 

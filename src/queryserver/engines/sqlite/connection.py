@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pyarrow as pa
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import BATCH_BYTES
 from queryserver.engines.sqlite.authorizer import Authorizer
@@ -55,7 +55,7 @@ class SqliteConnection:
             if self._interrupted:
                 raise Interrupted from error
             raise
-        except BaseException:
+        except BaseException:  # the cursor must not stay open, whatever failed
             answer.close()
             raise
         return answer

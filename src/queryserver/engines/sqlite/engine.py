@@ -7,7 +7,8 @@ from pathlib import Path
 
 import apsw
 
-from queryserver.domain.errors import ConfigurationError, StatementRejected
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.result import ROW_CELLS
 from queryserver.domain.user import User
 from queryserver.engines.local_files import MEMORY, database_file, refuse_links
@@ -124,7 +125,7 @@ class SqliteEngine:
             try:
                 self._prepare(connection)
                 connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes or ROW_CELLS * self._cell_max_bytes)
-            except BaseException:
+            except BaseException:  # the connection must not stay open, whatever failed
                 connection.close()
                 raise
         return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes)

@@ -5,7 +5,13 @@ from contextlib import contextmanager
 
 import apsw
 
-from queryserver.domain.errors import CellTooLarge, EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.domain.errors.statements import (
+    EngineError,
+    EngineUnavailable,
+    SessionLost,
+    StatementRejected,
+    cell_too_large,
+)
 from queryserver.domain.positions import Octet
 from queryserver.engines.threaded_session import Interrupted
 
@@ -35,7 +41,7 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
     except apsw.TooBigError as error:
         if cell_max_bytes is None:
             raise domain_error(error) from error
-        raise CellTooLarge(limit_bytes=cell_max_bytes) from error
+        raise cell_too_large(limit_bytes=cell_max_bytes) from error
     except apsw.Error as error:
         raise domain_error(error) from error
     except UnicodeDecodeError as error:

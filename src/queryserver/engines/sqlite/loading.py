@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.importing import BaseType
 from queryserver.engines.loading import column_definitions, no_table, passing
 from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
@@ -105,7 +105,7 @@ class SqliteWriter:
             if is_last:
                 self._allow_interrupt(is_allowed=False)
             self._native.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # the transaction must not stay open, whatever failed
             if self._native.in_transaction:
                 self._native.execute("ROLLBACK")
             raise

@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from queryserver.domain.errors import CredentialsRequired
+from queryserver.domain.errors.statements import CredentialsRequired
 from queryserver.domain.user import User
 from queryserver.engines.retrying import RETRY_S
 from queryserver.interfaces.engine import SessionOptions

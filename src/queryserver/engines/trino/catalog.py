@@ -14,7 +14,7 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors import DatabaseNotFound, TableNotFound
+from queryserver.domain.errors.statements import TableNotFound, database_not_found
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.quoting import literal, qualified
 from queryserver.engines.sampling import sample_query
@@ -153,17 +153,17 @@ class TrinoCatalog:
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
 
     def _place(self, database: str) -> tuple[str, str]:
-        """Catalog and schema as Trino keeps them. Raises DatabaseNotFound when a part is missing."""
+        """Catalog and schema as Trino keeps them. Raises database_not_found when a part is missing."""
         catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
         if not catalog or not schema:
-            raise DatabaseNotFound(database)
+            raise database_not_found(database)
         return catalog.lower(), schema.lower()
 
     async def _existing(self, database: str) -> tuple[str, str]:
         place = self._place(database)
         with _found(database):
             if not await self._reading.has_schema(*place):
-                raise DatabaseNotFound(database)
+                raise database_not_found(database)
         return place
 
     async def _statistics(self, catalog: str, schema: str, table: str) -> Mapping[str, str]:
@@ -179,7 +179,7 @@ def _found(database: str) -> Generator[None]:
         yield
     except TrinoRejected as error:
         if error.name in _NO_PLACE:
-            raise DatabaseNotFound(database) from error
+            raise database_not_found(database) from error
         raise
 
 

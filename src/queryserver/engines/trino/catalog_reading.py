@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from queryserver.domain.errors import EngineError, EngineUnavailable
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable
 from queryserver.domain.result import Column
 from queryserver.engines.catalog_queries import Row, read_rows
 from queryserver.engines.denials import metadata_errors

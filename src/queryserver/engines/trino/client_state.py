@@ -9,7 +9,7 @@ from urllib.parse import quote_plus, unquote_plus
 
 import httpx
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.trino.address import Login, TrinoAddress, Variant
 
 NO_TRANSACTION = "NONE"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from queryserver.domain.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown
 from queryserver.engines.trino.address import Login, TrinoAddress, Variant
 from queryserver.engines.trino.client_state import ClientState, request_headers
 from queryserver.engines.trino.errors import (

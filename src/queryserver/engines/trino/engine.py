@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
+from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
 from queryserver.domain.user import User
 from queryserver.engines.quoting import qualified
 from queryserver.engines.trino.address import TRINO, Authentication, Login, TrinoAddress, Variant

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

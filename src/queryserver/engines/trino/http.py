@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import httpx
 
-from queryserver.domain.errors import EngineUnavailable, RowTooLarge
+from queryserver.domain.errors.statements import EngineUnavailable, RowTooLarge
 from queryserver.domain.result import ROW_CELLS
 from queryserver.engines.echoes import without_token
 from queryserver.engines.retrying import Retries

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.importing import BaseType
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.loading_texts import cell_texts

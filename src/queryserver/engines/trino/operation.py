@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.domain.result import Column
 from queryserver.engines.chunks import pieces
 from queryserver.engines.log_lines import KeptLines
@@ -21,13 +21,6 @@ from queryserver.engines.trino.values import Misfit, record_batch
 from queryserver.interfaces.engine import OperationState, OperationStatus
 
 _ROWS_AT_ONCE = 4_096
-
-
-class Stopped(StatementRejected):
-    """The statement was canceled while its rows were read."""
-
-    def __init__(self) -> None:
-        super().__init__("Query was canceled")
 
 
 class TrinoOperation:
@@ -226,7 +219,7 @@ class TrinoOperation:
 
     def _raise_failure(self) -> None:
         if self._canceled:
-            raise Stopped
+            raise StatementRejected("Query was canceled")
         if self._error is not None:
             raise self._error
 

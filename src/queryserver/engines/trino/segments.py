@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import orjson
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown
 from queryserver.engines.trino.coordinator import Coordinator
 from queryserver.engines.trino.errors import Transient, check_status, given_up
 from queryserver.engines.trino.http import body_limit, insist

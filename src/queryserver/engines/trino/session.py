@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, SessionLost
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, SessionLost
 from queryserver.domain.result import Column
 from queryserver.engines.trino.client_state import NO_TRANSACTION
 from queryserver.engines.trino.coordinator import Coordinator

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from queryserver.domain.errors.imports import FileEmpty, RecordTooLong
+from queryserver.domain.errors.files import file_empty, record_too_long
 from queryserver.domain.importing import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
 from queryserver.formats.cell_types.columns import column_type
 from queryserver.formats.cell_types.naming import header_names, numbered_names
@@ -142,7 +142,7 @@ def analyse_records(
     """The preview of a sample, from all its records (the header first, if there is one).
 
     `is_whole`: the sample is the whole file. `unclosed`: numbers of records with an unclosed quote.
-    `undecodable`: how many characters could not be decoded. Raises FileEmpty.
+    `undecodable`: how many characters could not be decoded. Raises file_empty.
     """
     source = iter(records)
     sample = list(islice(source, SAMPLE_RECORDS + has_header))
@@ -172,7 +172,7 @@ def analyse_blocks(
     """The preview of a sample of text, from its first FIRST_RECORDS records and from the Blocks of all of it.
 
     The Blocks start with the first record (a header is in them, too) and were read with the width that `sample_width`
-    gives for the first records. The other arguments are those of `analyse_records`. Raises FileEmpty; WidthUncertain:
+    gives for the first records. The other arguments are those of `analyse_records`. Raises file_empty; WidthUncertain:
     analyse all records instead.
     """
     _check_not_empty(first_records, is_whole=is_whole)
@@ -204,8 +204,8 @@ def analyse_blocks(
 def _check_not_empty(records: Sequence[Cells], *, is_whole: bool) -> None:
     if not records:
         if is_whole:
-            raise FileEmpty("File is empty.")
-        raise RecordTooLong("The first record of the file is too long.")
+            raise file_empty("File is empty.")
+        raise record_too_long("The first record of the file is too long.")
 
 
 def _answer(

@@ -41,7 +41,7 @@ class BlockReader:
     """Cuts a file that is fed in pieces into blocks of `width` columns.
 
     Arrow reads the runs of regular records, RecordReader all else; what comes out is what RecordReader says.
-    Raises RecordTooLong, TooManyColumns. It is used by one thread at a time; each iterator must be used up.
+    Raises record_too_long, too_many_columns. It is used by one thread at a time; each iterator must be used up.
     """
 
     def __init__(self, delimiters: Delimiters, encoding: str, width: int) -> None:

@@ -1,6 +1,7 @@
 """One record of delimited text, field by field (Contract importer 8.2): for records that hold a quote."""
 
-from queryserver.domain.errors.imports import RecordTooLong, TooManyColumns
+from queryserver.domain.errors.base import InvalidRequest
+from queryserver.domain.errors.files import record_too_long, too_many_columns
 from queryserver.domain.importing import (
     MAX_COLUMNS,
     MAX_FIELD_CHARACTERS,
@@ -14,19 +15,19 @@ LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
 """A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""
 
 
-def too_many_columns() -> TooManyColumns:
+def table_too_wide() -> InvalidRequest:
     """What a record of too many cells raises."""
-    return TooManyColumns(f"The file has more than {MAX_COLUMNS} columns.")
+    return too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
 
 
-def field_too_long() -> RecordTooLong:
+def field_too_long() -> InvalidRequest:
     """What a cell of too many characters raises."""
-    return RecordTooLong(f"A field has more than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
+    return record_too_long(f"A field has more than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
 
 
-def record_too_long() -> RecordTooLong:
+def whole_record_too_long() -> InvalidRequest:
     """What a record of too many characters raises."""
-    return RecordTooLong(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
+    return record_too_long(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
 
 
 class _UnfinishedError(Exception):
@@ -54,7 +55,7 @@ class RecordCutter:
     def cut(self, text: str, start: int, *, final: bool) -> int | None:
         """Where the record at `start` ends; None: it takes more text to tell, which is never so with `final`.
 
-        Raises RecordTooLong, TooManyColumns.
+        Raises record_too_long, too_many_columns.
         """
         self._text, self._final = text, final
         self.cells, self.quoted, self.broken = [], 0, 0
@@ -65,7 +66,7 @@ class RecordCutter:
         finally:
             self._text = ""
         if end - start > MAX_RECORD_CHARACTERS:
-            raise record_too_long()
+            raise whole_record_too_long()
         return end
 
     def _read(self, start: int) -> int:
@@ -157,7 +158,7 @@ class RecordCutter:
     def _append(self, cell: str) -> None:
         cells = self.cells
         if len(cells) == self._max_columns:
-            raise too_many_columns()
+            raise table_too_wide()
         if len(cell) > MAX_FIELD_CHARACTERS:
             raise field_too_long()
         cells.append(cell)

@@ -4,8 +4,8 @@ import codecs
 import re
 import threading
 
-from queryserver.domain.errors import InvalidParameter
-from queryserver.domain.errors.imports import EncodingFailed, UnsupportedFormat
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import UnsupportedFormat, encoding_failed
 from queryserver.formats.text_encodings import ENCODINGS
 
 UTF_8_WITH_MARK = "utf-8-sig"
@@ -132,6 +132,6 @@ class Decoder:
         return text
 
     def check(self) -> None:
-        """Raises EncodingFailed if more than a tenth of what was decoded is undecodable."""
+        """Raises encoding_failed if more than a tenth of what was decoded is undecodable."""
         if self.undecodable > _MAX_UNDECODABLE * self.characters:
-            raise EncodingFailed("The file is not in the given encoding.")
+            raise encoding_failed("The file is not in the given encoding.")

@@ -14,7 +14,7 @@ from queryserver.domain.importing import (
     Delimiters,
     QuotedText,
 )
-from queryserver.formats.delimited.cutting import RecordCutter, field_too_long, record_too_long, too_many_columns
+from queryserver.formats.delimited.cutting import RecordCutter, field_too_long, table_too_wide, whole_record_too_long
 from queryserver.formats.delimited.grammar import BLANKS, Grammar, grammar_of
 from queryserver.formats.delimited.regular import RegularText, are_simple
 
@@ -33,7 +33,7 @@ Record = list[str]
 class RecordReader:
     """Cuts text that is fed in pieces. One reader reads one text; it is used by one thread at a time.
 
-    Raises RecordTooLong and TooManyColumns; after that it is of no use.
+    Raises record_too_long and too_many_columns; after that it is of no use.
     """
 
     def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False, max_columns: int = MAX_COLUMNS) -> None:
@@ -101,7 +101,7 @@ class RecordReader:
         self._waiting_characters = len(rest)
         self._retry_at = len(rest) * 5 // 4 if len(rest) > _WAIT_CHARACTERS else 0
         if len(rest) > MAX_RECORD_CHARACTERS:
-            raise record_too_long()
+            raise whole_record_too_long()
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
         """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
@@ -158,7 +158,7 @@ class RecordReader:
         kept = [cells for cells in records if len(cells) > 1 or not _is_blank(cells)]
         if kept:
             if max(map(len, kept)) > self._max_columns:
-                raise too_many_columns()
+                raise table_too_wide()
             self.records += len(kept)
             found += kept
 
@@ -188,4 +188,4 @@ def _check_lengths(records: list[Record]) -> None:
         if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
             raise field_too_long()
         if sum(map(len, cells)) + len(cells) > MAX_RECORD_CHARACTERS:
-            raise record_too_long()
+            raise whole_record_too_long()

@@ -2,7 +2,7 @@
 
 import re
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.importing import Delimiters, FileType
 
 USUAL_SEPARATORS = {FileType.CSV: ",", FileType.TSV: "\t"}

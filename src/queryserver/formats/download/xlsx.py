@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.result import Column
 from queryserver.formats.download import kernels
 from queryserver.formats.download.encoder import Drain

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.domain.errors import FileCorrupt, FormatMismatch
+from queryserver.domain.errors.files import FileCorrupt, format_mismatch
 from queryserver.domain.import_types import arrow_type
 from queryserver.domain.importing import STRING, BaseType, ColumnType
 from queryserver.domain.result import Column, ResultType
@@ -129,23 +129,23 @@ def _bytes_of(values: pa.Array) -> int:
 
 
 def parquet_file(file: BinaryIO) -> ColumnarFile:
-    """Raises FormatMismatch, FileCorrupt."""
+    """Raises format_mismatch, FileCorrupt."""
     if file.read(4) != b"PAR1":
-        raise FormatMismatch("The file is no parquet file.")
+        raise format_mismatch("The file is no parquet file.")
     file.seek(0)
     parquet = open_parquet(cast("IOBase", file))
     return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
 
 
 def arrow_file(file: BinaryIO) -> ColumnarFile:
-    """Of the stream form or the file form (Feather version 2). Raises FormatMismatch."""
+    """Of the stream form or the file form (Feather version 2). Raises format_mismatch."""
     head = file.read(len(_ARROW_FILE))
     file.seek(0)
     if head == _ARROW_FILE:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
         return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
     if head[:4] != b"\xff\xff\xff\xff":
-        raise FormatMismatch("The file is no arrow file.")
+        raise format_mismatch("The file is no arrow file.")
     stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
     return ColumnarFile(stream.schema, map(_checked, stream))
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Self, cast
 
 import pyarrow as pa
 
-from queryserver.domain.errors import FileCorrupt, FormatMismatch, RecordTooLong, UnsupportedFormat
+from queryserver.domain.errors.files import FileCorrupt, UnsupportedFormat, format_mismatch, record_too_long
 from queryserver.domain.importing import MAX_RECORD_CHARACTERS, STRING, BaseType, CellKind, ColumnType, TypedText
 from queryserver.formats.cell_types.classes import facts_of_text
 from queryserver.formats.record_files.columnar import RecordBatch, RecordColumn
@@ -44,7 +44,7 @@ class LinesFile:
         self._lines = lines
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Batches of texts. Raises RecordTooLong."""
+        """Batches of texts. Raises record_too_long."""
         names = [column.name for column in self.columns]
         known = frozenset(names)
         rows = list[Record]()
@@ -124,11 +124,11 @@ def _text(value: Any) -> str | None:
 
 
 def json_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines that are not blank. Raises RecordTooLong."""
+    """The lines that are not blank. Raises record_too_long."""
     is_first = True
     while line := file.readline(MAX_RECORD_CHARACTERS + 1):
         if len(line) > MAX_RECORD_CHARACTERS:
-            raise RecordTooLong("A line of the file is too long.")
+            raise record_too_long("A line of the file is too long.")
         if is_first:
             line, is_first = line.removeprefix(_MARK), False
         if stripped := line.strip():
@@ -136,9 +136,9 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def avro_file(file: BinaryIO) -> LinesFile:
-    """Raises FormatMismatch, DecompressionFailed, UnsupportedFormat (its records are no records)."""
+    """Raises format_mismatch, DecompressionFailed, UnsupportedFormat (its records are no records)."""
     if file.read(4) != b"Obj\x01":
-        raise FormatMismatch("The file is no avro file.")
+        raise format_mismatch("The file is no avro file.")
     file.seek(0)
     records = AvroFile(file)
     return LinesFile(map(_checked, records.lines()), _avro_columns(records.schema))
@@ -146,7 +146,7 @@ def avro_file(file: BinaryIO) -> LinesFile:
 
 def _checked(line: bytes) -> bytes:
     if len(line) > MAX_RECORD_CHARACTERS:
-        raise RecordTooLong("A record of the file is too long.")
+        raise record_too_long("A record of the file is too long.")
     return line
 
 

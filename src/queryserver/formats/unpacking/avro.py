@@ -26,7 +26,8 @@ from fastavro import parse_schema, schemaless_reader
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
 
-from queryserver.domain.errors import CodecNotAvailable, DecompressionFailed, InvalidJson
+from queryserver.domain.errors.base import InvalidJson
+from queryserver.domain.errors.files import CodecNotAvailable, DecompressionFailed
 from queryserver.domain.json_text import parse_json
 
 _MAGIC = b"Obj\x01"

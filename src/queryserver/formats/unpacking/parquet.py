@@ -7,7 +7,7 @@ from io import IOBase
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
+from queryserver.domain.errors.files import DecompressionFailed, DecompressionLimit
 from queryserver.domain.result import Column, ResultType
 from queryserver.formats import wide_work
 from queryserver.formats.download import kernels

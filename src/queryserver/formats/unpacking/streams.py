@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import cramjam
 
-from queryserver.domain.errors import DecompressionFailed, DecompressionLimit
+from queryserver.domain.errors.files import DecompressionFailed, DecompressionLimit
 from queryserver.formats.unpacking.codecs import (
     FRAMED_START,
     OUTPUT_BYTES,

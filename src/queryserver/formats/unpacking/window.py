@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from queryserver.domain.errors import DecompressionLimit
+from queryserver.domain.errors.files import DecompressionLimit
 
 LOOK_BACK_BYTES = 4096
 """How much before the asked part is kept: whether a character is cut at its start shows there."""

@@ -9,7 +9,7 @@ from datetime import date, datetime, time, timedelta
 from enum import Enum, auto
 from math import isfinite
 
-from queryserver.domain.errors import FileTooComplex
+from queryserver.domain.errors.files import FileTooComplex
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, CellKind, TypedText
 
 EMPTY = TypedText("", CellKind.NULL)

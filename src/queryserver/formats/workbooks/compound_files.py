@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from queryserver.domain.errors import FileCorrupt, FileTooComplex
+from queryserver.domain.errors.files import FileCorrupt, FileTooComplex
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 

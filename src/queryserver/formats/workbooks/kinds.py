@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import BinaryIO
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, UnsupportedFormat
+from queryserver.domain.errors.files import FileCorrupt, UnsupportedFormat, file_encrypted
 from queryserver.formats.workbooks.compound_files import MAGIC, CompoundFile
 from queryserver.formats.workbooks.packages import Package
 
@@ -22,8 +22,8 @@ class WorkbookKind(Enum):
 def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
     """The kind; None for what begins neither as a zip file nor as a compound file.
 
-    Reads the directory of the file only: some kilobytes at its end. Raises FileCorrupt, FileEncrypted, FileTooComplex,
-    and UnsupportedFormat for zip files and compound files that are no workbook.
+    Reads the directory of the file only: some kilobytes at its end. Raises FileCorrupt, file_encrypted,
+    FileTooComplex, and UnsupportedFormat for zip files and compound files that are no workbook.
     """
     file.seek(0)
     beginning = file.read(len(MAGIC))
@@ -55,7 +55,7 @@ def _says_spreadsheet(package: Package) -> bool:
 def _kind_of_compound_file(file: BinaryIO) -> WorkbookKind:
     names = CompoundFile(file).root_names()
     if "ENCRYPTEDPACKAGE" in names:
-        raise FileEncrypted("The workbook has a password.")
+        raise file_encrypted("The workbook has a password.")
     if names.isdisjoint({"WORKBOOK", "BOOK"}):
         raise UnsupportedFormat
     return WorkbookKind.XLS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Never
 from xml.parsers import expat
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
+from queryserver.domain.errors.files import FileCorrupt, FileTooComplex, file_encrypted
 
 MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
@@ -66,18 +66,20 @@ class Package:
     def check_limits(self) -> None:
         """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
         if sum(entry.unpacked_bytes for entry in self._entries.values()) > MAX_UNPACKED_BYTES:
-            raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
+            raise FileTooComplex(
+                f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked."
+            )
         for entry in self._entries.values():
             if entry.unpacked_bytes > max(RATIO_FREE_BYTES, entry.packed_bytes * MAX_RATIO):
                 raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
-        """What the entry unpacks to. Raises FileCorrupt also when there is no such entry, FileEncrypted."""
+        """What the entry unpacks to. Raises FileCorrupt also when there is no such entry, file_encrypted."""
         entry = self._find(name)
         if entry is None:
             raise FileCorrupt("A part of the workbook is missing.")
         if entry.is_encrypted:
-            raise FileEncrypted("The workbook has a password.")
+            raise file_encrypted("The workbook has a password.")
         if entry.method not in (_STORED, _DEFLATED):
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         yield from _checked(entry, _unpacked(self._packed(entry), entry))
@@ -133,7 +135,7 @@ def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
                 if fed > _MAX_PROLOG_BYTES:
                     raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
                 if "encryption-data" in found:
-                    raise FileEncrypted("The workbook has a password.")
+                    raise file_encrypted("The workbook has a password.")
         if not found:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:

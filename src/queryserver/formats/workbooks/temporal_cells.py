@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple, Protocol
 from xml.etree import ElementTree as ET
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex
+from queryserver.domain.errors.files import FileCorrupt, FileTooComplex, file_encrypted
 from queryserver.domain.importing import TypedText
 from queryserver.formats.workbooks.cells import Temporal, serial_cell, temporal_of_format
 from queryserver.formats.workbooks.compound_files import CompoundFile
@@ -170,7 +170,7 @@ class XlsSerials:
     """Numbers with formats of dates and times. Of an older format than BIFF8, or of a damaged file, there are none."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt, FileEncrypted."""
+        """Raises FileCorrupt, file_encrypted."""
         self._stream = CompoundFile(file).stream("WORKBOOK") or b""
         self._is_1904 = False
         self._sheets: list[int] = []
@@ -179,7 +179,7 @@ class XlsSerials:
         is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
         for kind, body in self._records(0):
             if kind == _FILEPASS:
-                raise FileEncrypted("The workbook has a password.")
+                raise file_encrypted("The workbook has a password.")
             if is_known:
                 self._take_global(kind, body)
         temporals = {number: temporal_of_format(number, self._codes.get(number)) for number in set(self._formats)}

@@ -10,7 +10,7 @@ another column too is given with all its cells: it is longer than the rest, and 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import FileTooComplex
+from queryserver.domain.errors.files import FileTooComplex
 from queryserver.domain.importing import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,

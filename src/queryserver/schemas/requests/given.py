@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
 
 from pydantic import BeforeValidator, Field
 
-from queryserver.domain.errors import ConflictingParameters, TooManyEntries
+from queryserver.domain.errors.base import conflicting_parameters
+from queryserver.domain.errors.files import too_many_entries
 from queryserver.schemas.fields import MAX_ENTRIES, Text
 from queryserver.schemas.requests.statements import parse
 from queryserver.schemas.snippets import Fields
@@ -25,12 +26,12 @@ NAME_FIELDS = frozenset({"name", "qqfilename"})
 def _few_items(value: Any) -> Any:
     """Looked at before the paths are: each of them costs some microseconds."""
     if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
-        raise TooManyEntries(f"At most {MAX_ENTRIES} items at once.")
+        raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
     return value
 
 
 Items: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_few_items), Field(min_length=1)]
-"""Paths of the items of a call, at most 1000; more raise TooManyEntries (Contract storage 7.8)."""
+"""Paths of the items of a call, at most 1000; more raise too_many_entries (Contract storage 7.8)."""
 
 
 class StorageFields(Fields):
@@ -55,7 +56,7 @@ Model = TypeVar("Model", bound=StorageFields)
 def parse_given(model: type[Model], given: Given, *, max_json_depth: int) -> Model:
     """The fields of one call.
 
-    Raises ConflictingParameters when a field is given twice, under two names or in query and body, with different
+    Raises conflicting_parameters when a field is given twice, under two names or in query and body, with different
     content; else as `parse`. Of a name that is repeated the last value counts.
     """
     values = {name: value for name in model.model_fields if (value := _value(model, name, given)) is not None}
@@ -81,7 +82,7 @@ def _value(model: type[StorageFields], name: str, given: Given) -> Any:
     if not found:
         return None
     if len(set(map(_content, found))) > 1:
-        raise ConflictingParameters(f"Different values are given for {' and '.join(spellings)}.")
+        raise conflicting_parameters(f"Different values are given for {' and '.join(spellings)}.")
     return found[-1]
 
 

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 
-from queryserver.domain.errors import InvalidColumns, InvalidJson
+from queryserver.domain.errors.base import InvalidJson
+from queryserver.domain.errors.files import invalid_columns
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.schemas.fields import JSON_DEPTH, Flag, Name, NameOrNumber, Text, Whole, must, without_nulls
 from queryserver.schemas.requests.importing import ColumnParameters
@@ -42,27 +43,27 @@ class ImportColumn(Fields):
 
 
 def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
-    """A JSON array, in forms as text. Raises InvalidColumns."""
+    """A JSON array, in forms as text. Raises invalid_columns."""
     if isinstance(value, str):
         try:
             value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
         except InvalidJson as error:
             raise InvalidJson(f"columns is not valid: {error.message}") from None
     if not isinstance(value, Sequence) or not 1 <= len(value) <= _MAX_COLUMNS:
-        raise InvalidColumns(f"columns must be an array of 1 to {_MAX_COLUMNS} objects.")
+        raise invalid_columns(f"columns must be an array of 1 to {_MAX_COLUMNS} objects.")
     return tuple(_column(one) for one in value)
 
 
 def _column(value: Any) -> ImportColumn:
     if not isinstance(value, Mapping):
-        raise InvalidColumns("columns: each must be an object.")
+        raise invalid_columns("columns: each must be an object.")
     try:
         return ImportColumn.model_validate(without_nulls(value))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         name = ".".join(str(part) for part in problem["loc"])
         text = "is required." if problem["type"] == "missing" else problem["msg"]
-        raise InvalidColumns(f"columns: {name} {text}") from None
+        raise invalid_columns(f"columns: {name} {text}") from None
 
 
 class CreateTableRequest(ColumnParameters):

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from queryserver.domain.errors import InvalidDialect, InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter, InvalidRequest
+from queryserver.domain.errors.files import invalid_dialect
 from queryserver.domain.importing import FileType, Origin
 from queryserver.domain.json_text import MAX_DEPTH
 from queryserver.domain.value_formats import UnknownFormat, date_format
@@ -107,7 +108,7 @@ Model = TypeVar("Model", bound=Fields)
 def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
     """The fields of one call of the importer. JSON text in a field may nest as deep as `max_json_depth`.
 
-    Raises MissingParameter, InvalidParameter, InvalidDialect or InvalidJson; the message names the field.
+    Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson; the message names the field.
     """
     given = {name: value for name, value in values.items() if value is not None and value != ""}
     try:
@@ -117,9 +118,9 @@ def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_dept
         raise _no_choice(problems[0]) if problems[0]["type"] in _NO_CHOICE else as_domain_error(problems) from None
 
 
-def _no_choice(problem: ErrorDetails) -> InvalidParameter | InvalidDialect:
+def _no_choice(problem: ErrorDetails) -> InvalidRequest:
     name = ".".join(str(part) for part in problem["loc"])
-    failure = InvalidDialect if name == _DIALECT else InvalidParameter
+    failure = invalid_dialect if name == _DIALECT else InvalidParameter
     shown = str(problem["input"])[:_SHOWN_CHARACTERS]
     valid = ", ".join(one[1:-1] for one in _CHOICE.findall(str(problem.get("ctx", {}).get("expected", ""))))
     return failure(f'"{shown}" is not a valid choice for {name}. Valid values: {valid}.')

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from queryserver.domain.errors import InvalidJson
+from queryserver.domain.errors.base import InvalidJson
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.schemas.fields import INVALID_JSON, JSON_DEPTH, Few, Text, Whole, must
 from queryserver.schemas.snippets import Fields

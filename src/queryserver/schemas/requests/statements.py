@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from queryserver.domain.errors import ConflictingParameters, InvalidJson, InvalidParameter, MissingParameter
+from queryserver.domain.errors.base import InvalidJson, InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.domain.json_text import MAX_DEPTH
 from queryserver.domain.user import BigNumbers
 from queryserver.schemas.fields import (
@@ -143,12 +143,12 @@ class ExecuteRequest(Fields):
     def idempotency_key(self, header: str | None) -> str | None:
         """The key that the header `Idempotency-Key` or the field gives.
 
-        Raises InvalidParameter for a bad header, ConflictingParameters when the two differ.
+        Raises InvalidParameter for a bad header, conflicting_parameters when the two differ.
         """
         key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
         if None not in {key, self.client_request_id} and key != self.client_request_id:
             message = "client_request_id and the header Idempotency-Key differ."
-            raise ConflictingParameters(message)
+            raise conflicting_parameters(message)
         return key or self.client_request_id
 
     def session_for(self, names: Collection[str]) -> int | None:

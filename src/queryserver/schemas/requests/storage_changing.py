@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
-from queryserver.domain.errors import ConflictingParameters, MissingParameter
+from queryserver.domain.errors.base import MissingParameter, conflicting_parameters
 from queryserver.schemas.fields import Flag, Json, Text, Whole, must
 from queryserver.schemas.requests.given import Items, StorageFields
 from queryserver.schemas.snippets import Fields
@@ -128,7 +128,7 @@ class ChmodRequest(PathsRequest, PermissionFlags):
     recursive: Flag = False
 
     def permissions(self) -> int:
-        """The bits to be set. Raises MissingParameter (none given), ConflictingParameters (two forms)."""
+        """The bits to be set. Raises MissingParameter (none given), conflicting_parameters (two forms)."""
         forms: dict[str, int] = {}
         if self.permission is not None and self.permission.model_fields_set:
             forms["permission"] = self.permission.bits()
@@ -139,5 +139,5 @@ class ChmodRequest(PathsRequest, PermissionFlags):
         if not forms:
             raise MissingParameter("permission, a flag such as user_read, or mode is required.")
         if len(set(forms.values())) > 1:
-            raise ConflictingParameters(f"{' and '.join(forms)} are given with different values.")
+            raise conflicting_parameters(f"{' and '.join(forms)} are given with different values.")
         return next(iter(forms.values()))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.schemas.fields import Flag, Text, Whole
 from queryserver.schemas.requests.given import StorageFields
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias, cast
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from queryserver.domain.errors import InvalidJson, TooManyIds
+from queryserver.domain.errors.base import InvalidJson, too_many_ids
 from queryserver.domain.json_text import MAX_DEPTH, parse_json
 from queryserver.schemas.fields import INT64_MAX, INVALID_JSON, JSON_DEPTH, MAX_ENTRIES, Flag, Text, Whole, must
 from queryserver.schemas.requests.statements import BigNumbersField
@@ -32,7 +32,7 @@ def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
         raise must("be a JSON array of integers.")
     entries = cast("Sequence[Any]", value)
     if len(entries) > MAX_ENTRIES:
-        raise TooManyIds(f"userids must have at most {MAX_ENTRIES} entries.")
+        raise too_many_ids(f"userids must have at most {MAX_ENTRIES} entries.")
     if not all(type(entry) is int and abs(entry) <= INT64_MAX for entry in entries):
         raise must("be a JSON array of integers.")
     return entries

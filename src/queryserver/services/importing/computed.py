@@ -30,7 +30,7 @@ def options_json(options: ReadingOptions) -> Mapping[str, Any]:
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
     """What `detected_of` reads, WORKBOOK, or the type of a file of records.
 
-    `is_whole`: there is nothing behind `head`. Raises FileEmpty, UnsupportedFormat.
+    `is_whole`: there is nothing behind `head`. Raises file_empty, UnsupportedFormat.
     """
     kind = recognise(head, is_whole=options["is_whole"])
     if kind is FileKind.WORKBOOK_CANDIDATE:
@@ -121,7 +121,7 @@ def _is_fed(sample: Sample, options: Mapping[str, Any], head: bytes) -> bool:
 def _read_cut_record(sample: PreviewSample, head: bytes, *, is_whole: bool) -> None:
     """Read as much behind the sample as the longest field takes: one that the sample cuts may be too long.
 
-    An import would refuse such a record. Raises RecordTooLong, TooManyColumns.
+    An import would refuse such a record. Raises record_too_long, too_many_columns.
     """
     steps = range(SAMPLE_TEXT_BYTES, len(head), _FEED_BYTES)
     if sample.is_full or any(sample.feed(head[start : start + _FEED_BYTES]) for start in steps):

@@ -10,16 +10,15 @@ from typing import Any
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
-    EngineError,
-    ImportConnectorNotFound,
-    ImportTargetDenied,
-    InvalidDialect,
-    NotSupported,
-    ReplacingNotSupported,
-    TableExists,
-    UnknownDialect,
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import (
+    import_connector_not_found,
+    import_target_denied,
+    invalid_dialect,
+    replacing_not_supported,
+    table_exists,
 )
+from queryserver.domain.errors.statements import EngineError, UnknownDialect
 from queryserver.domain.import_types import REPLACING_DIALECTS, TABLE_DIALECTS, declared_type
 from queryserver.domain.importing import RECORD_TYPES, SAMPLE_BYTES, Delimiters, Origin
 from queryserver.domain.user import User
@@ -94,12 +93,14 @@ class TableCreations:
     async def create(self, user: User, asked: AskedTable) -> Created:
         """Check everything that can be checked now, and record the import.
 
-        Raises ImportConnectorNotFound, InvalidDialect, ImportTargetDenied, InvalidColumns, TableExists; what reading
-        the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
+        reading the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
         """
         connector = await self._connector(user, asked.connector)
         if asked.replace and connector.dialect not in REPLACING_DIALECTS:
-            raise ReplacingNotSupported(connector.dialect)
+            raise replacing_not_supported(
+                f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
+            )
         asked.reading.require_separator()
         async with self._parts.sources.opened(user, asked.origin, asked.file_path) as file:
             plan = await self._plan(user, asked, file, connector.dialect)
@@ -107,7 +108,7 @@ class TableCreations:
         recorded = await self._parts.submissions.replay(user, connector, new)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
-                raise TableExists(f"The table {plan.shown_target} exists already.")
+                raise table_exists(f"The table {plan.shown_target} exists already.")
             recorded = await self._parts.submissions.submit(user, connector, new)
         return Created(recorded, plan.shown_target)
 
@@ -115,18 +116,18 @@ class TableCreations:
         try:
             connector = self._parts.connectors.resolve(user, name)
         except UnknownDialect:
-            raise ImportConnectorNotFound(name) from None
+            raise import_connector_not_found(name) from None
         self._parts.credentials.require_token(user, connector)
         engine = self._parts.connectors.engine(connector)
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
-            raise InvalidDialect(
+            raise invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
                 f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
-            raise ImportTargetDenied("This connector is read-only.")
+            raise import_target_denied("This connector is read-only.")
         if await self._parts.credentials.are_missing(user, connector):
-            raise ImportTargetDenied("The data source wants credentials: call create_session with user and password.")
+            raise import_target_denied("The data source wants credentials: call create_session with user and password.")
         return connector
 
     async def _plan(self, user: User, asked: AskedTable, file: ImportFile, dialect: str) -> ImportPlan:

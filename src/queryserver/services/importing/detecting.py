@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from queryserver.domain.errors import FileTooComplex, TooComplex
+from queryserver.domain.errors.base import TooComplex
+from queryserver.domain.errors.files import FileTooComplex
 from queryserver.domain.importing import SAMPLE_BYTES, FileType
 from queryserver.formats.delimited.detection import Detected
 from queryserver.interfaces.computation import Computing, Task
@@ -49,7 +50,7 @@ class Detection:
     async def metadata(self, user_id: int, file: ImportFile) -> Found:
         """How a text is delimited, the sheets of a workbook, or the type of a file of records.
 
-        Raises FileEmpty, UnsupportedFormat, FileEncrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
+        Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
         reading raises.
         """
         return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))

@@ -9,7 +9,7 @@ from typing import Protocol
 class ImportFile(Protocol):
     """One file, read with the caller's rights. Offsets and sizes are bytes.
 
-    Reading may raise ImportFileNotFound, ImportFileDenied, StorageUnavailable, ChangedMeanwhile.
+    Reading may raise import_file_not_found, import_file_denied, StorageUnavailable, ChangedMeanwhile.
     """
 
     @property
@@ -32,5 +32,5 @@ class ImportFile(Protocol):
         ...
 
     def on_disk(self) -> AbstractAsyncContextManager[Path]:
-        """The file on the local disk: itself, or a copy that is removed afterwards. Raises ImportFileTooLarge."""
+        """The file on the local disk: itself, or a copy that is removed afterwards. Raises import_file_too_large."""
         ...

@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import structlog
 
-from queryserver.domain.errors import (
-    DiskBelowFloor,
-    EngineError,
-    InsufficientStorage,
-    QueryServerError,
-    RejectedByRule,
-)
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors.statements import EngineError, disk_below_floor, rejected_by_rule
 from queryserver.domain.result import Column, ResultType
 from queryserver.interfaces.engine import OperationHandle, OperationState, OperationStatus
 
@@ -170,5 +166,5 @@ class ImportSession:
 def _own(error: BaseException) -> EngineError:
     """What is wrong with the file, or with this service, as the outcome of a statement that no engine refused."""
     if isinstance(error, InsufficientStorage):
-        return DiskBelowFloor(error.message)
-    return RejectedByRule(error.message if isinstance(error, QueryServerError) else "Internal error.")
+        return disk_below_floor(error.message)
+    return rejected_by_rule(error.message if isinstance(error, QueryServerError) else "Internal error.")

@@ -14,7 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from queryserver.db.imports import ImportLeftovers
-from queryserver.domain.errors import EngineError, RejectedByRule, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected, rejected_by_rule
 from queryserver.domain.importing import Origin
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
@@ -93,7 +93,7 @@ class Imports:
     ) -> Imported:
         plan = read_plan(assignment.import_plan or {})
         if not isinstance(engine, LoadingEngine):
-            raise RejectedByRule("Tables cannot be created from files on this connector.")
+            raise rejected_by_rule("Tables cannot be created from files on this connector.")
         reading = plan.reading
         opened = self._parts.sources.opened(user, reading.origin, reading.file_path)
         parts = self._parts
@@ -162,7 +162,7 @@ class _Import:
         return done
 
     async def _counted(self) -> Counted:
-        """The first pass. Raises RejectedByRule when too many rows are bad."""
+        """The first pass. Raises rejected_by_rule when too many rows are bad."""
         counted = await self._conversion(self._saw_first).count(explain=EXPLAINED_ROWS, kept=self.kept)
         lines = self.report.lines
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
@@ -173,7 +173,7 @@ class _Import:
             lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
         if (most := self.plan.max_bad_rows) is not None and counted.bad > most:
             first = "; ".join(str(row) for row in counted.explained[:_EXPLAINED_IN_MESSAGE])
-            raise RejectedByRule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
+            raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
 
     def _batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
@@ -191,14 +191,14 @@ class _Import:
                 self._tell_of_loading(loaded, counted.rows - counted.bad)
 
     async def _checked_batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
-        """A second pass over the file. Raises RejectedByRule before its end if the file is not what it was."""
+        """A second pass over the file. Raises rejected_by_rule before its end if the file is not what it was."""
         again = Counted()
         self._seen = 0
         async with aclosing(self._conversion(partial(self._saw_again, counted)).batches(again)) as batches:
             async for batch in batches:
                 yield batch
         if not again.agrees_with(counted):
-            raise RejectedByRule("The file has changed while it was read; nothing was created.")
+            raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
     def _conversion(self, seen: Callable[[int], None]) -> Conversion:
         return Conversion(self.plan, self.file, self.parts.workbooks, self.parts.threads, seen)

@@ -10,7 +10,8 @@ import structlog
 
 from queryserver.db.imports import ImportLeftovers
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, EngineError, EngineUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.domain.errors.statements import EngineError, EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.import_leftovers import ImportLeftover
 from queryserver.interfaces.loading import LoadingEngine

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from queryserver.domain.errors import InvalidColumns
+from queryserver.domain.errors.files import invalid_columns
 from queryserver.domain.import_types import choosable_types, chosen_type, declared_type, type_name
 from queryserver.domain.importing import (
     MAX_COLUMNS,
@@ -134,17 +134,17 @@ class AskedColumn:
 def target_columns(
     inferred: Sequence[PreviewColumn], asked: Sequence[AskedColumn] | None, dialect: str
 ) -> tuple[TargetColumn, ...]:
-    """The columns of the table, in the order asked for; None: all as inferred. Raises InvalidColumns."""
+    """The columns of the table, in the order asked for; None: all as inferred. Raises invalid_columns."""
     if asked is None:
         asked = [AskedColumn(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(asked) <= MAX_COLUMNS:
-        raise InvalidColumns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
+        raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     columns = tuple(_column(inferred, one, dialect) for one in asked)
     # Compared as the names of previews are told apart, which must do as they are.
     seen: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in seen:
-            raise InvalidColumns(f"columns: the name {_shown(column.name)} occurs twice.")
+            raise invalid_columns(f"columns: the name {_shown(column.name)} occurs twice.")
         seen.add(folded)
     return columns
 
@@ -153,9 +153,9 @@ def _column(inferred: Sequence[PreviewColumn], asked: AskedColumn, dialect: str)
     source = _source(inferred, asked.source)
     name = inferred[source].name if asked.name is None else asked.name
     if not name.strip():
-        raise InvalidColumns("columns: a name is empty.")
+        raise invalid_columns("columns: a name is empty.")
     if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
-        raise InvalidColumns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
+        raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
     found = inferred[source]
     type_ = found.type if asked.type is None else _chosen(found.type, asked, asked.type, dialect)
     if type_.base in _TEXTS and asked.format is not None and asked.type is not None:
@@ -176,11 +176,11 @@ def _kept_as_text(asked: AskedColumn, name: str, form: str, dialect: str) -> Col
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
-    """Raises InvalidColumns."""
+    """Raises invalid_columns."""
     try:
         return value_format(text)
     except UnknownFormat as error:
-        raise InvalidColumns(f"columns: the format {_shown(text)} is not known: {error}.") from None
+        raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
 
 
 def _format(inferred: PreviewColumn, asked: str | None, type_: ColumnType) -> str | None:
@@ -191,12 +191,12 @@ def _format(inferred: PreviewColumn, asked: str | None, type_: ColumnType) -> st
         # As in the preview, if it is a format of such values.
         return inferred.format if inferred.format is not None and _suits(inferred.format, type_) else None
     if not _suits(asked, type_):
-        raise InvalidColumns(f"columns: {_shown(asked)} is no format of values of the type {type_.base.value}.")
+        raise invalid_columns(f"columns: {_shown(asked)} is no format of values of the type {type_.base.value}.")
     return asked
 
 
 def _suits(text: str, type_: ColumnType) -> bool:
-    """Raises InvalidColumns."""
+    """Raises invalid_columns."""
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS
@@ -209,10 +209,10 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
         if source in names:
             return names.index(source)
         if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
-            raise InvalidColumns(f"columns: the file has no column {_shown(source)}.")
+            raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
         source = int(source)
     if not 1 <= source <= len(inferred):
-        raise InvalidColumns(f"columns: the file has no column {source}.")
+        raise invalid_columns(f"columns: the file has no column {source}.")
     return source - 1
 
 
@@ -225,11 +225,11 @@ def _chosen(inferred: ColumnType, asked: AskedColumn, name: str, dialect: str) -
     chosen = chosen_type(name, dialect)
     if chosen is None:
         valid = ", ".join(choosable_types(dialect))
-        raise InvalidColumns(
+        raise invalid_columns(
             f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
         )
     if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
-        raise InvalidColumns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
+        raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
     return _decimal(chosen, asked, name) if chosen.base is BaseType.DECIMAL else chosen
 
 
@@ -238,9 +238,9 @@ def _decimal(chosen: ColumnType, asked: AskedColumn, name: str) -> ColumnType:
     if precision is None:
         precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
     elif asked.precision not in {None, precision} or asked.scale not in {None, scale}:
-        raise InvalidColumns(f"columns: {_shown(name)} has other digits than precision and scale say.")
+        raise invalid_columns(f"columns: {_shown(name)} has other digits than precision and scale say.")
     if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
-        raise InvalidColumns(
+        raise invalid_columns(
             f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
         )
     return ColumnType(BaseType.DECIMAL, precision, scale)

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, NoReturn
 
-from queryserver.domain.errors import FileEmpty, FormatMismatch
+from queryserver.domain.errors.files import file_empty, format_mismatch
 from queryserver.domain.importing import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.preview import Analysis, analyse_records
@@ -30,8 +30,9 @@ _GROWTH = 4
 class Previews:
     """Reads the beginning of files. Of those that never change, answers are kept.
 
-    Every call raises FileEmpty, FormatMismatch, UnsupportedFormat, EncodingFailed, TooManyColumns, RecordTooLong,
-    FileTooComplex, TooManyRequests; of workbooks SheetNotFound, FileEncrypted, FileCorrupt; and what reading raises.
+    Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
+    record_too_long, FileTooComplex, TooManyRequests; of workbooks sheet_not_found, file_encrypted, FileCorrupt; and
+    what reading raises.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Previews:
         self._places = places
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
-        """The columns of a file with their types, and its first rows. Raises SeparatorRequired, too."""
+        """The columns of a file with their types, and its first rows. Raises separator_required, too."""
         options.require_separator()
         key = _key(file, options, has_header)
         return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
@@ -78,20 +79,20 @@ class Previews:
             return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raises FormatMismatch for a file that begins otherwise; of JSON Lines only the reader can tell."""
+        """Raises format_mismatch for a file that begins otherwise; of JSON Lines only the reader can tell."""
         if kind is FileType.NDJSON:
             return
         async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
             head = await first_bytes(pieces)
         recognised = partial(recognise, head, is_whole=file.size_bytes <= len(head))
         if (await self._threads.run(user_id, lambda _: recognised())).name != kind.name:
-            raise FormatMismatch(f"The file is not of the type {kind}.")
+            raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet_has_header(self, user_id: int, file: ImportFile, sheet_name: str) -> bool:
         # No row of a sheet is wholly empty, but its cells may be errors.
         sheet = await self._sheet(user_id, file, sheet_name, 2 * COMPARED_RECORDS)
         if not sheet.rows:
-            raise FileEmpty("The worksheet is empty.")
+            raise file_empty("The worksheet is empty.")
         return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
 
     async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
@@ -99,7 +100,7 @@ class Previews:
             head = await first_bytes(pieces)
         recognised = partial(recognise_told, head, is_whole=file.size_bytes <= len(head))
         if await self._threads.run(user_id, lambda _: recognised()) is FileKind.TEXT:
-            raise FormatMismatch("The file is text, not a workbook.")
+            raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
             return await self._workbooks.first_rows(path, sheet_name, limit=limit)
 
@@ -127,7 +128,7 @@ class Previews:
         """Only a file that can be read as one is a workbook."""
         async with file.on_disk() as path:
             await self._workbooks.sheet_names(path)
-        raise FormatMismatch("The file is a workbook.")
+        raise format_mismatch("The file is a workbook.")
 
 
 def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:

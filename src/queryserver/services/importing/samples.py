@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from queryserver.domain.errors import FileEmpty, RecordTooLong, SeparatorRequired, SheetRequired
+from queryserver.domain.errors.files import file_empty, record_too_long, separator_required, sheet_required
 from queryserver.domain.importing import RECORD_TYPES, SAMPLE_RECORDS, CellKind, Cells, Delimiters, FileType
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
@@ -58,10 +58,10 @@ class ReadingOptions:
         encoding: str | None = None,
         formats: GivenFormats = NOT_GIVEN,
     ) -> Self:
-        """The parameters of a call, with None for absent ones. Raises SheetRequired, InvalidParameter."""
+        """The parameters of a call, with None for absent ones. Raises sheet_required, InvalidParameter."""
         if file_type is FileType.EXCEL:
             if sheet_name is None:
-                raise SheetRequired
+                raise sheet_required("Sheet name is required for Excel files.")
             return cls(file_type, sheet_name)
         if file_type in RECORD_TYPES:
             return cls(file_type)
@@ -73,9 +73,9 @@ class ReadingOptions:
         return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
 
     def require_separator(self) -> None:
-        """Raises SeparatorRequired: a delimited file whose separator is not told."""
+        """Raises separator_required: a delimited file whose separator is not told."""
         if self.file_type is FileType.DELIMITED and self.delimiters is None:
-            raise SeparatorRequired
+            raise separator_required("Field separator is required for delimited files.")
 
     def completed(self, detected: Delimiters) -> Delimiters:
         """The delimiters, with those that were detected for what the caller does not say. Raises InvalidParameter."""
@@ -99,7 +99,7 @@ class Sample(Protocol):
     """What is told from the first records of a file."""
 
     def feed(self, piece: bytes) -> bool:
-        """Take the next piece of the file; whether no more are needed. Raises RecordTooLong, TooManyColumns."""
+        """Take the next piece of the file; whether no more are needed. Raises record_too_long, too_many_columns."""
         ...
 
     def finish(self) -> None:
@@ -158,7 +158,10 @@ class PreviewSample:
             self._blocks += self._reader.finish()
 
     def analysis(self) -> Analysis:
-        """The names and types of the columns, the rows to be shown. Raises FileEmpty, RecordTooLong, EncodingFailed."""
+        """The names and types of the columns, the rows to be shown.
+
+        Raises file_empty, record_too_long, encoding_failed.
+        """
         decoder = self._first.decoder if self._reader is None else self._reader.decoder
         if self._form.is_encoding_given:
             decoder.check()
@@ -222,11 +225,11 @@ class HeaderSample:
         self._first.finish()
 
     def has_header(self) -> bool:
-        """Whether there is a header. Raises FileEmpty, RecordTooLong, EncodingFailed."""
+        """Whether there is a header. Raises file_empty, record_too_long, encoding_failed."""
         if self._form.is_encoding_given:
             self._first.decoder.check()
         if not self._first.records:
-            raise FileEmpty("File is empty.") if self._is_whole else RecordTooLong("The first record is too long.")
+            raise file_empty("File is empty.") if self._is_whole else record_too_long("The first record is too long.")
         return has_header(self._first.records[: SAMPLE_RECORDS + 1])
 
     def _is_enough(self, records: Sequence[Cells]) -> bool:

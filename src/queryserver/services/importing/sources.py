@@ -5,20 +5,19 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from queryserver.domain.errors import (
-    ImportFileDenied,
-    ImportFileNotFound,
-    ImportFileTooLarge,
-    InvalidParameter,
+from queryserver.domain.errors.base import InvalidParameter, PermissionDenied
+from queryserver.domain.errors.files import (
     InvalidPath,
     NotADirectory,
     NotAFile,
     PathNotFound,
-    PermissionDenied,
     StorageNotConfigured,
     SymlinkNotFollowed,
     UnknownAuthority,
     UnknownScheme,
+    import_file_denied,
+    import_file_not_found,
+    import_file_too_large,
 )
 from queryserver.domain.files import EntryKind, FileStatus
 from queryserver.domain.importing import Origin
@@ -42,7 +41,7 @@ class ImportSources:
     async def opened(self, user: User, origin: Origin, file_path: str) -> AsyncGenerator[ImportFile]:
         """A file that the caller may read. An upload expires later for having been asked for.
 
-        Raises ImportFileNotFound, ImportFileDenied, InvalidParameter (no path, a directory, a link),
+        Raises import_file_not_found, import_file_denied, InvalidParameter (no path, a directory, a link),
         StorageUnavailable.
         """
         if origin is Origin.LOCAL:
@@ -107,9 +106,9 @@ class StoredFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        """A copy in the upload area. Raises ImportFileTooLarge before anything is read."""
+        """A copy in the upload area. Raises import_file_too_large before anything is read."""
         if self.size_bytes > self.max_copy_bytes:
-            raise ImportFileTooLarge(self.max_copy_bytes)
+            raise import_file_too_large(self.max_copy_bytes)
         async with self.uploads.passing_copy(self.read()) as path:
             yield path
 
@@ -120,8 +119,8 @@ def _import_errors() -> Generator[None]:
     try:
         yield
     except (PathNotFound, NotADirectory):
-        raise ImportFileNotFound from None
+        raise import_file_not_found() from None
     except _UNREADABLE as error:
         raise InvalidParameter(f"file_path: {error.message}") from None
     except PermissionDenied:
-        raise ImportFileDenied("You may not read this file.") from None
+        raise import_file_denied("You may not read this file.") from None

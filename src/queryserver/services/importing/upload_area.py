@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from queryserver.domain.errors import PathNotFound, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import PathNotFound
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadArea
 

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from queryserver.domain.errors import (
-    ExtensionNotAllowed,
-    FileEmpty,
-    ImportFileNotFound,
-    ImportFileTooLarge,
+from queryserver.domain.errors.base import InvalidRequest, QueryServerError
+from queryserver.domain.errors.files import (
     PathNotFound,
-    QueryServerError,
-    UploadQuotaExceeded,
+    extension_not_allowed,
+    file_empty,
+    import_file_not_found,
+    import_file_too_large,
+    upload_quota_exceeded,
 )
 from queryserver.domain.import_references import UploadReference, base_name
 from queryserver.domain.storage_names import extension_of
@@ -81,13 +81,13 @@ class UploadedFile:
         return self.area.place(self.digest.hex())
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """See ImportFile. Raises ImportFileNotFound when it was removed meanwhile, StorageError."""
+        """See ImportFile. Raises import_file_not_found when it was removed meanwhile, StorageError."""
         try:
             async with aclosing(self.area.read(self.digest.hex(), offset=offset, length=length)) as pieces:
                 async for piece in pieces:
                     yield piece
         except PathNotFound:
-            raise ImportFileNotFound from None
+            raise import_file_not_found() from None
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
@@ -106,10 +106,10 @@ class ImportUploads:
     async def admit(self, user: User, body_bytes: int | None) -> int:
         """How many bytes the caller may upload now, told before a byte of the body is read.
 
-        `body_bytes` is what the client announces, if it does. Raises ImportFileTooLarge, UploadQuotaExceeded.
+        `body_bytes` is what the client announces, if it does. Raises import_file_too_large, upload_quota_exceeded.
         """
         if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
-            raise ImportFileTooLarge(self._limits.max_file_bytes)
+            raise import_file_too_large(self._limits.max_file_bytes)
         used, most = await self._records.usage(user.id), self._limits.most
         if used.files >= most.files or used.size_bytes >= most.size_bytes:
             raise self._no_room()
@@ -120,7 +120,7 @@ class ImportUploads:
     ) -> ReceivedUpload:
         """Keep a file; of one that does not arrive nothing stays. `room_bytes` is what `admit` told.
 
-        Raises ExtensionNotAllowed, FileEmpty, ImportFileTooLarge, UploadQuotaExceeded, StorageError, and what
+        Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and what
         `content` raises.
         """
         self._check_extension(client_name)
@@ -130,7 +130,7 @@ class ImportUploads:
         new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
         try:
             expires_at = await self._recorded(new)
-        except BaseException:
+        except BaseException:  # a cancel too: no file may stay without a record
             # What fails here, too, is a file without a record: the clean-up removes it.
             with suppress(QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)
@@ -138,14 +138,14 @@ class ImportUploads:
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
 
     async def find(self, user: User, file_path: str) -> UploadedFile:
-        """The file of a reference; it expires later for having been asked for. Raises ImportFileNotFound.
+        """The file of a reference; it expires later for having been asked for. Raises import_file_not_found.
 
         Whatever is wrong with the reference, the same is done and told.
         """
         reference = UploadReference.read(file_path) or _NO_REFERENCE
         stored = await self._records.find(user.id, reference.digest)
         if stored is None or stored.name != reference.name:
-            raise ImportFileNotFound
+            raise import_file_not_found()
         keep = self._limits.keep
         # Not for each call: looking at a file again and again would write as often.
         if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100):
@@ -153,9 +153,9 @@ class ImportUploads:
         return UploadedFile(self._area, reference.digest, stored.name, stored.size_bytes)
 
     async def keep_alive(self, digest: bytes) -> None:
-        """Let a file that is in use expire later. Raises ImportFileNotFound when it has expired."""
+        """Let a file that is in use expire later. Raises import_file_not_found when it has expired."""
         if not await self._records.prolong(digest, keep=self._limits.keep):
-            raise ImportFileNotFound
+            raise import_file_not_found()
 
     @asynccontextmanager
     async def passing_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
@@ -183,7 +183,7 @@ class ImportUploads:
     def _check_extension(self, client_name: str) -> None:
         extension = extension_of(base_name(client_name).rstrip(". "))
         if extension in self._limits.restricted_extensions:
-            raise ExtensionNotAllowed(f'Uploading files with type "{extension}" is not allowed.')
+            raise extension_not_allowed(f'Uploading files with type "{extension}" is not allowed.')
 
     async def _checked(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
         """The same bytes. What is wrong with them is raised before they end, so that nothing is kept."""
@@ -192,14 +192,16 @@ class ImportUploads:
             async for piece in content:
                 size += len(piece)
                 if size > self._limits.max_file_bytes:
-                    raise ImportFileTooLarge(self._limits.max_file_bytes)
+                    raise import_file_too_large(self._limits.max_file_bytes)
                 if size > room_bytes:
                     raise self._no_room()
                 yield piece
         if not size:
-            raise FileEmpty("The submitted file is empty.")
+            raise file_empty("The submitted file is empty.")
 
-    def _no_room(self) -> UploadQuotaExceeded:
+    def _no_room(self) -> InvalidRequest:
         most = self._limits.most
         mib = round(most.size_bytes / 1024**2)
-        return UploadQuotaExceeded(f"{most.files} files, or {mib} MiB, are as much as you may have until they expire.")
+        return upload_quota_exceeded(
+            f"{most.files} files, or {mib} MiB, are as much as you may have until they expire."
+        )

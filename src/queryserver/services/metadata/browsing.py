@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from queryserver.domain.catalog import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import FunctionNotFound, InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.statements import function_not_found
 from queryserver.domain.user import User
 from queryserver.services.connectors import Connectors
 from queryserver.services.metadata import questions
@@ -59,11 +60,11 @@ class Metadata:
         return self._part(found, found, wanted)
 
     async def database(self, source: Source, database: str) -> DatabaseDescription:
-        """Raises DatabaseNotFound."""
+        """Raises database_not_found."""
         return await self._ask(source, questions.database(database))
 
     async def tables(self, source: Source, database: str, wanted: Excerpt) -> Names[TableList]:
-        """Raises DatabaseNotFound."""
+        """Raises database_not_found."""
         found = await self._ask(source, questions.tables(database))
         places = self._part(range(len(found.names)), found.names, wanted)
         if len(places.shown) == len(found.names):
@@ -72,21 +73,21 @@ class Metadata:
         return Names(TableList(*columns), places.truncated)
 
     async def table(self, source: Source, database: str, table: str) -> TableDescription:
-        """Raises DatabaseNotFound, TableNotFound."""
+        """Raises database_not_found, TableNotFound."""
         return await self._ask(source, questions.table(database, table))
 
     async def column(self, source: Source, database: str, table: str, column: str) -> TableColumn:
-        """Raises DatabaseNotFound, TableNotFound, ColumnNotFound."""
+        """Raises database_not_found, TableNotFound, column_not_found."""
         return questions.column_of(await self.table(source, database, table), column)
 
     async def statistics(self, source: Source, database: str, table: str, column: str) -> DescribedColumn:
-        """Raises DatabaseNotFound, TableNotFound, ColumnNotFound."""
+        """Raises database_not_found, TableNotFound, column_not_found."""
         return await self._ask(source, questions.column(database, table, column))
 
     async def functions(
         self, source: Source, database: str | None, wanted: Excerpt
     ) -> Names[list[FunctionDescription]]:
-        """None: built-in ones and those visible by default; else those of a database. Raises DatabaseNotFound."""
+        """None: built-in ones and those visible by default; else those of a database. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
@@ -95,12 +96,12 @@ class Metadata:
         return self._part(found, [one.name for one in found], wanted)
 
     async def function(self, source: Source, name: str) -> FunctionDescription | None:
-        """None where the catalogue has no functions. Raises FunctionNotFound."""
+        """None where the catalogue has no functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._ask(source, questions.function(name))
         if found is None:
-            raise FunctionNotFound(name)
+            raise function_not_found(name)
         return found
 
     def _connector(self, source: Source) -> Connector:

@@ -16,7 +16,7 @@ import structlog
 
 from queryserver.db.catalog import MetadataCacheRecords
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.metadata_cache import CacheKey, CacheLook
 from queryserver.services.metadata.questions import Question

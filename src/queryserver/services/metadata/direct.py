@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queryserver.domain.errors import EngineUnavailable
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.domain.result import Column
 from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
 from queryserver.services.running.operations import submitted

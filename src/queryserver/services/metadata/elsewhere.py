@@ -16,7 +16,8 @@ from queryserver.db.catalog import ForwardedLooks
 from queryserver.db.notices import Notices
 from queryserver.domain import errors
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, EngineUnavailable, QueryServerError
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.forwarding import ForwardedLook
 from queryserver.interfaces.users import UserDirectory
@@ -33,23 +34,23 @@ _LOOK_EVERY_S = 0.5
 Handler = Callable[[User, Connector, Sequence[Any]], Awaitable[bytes]]
 """Takes a look in this process. Raises QueryServerError."""
 
+_NOT_FOUND = ("database_not_found", "column_not_found", "nested_path_not_found", "function_not_found")
 _ERRORS: Mapping[str, type[QueryServerError]] = MappingProxyType(
     {
-        kind.code: kind
-        for kind in (
-            errors.DatabaseNotFound,
-            errors.TableNotFound,
-            errors.ColumnNotFound,
-            errors.NestedPathNotFound,
-            errors.FunctionNotFound,
-            errors.NotSupported,
-            errors.CredentialsRequired,
-            errors.EngineForbidden,
-            errors.EngineTimeout,
-            errors.EngineUnavailable,
-            errors.SessionLost,
-            errors.StatementRejected,
-        )
+        **dict.fromkeys(_NOT_FOUND, errors.MetadataNotFound),
+        **{
+            kind.code: kind
+            for kind in (
+                errors.TableNotFound,
+                errors.NotSupported,
+                errors.CredentialsRequired,
+                errors.EngineForbidden,
+                errors.EngineTimeout,
+                errors.EngineUnavailable,
+                errors.SessionLost,
+                errors.StatementRejected,
+            )
+        },
     }
 )
 
@@ -191,6 +192,8 @@ def _opened(answer: bytes) -> bytes:
     error = kind.__new__(kind)
     # Errors that are made of names have their message already.
     QueryServerError.__init__(error, message)
+    if code in _ERRORS:
+        error.code = code
     raise error
 
 

@@ -9,15 +9,8 @@ import orjson
 import pyarrow as pa
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
-    InvalidParameter,
-    MissingParameter,
-    NotSupported,
-    PayloadTooLarge,
-    SessionLost,
-    SessionNotFound,
-    StatementRejected,
-)
+from queryserver.domain.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
+from queryserver.domain.errors.statements import SessionLost, StatementRejected, session_not_found
 from queryserver.domain.positions import Position, behind, position_of, without_prefix
 from queryserver.domain.result import Column
 from queryserver.domain.user import User
@@ -88,7 +81,7 @@ class Explanations:
     async def explain(self, user: User, asked: ToExplain) -> Explained:
         """The plan of the first statement.
 
-        Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, SessionNotFound, NotSupported,
+        Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, session_not_found, NotSupported,
         CredentialsRequired, EngineUnavailable, EngineTimeout.
         """
         if asked.script is None or not asked.script.strip():
@@ -116,12 +109,12 @@ class Explanations:
         return Explained(statement, "", Refusal(code, message, behind(found, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """The process that holds a named session; None: it is gone. Raises SessionNotFound for anybody else's."""
+        """The process that holds a named session; None: it is gone. Raises session_not_found for anybody else's."""
         found = await self._sessions.read(session_id)
         if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return None
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
-            raise SessionNotFound(session_id)
+            raise session_not_found(session_id)
         await self._sessions.touch(session_id)
         return found.owner if found.is_live else None
 

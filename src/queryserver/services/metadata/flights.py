@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from queryserver.domain.errors import EngineTimeout, EngineUnavailable, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.statements import EngineTimeout, EngineUnavailable
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineUnavailable,
-    NotSupported,
     OutcomeUnknown,
     SessionLost,
 )

@@ -16,7 +16,7 @@ from queryserver.domain.catalog import (
     TableColumn,
     TableDescription,
 )
-from queryserver.domain.errors import ColumnNotFound, NestedPathNotFound
+from queryserver.domain.errors.statements import column_not_found, nested_path_not_found
 from queryserver.domain.natural_order import natural_key
 from queryserver.domain.sql_types import SqlType, parse_type
 from queryserver.interfaces.catalog import Catalog
@@ -70,12 +70,12 @@ def databases() -> Question[list[str]]:
 
 
 def database(name: str) -> Question[DatabaseDescription]:
-    """One database. The answer raises DatabaseNotFound."""
+    """One database. The answer raises database_not_found."""
     return Question("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
 
 
 def tables(of: str) -> Question[TableList]:
-    """Tables and views, in natural order. The answer raises DatabaseNotFound."""
+    """Tables and views, in natural order. The answer raises database_not_found."""
 
     async def ask(catalog: Catalog) -> TableList:
         found = await naturally(await catalog.tables(of), lambda one: one.name)
@@ -85,12 +85,12 @@ def tables(of: str) -> Question[TableList]:
 
 
 def table(of: str, name: str) -> Question[TableDescription]:
-    """One table. The answer raises DatabaseNotFound, TableNotFound."""
+    """One table. The answer raises database_not_found, TableNotFound."""
     return Question("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
 
 
 def column(of: str, in_table: str, name: str) -> Question[DescribedColumn]:
-    """A column and its statistics. The answer raises DatabaseNotFound, TableNotFound, ColumnNotFound."""
+    """A column and its statistics. The answer raises database_not_found, TableNotFound, column_not_found."""
 
     async def ask(catalog: Catalog) -> DescribedColumn:
         described = await catalog.table(of, in_table)
@@ -102,7 +102,7 @@ def column(of: str, in_table: str, name: str) -> Question[DescribedColumn]:
 
 
 def functions(of: str | None) -> Question[list[FunctionDescription]]:
-    """Functions, in natural order. The answer raises DatabaseNotFound."""
+    """Functions, in natural order. The answer raises database_not_found."""
 
     async def ask(catalog: Catalog) -> list[FunctionDescription]:
         return await naturally(await catalog.functions(of), lambda one: one.name)
@@ -128,18 +128,18 @@ BY_KIND: Mapping[str, Callable[..., Question[Any]]] = MappingProxyType(
 
 
 def column_of(described: TableDescription, name: str) -> TableColumn:
-    """The column of that name. Raises ColumnNotFound."""
+    """The column of that name. Raises column_not_found."""
     found = described.column(name)
     if found is None:
-        raise ColumnNotFound(described.name, name)
+        raise column_not_found(described.name, name)
     return found
 
 
 def nested_type(column: TableColumn, path: Sequence[str]) -> SqlType:
-    """The type of a column, or of the part of it at nested segments. Raises NestedPathNotFound."""
+    """The type of a column, or of the part of it at nested segments. Raises nested_path_not_found."""
     found = parse_type(column.type).at(path)
     if found is None:
-        raise NestedPathNotFound("/".join(path))
+        raise nested_path_not_found("/".join(path))
     return found
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import EngineForbidden, InvalidParameter, PageRowTooLarge, StatementDenied
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied
 from queryserver.domain.result import CellForm, Column, ResultType
 from queryserver.domain.user import User
 from queryserver.formats.cells import RenderedRows, memory_of, render_page
@@ -55,8 +56,8 @@ class Sample:
 class Samples:
     """Reads table data as the caller, within `sample_timeout_s`; nothing of it is kept.
 
-    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, DatabaseNotFound, TableNotFound,
-    ColumnNotFound, NestedPathNotFound.
+    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
+    column_not_found, nested_path_not_found.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Samples:
     ) -> Recorded | None:
         """The same as an operation that is in nobody's history; None for a view that is not sampled.
 
-        `wanted` None: as `hello`. Raises TooManyStatements, QuotaExceeded.
+        `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
         """
         source = self._connectors.resolve(user, connector)
         statement: str | None = HELLO

@@ -29,8 +29,8 @@ class Analyses:
     async def start(self, user: User, connector: str, database: str, table: str, column: str | None) -> Recorded:
         """The operation; nothing is started for a table or column that is not there.
 
-        Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, DatabaseNotFound, TableNotFound,
-        ColumnNotFound, TooManyStatements, QuotaExceeded.
+        Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
+        column_not_found, too_many_statements, quota_exceeded.
         """
         source = self._connectors.resolve(user, connector)
 

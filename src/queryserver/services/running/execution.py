@@ -11,14 +11,13 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from queryserver.domain.errors import (
-    DatabaseUnavailable,
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors.statements import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
-    InsufficientStorage,
     OutcomeUnknown,
-    QueryServerError,
     SessionLost,
 )
 from queryserver.domain.positions import Position, position_of
@@ -32,11 +31,10 @@ from queryserver.interfaces.engine import (
     OperationStatus,
     ResumableSession,
 )
-from queryserver.services.running.errors import LeaseLost
 from queryserver.services.running.logbook import storable
 from queryserver.services.running.operations import submitted
 from queryserver.services.running.pauses import with_pauses
-from queryserver.services.running.run_record import RecordSettings, RunRecord
+from queryserver.services.running.run_record import LeaseLost, RecordSettings, RunRecord
 from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
 from queryserver.services.running.tools import ExecutionTools, beside
 

@@ -14,7 +14,8 @@ from datetime import timedelta
 
 import structlog
 
-from queryserver.domain.errors import DatabaseUnavailable, EngineError, SessionLost
+from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.domain.errors.statements import EngineError, SessionLost
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
 

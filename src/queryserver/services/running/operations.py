@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from queryserver.domain.errors import EngineError
+from queryserver.domain.errors.statements import EngineError
 from queryserver.interfaces.engine import EngineSession, OperationHandle
 
 

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.result import Column, Segment
 from queryserver.domain.statement import Assignment, EngineMark, Outcome, StatementState
 from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
 from queryserver.interfaces.statements import StatementLeases
-from queryserver.services.running.errors import LeaseLost
 from queryserver.services.running.logbook import Logbook
+
+
+class LeaseLost(Exception):
+    """Another runner has the statement, or its state is settled: this run writes nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

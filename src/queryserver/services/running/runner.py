@@ -13,7 +13,7 @@ from uuid import UUID
 import structlog
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import DatabaseUnavailable, Stopping
+from queryserver.domain.errors.base import DatabaseUnavailable, stopping
 from queryserver.domain.statement import Assignment, Outcome, StatementState
 from queryserver.domain.statement_kind import changes_objects, refusal_where_read_only
 from queryserver.domain.stopping import (
@@ -135,7 +135,7 @@ class Runner:
     def require_open(self) -> None:
         """Raises Stopping once this process begins no new work."""
         if self._draining:
-            raise Stopping
+            raise stopping("This server is stopping and starts no new work. Send the call again.")
 
     async def may_run(self, connector: Connector) -> bool:
         """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, RejectedByRule, SessionLost
+from queryserver.domain.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, rejected_by_rule
 from queryserver.domain.statement import Assignment
 from queryserver.domain.user import User
 from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, SessionOptions
@@ -112,7 +112,7 @@ class SessionOpener:
     @asynccontextmanager
     async def _import(self, assignment: Assignment, connector: Connector, user: User) -> AsyncGenerator[EngineSession]:
         if self._imports is None:
-            raise RejectedByRule("This server imports no files.")
+            raise rejected_by_rule("This server imports no files.")
         options = await self._credentials.options(user, connector, token=assignment.token)
         async with (
             self._slots.slot(connector.key, user.id),
@@ -153,7 +153,7 @@ class SessionOpener:
     ) -> bool:
         """Open and record the session of create_session; False when the user has `max_open` already.
 
-        Raises TooManySessions beyond the share of one user, what the engine raises, DatabaseUnavailable; then nothing
+        Raises too_many_sessions beyond the share of one user, what the engine raises, DatabaseUnavailable; then nothing
         is open.
         """
         with self._shares.opening(connector.key, user.id, max_open=max_open):

@@ -8,14 +8,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors import (
-    CellTooLarge,
-    DiskBelowFloor,
-    InsufficientStorage,
-    QueryServerError,
-    ResultStoreFailed,
-    RowTooLarge,
-)
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.domain.errors.statements import RowTooLarge, cell_too_large, disk_below_floor, result_store_failed
 from queryserver.domain.result import ROW_CELLS, Segment, TruncationReason
 from queryserver.domain.statement import Lease, Resumption
 from queryserver.formats import arrow_stream
@@ -89,7 +84,7 @@ class Spool:
         """Keep what the caps allow; `truncated_reason` tells once something was dropped.
 
         `token` says where the engine goes on after this batch; it is made visible together with its last rows.
-        Raises CellTooLarge, RowTooLarge; then nothing of the batch is kept.
+        Raises cell_too_large, RowTooLarge; then nothing of the batch is kept.
         """
         divide = partial(self._divided, batch, is_one=token is not None)
         pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
@@ -168,7 +163,7 @@ class Spool:
             return
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
-            raise CellTooLarge(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
+            raise cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
         if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
             raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
 
@@ -199,9 +194,9 @@ class Spool:
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
         except InsufficientStorage as error:
-            raise DiskBelowFloor(error.message) from error
+            raise disk_below_floor(error.message) from error
         except QueryServerError as error:
-            raise ResultStoreFailed("The result could not be stored.") from error
+            raise result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self._make_visible(segment, token)
 

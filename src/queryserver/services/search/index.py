@@ -7,7 +7,8 @@ from functools import partial
 
 from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.statements import SourceNotConfigured
 from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer
 from queryserver.domain.user import METADATA, User
 from queryserver.interfaces.metadata_index import DATABASE, Scope, ScopeKey

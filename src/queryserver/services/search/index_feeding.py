@@ -12,7 +12,7 @@ import structlog
 from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.catalog import DatabaseDescription, TableDescription, TableKind
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.user import User
 from queryserver.interfaces.metadata_index import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeKey
 from queryserver.services.metadata.questions import Question, TableList

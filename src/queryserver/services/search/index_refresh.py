@@ -14,14 +14,13 @@ import structlog
 from queryserver.db.search import MetadataIndexRecords
 from queryserver.domain.catalog import TableSummary
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
-    DatabaseUnavailable,
     EngineForbidden,
     EngineJwtRequired,
     EngineTimeout,
     MetadataNotFound,
-    QueryServerError,
     StatementDenied,
     StatementRejected,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.user import User
 from queryserver.interfaces.catalog import CatalogEngine
 from queryserver.interfaces.engine import EngineCapabilities

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
-from queryserver.domain.errors import (
-    CatalogNotConfigured,
-    CatalogNotSupported,
-    CatalogOutOfReach,
-    CatalogUnavailable,
+from queryserver.domain.errors.base import (
     DatabaseUnavailable,
     InvalidParameter,
     PermissionDenied,
     QueryServerError,
-    SourceNotConfigured,
     configured,
+)
+from queryserver.domain.errors.statements import (
+    CatalogOutOfReach,
+    CatalogUnavailable,
+    SourceNotConfigured,
+    catalog_not_configured,
+    catalog_not_supported,
 )
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import MAX_REACH, FacetName, Record, Search, SourceAnswer, SourceName
@@ -95,7 +97,7 @@ class MetadataSearch:
         self._parts = parts
 
     async def search(self, user: User, asked: Asked) -> SearchResult:
-        """Raises InvalidParameter, CatalogNotConfigured, CatalogNotSupported; CatalogUnavailable when all sources
+        """Raises InvalidParameter, catalog_not_configured, catalog_not_supported; CatalogUnavailable when all sources
         failed, PermissionDenied when the caller may search none of them.
         """
         search, warnings = _search_of(asked)
@@ -144,10 +146,10 @@ class MetadataSearch:
         """Sources one after the other, documents first: the order within each is the catalogue's own."""
         if interface not in self._parts.catalogs:
             known = configured(sorted({*_LOCAL, *self._parts.catalogs} - {""}), word="Known")
-            raise CatalogNotSupported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
+            raise catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
         catalog = self._parts.catalogs[interface]
         if catalog is None:
-            raise CatalogNotConfigured("metadata.catalog.api_url is not set.")
+            raise catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[SourceName, SourceAnswer | QueryServerError] = {}
         records: list[Record] = []
         offset, left = search.offset, search.limit

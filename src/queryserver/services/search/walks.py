@@ -10,14 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from queryserver.domain.errors import (
-    InvalidRequest,
-    NotADirectory,
-    PathNotFound,
-    PermissionDenied,
-    SourceNotConfigured,
-    StorageNotConfigured,
-)
+from queryserver.domain.errors.base import InvalidRequest, PermissionDenied
+from queryserver.domain.errors.files import NotADirectory, PathNotFound, StorageNotConfigured
+from queryserver.domain.errors.statements import SourceNotConfigured
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.domain.search_terms import Query, Term, folded
 from queryserver.domain.searching import Match, Record, Search, SourceAnswer, best_first, count_facets, position_of

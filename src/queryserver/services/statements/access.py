@@ -4,7 +4,7 @@ import re
 from uuid import UUID
 
 from queryserver.db.statements.records import StatementRecords
-from queryserver.domain.errors import OperationNotFound
+from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.domain.user import User
 from queryserver.services.connectors import Connectors

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from queryserver.db.statements.overview import StatementOverview
 from queryserver.db.statements.records import StatementRecords
-from queryserver.domain.errors import OperationNotFound
+from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.statement_overview import OverviewDetails, OverviewEntry, OverviewFilter
 from queryserver.services.auditing import AuditTrail
 

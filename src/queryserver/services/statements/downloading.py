@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors import DownloadDisabled, DownloadRefused
+from queryserver.domain.errors.base import download_disabled
+from queryserver.domain.errors.statements import DownloadRefused
 from queryserver.domain.result import Column
 from queryserver.domain.statement import StatementState, StatementStatus
 from queryserver.domain.user import DOWNLOAD, User
@@ -73,7 +74,7 @@ class Downloads:
     async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
         """The stored rows of an own operation.
 
-        Raises DownloadDisabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
+        Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
         unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
         """
         with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
@@ -110,13 +111,13 @@ class Downloads:
             return size
 
     def require(self, user: User, status: StatementStatus) -> None:
-        """Raises DownloadDisabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
+        """Raises download_disabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
         self._require_right(user)
         self._access.require_owner(user, status)
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
-            raise DownloadDisabled("Downloads are switched off for you.")
+            raise download_disabled("Downloads are switched off for you.")
 
     async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
         self._require_right(user)

@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from queryserver.db.statements.records import StatementRecords
-from queryserver.domain.errors import OperationNotFound
+from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.statement import LogPage, StatementRecord, StatementStatus
 from queryserver.domain.user import User
 from queryserver.services.signals import StateSignals, Watch

@@ -33,13 +33,16 @@ class ImportSubmissions:
         self._parts = parts
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> Recorded | None:
-        """What was recorded under the same key. Raises IdempotencyConflict."""
+        """What was recorded under the same key. Raises idempotency_conflict."""
         key = _key(connector, new)
         known = await self._parts.records.find_replay(user.id, key) if key else None
         return Recorded(known, replayed=True) if known is not None else None
 
     async def submit(self, user: User, connector: Connector, new: NewImport) -> Recorded:
-        """Record an import and hand it to a runner. Raises TooManyStatements, QuotaExceeded, IdempotencyConflict."""
+        """Record an import and hand it to a runner.
+
+        Raises too_many_statements, quota_exceeded, idempotency_conflict.
+        """
         statement = await self._statement(user, connector, new)
         recorded = await self._parts.records.record(statement)
         if recorded.replayed:

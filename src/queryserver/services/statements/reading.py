@@ -11,13 +11,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from queryserver.db.statements.records import StatementRecords
-from queryserver.domain.errors import (
-    OperationNotFound,
-    PageRowTooLarge,
-    PathNotFound,
-    ServiceUnavailable,
-    StorageError,
-)
+from queryserver.domain.errors.base import ServiceUnavailable
+from queryserver.domain.errors.files import PathNotFound, StorageError
+from queryserver.domain.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.domain.result import CellForm, Column, Segment
 from queryserver.domain.statement import ACTIVE, StatementState, StatementStatus, StoredResult
 from queryserver.domain.user import User
@@ -222,7 +218,7 @@ class Reading:
                 # To wait with bytes in hand could be for ever: all are given back first.
                 held.release()
                 size_bytes = needs.size_bytes
-            except BaseException:
+            except BaseException:  # a cancel too: the bytes must not stay held
                 held.release()
                 raise
             else:

@@ -11,16 +11,13 @@ from uuid import UUID, uuid4
 
 from queryserver.db.statements.records import StatementRecords
 from queryserver.domain.connector import Connector
-from queryserver.domain.errors import (
-    ConflictingParameters,
+from queryserver.domain.errors.base import InvalidParameter, MissingParameter, PayloadTooLarge, conflicting_parameters
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
-    InvalidParameter,
-    MissingParameter,
     NoMoreStatements,
-    PayloadTooLarge,
-    PreviousNotFinished,
-    SessionNotFound,
-    StatementTextExpired,
+    previous_not_finished,
+    session_not_found,
+    statement_text_expired,
 )
 from queryserver.domain.result import LimitSource
 from queryserver.domain.script_choice import Choice, Steering
@@ -141,7 +138,7 @@ class Submissions:
         `before_recording` is called when the request is in order and new; what it raises is raised. `while_wanted`
         wraps the search for the statement, which a large script makes long; it may cancel it.
 
-        Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, SessionNotFound, Conflict,
+        Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
         CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex; then nothing is recorded.
         """
         self._require_good_parameters(asked)
@@ -203,16 +200,16 @@ class Submissions:
         else:
             return None
         if not before.status.state.is_terminal:
-            raise PreviousNotFinished
+            raise previous_not_finished("The previous statement of this script has not ended yet.")
         return before
 
     def _connector(self, user: User, asked: Submission, before: StatementRecord | None) -> Connector:
         if asked.continued is None or before is None:
             return self._parts.connectors.resolve(user, asked.connector)
         if asked.connector and self._parts.connectors.resolve(user, asked.connector).key != before.status.connector:
-            raise ConflictingParameters("The previous statement ran on another connector.")
+            raise conflicting_parameters("The previous statement ran on another connector.")
         if asked.session_id is not None and asked.session_id != before.handle.session_id:
-            raise ConflictingParameters("The previous statement ran in another session.")
+            raise conflicting_parameters("The previous statement ran in another session.")
         return self._parts.connectors.resolve(user, before.status.connector)
 
     async def _script(self, asked: Submission, before: StatementRecord | None) -> str:
@@ -220,7 +217,7 @@ class Submissions:
         if script is None and asked.continued is not None and before is not None:
             if before.script_id is None:
                 if before.text_is_cut:
-                    raise StatementTextExpired
+                    raise statement_text_expired()
                 return before.handle.statement
             return await self._parts.records.script(before.script_id)
         if script is None or not script.strip():
@@ -258,7 +255,7 @@ class Submissions:
         if found is None and await self._parts.sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
-            raise SessionNotFound(session_id)
+            raise session_not_found(session_id)
         await self._parts.sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 

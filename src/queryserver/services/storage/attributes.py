@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from queryserver.domain.errors import NotAFile, NotSupported, QueryServerError, TooManyEntries
+from queryserver.domain.errors.base import NotSupported, QueryServerError
+from queryserver.domain.errors.files import NotAFile, too_many_entries
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.interfaces.storage import ModeStorage, OwnedStorage, ReplicatedStorage, Storage
 from queryserver.services.storage.auditing import StorageAudit
@@ -25,8 +26,8 @@ class Attributes:
     ) -> FileStatus:
         """Set permissions; the entry as it is then.
 
-        Raises NotSupported; TooManyEntries with nothing changed; the first refusal of the store, with `details` on how
-        many entries were changed and how many were not.
+        Raises NotSupported; too_many_entries with nothing changed; the first refusal of the store, with `details` on
+        how many entries were changed and how many were not.
         """
         place = self._stores.place(caller, path)
         storage = place.storage
@@ -81,7 +82,9 @@ async def _tree(storage: Storage, top: str) -> Sequence[str]:
                 found += [entry.path for entry in kept]
                 directories += [entry.path for entry in kept if entry.is_directory]
                 if len(found) > MAX_TREE_ENTRIES:
-                    raise TooManyEntries(f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was.")
+                    raise too_many_entries(
+                        f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was."
+                    )
     return found
 
 

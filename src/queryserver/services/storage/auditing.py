@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from queryserver.domain.audit import AuditEvent
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.files import StoragePath
 from queryserver.domain.transfers import Transfer
 from queryserver.interfaces.audit import Audit
@@ -16,7 +16,6 @@ class Noted:
 
     def __init__(self) -> None:
         self.size_bytes: int | None = None
-        self.outcome = "ok"
 
 
 class StorageAudit:
@@ -28,17 +27,15 @@ class StorageAudit:
     @contextmanager
     def event(self, caller: Caller, operation: str, path: StoragePath | str) -> Generator[Noted]:
         """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
-        noted = Noted()
+        noted, outcome = Noted(), "interrupted"
         try:
             yield noted
+            outcome = "ok"
         except QueryServerError as error:
-            noted.outcome = error.code
-            raise
-        except BaseException:
-            noted.outcome = "interrupted"
+            outcome = error.code
             raise
         finally:
-            self.record(caller, operation, path, noted.outcome, size_bytes=noted.size_bytes)
+            self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes)
 
     def settled(self, transfer: Transfer, outcome: str) -> None:
         """Write the event of a move or copy that another process had begun: that one could not."""

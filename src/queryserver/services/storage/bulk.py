@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from queryserver.domain.errors import MissingParameter, QueryServerError, TooManyEntries
+from queryserver.domain.errors.base import MissingParameter, QueryServerError
+from queryserver.domain.errors.files import too_many_entries
 from queryserver.services.storage.operations import Progress
 
 MAX_ITEMS = 1000
@@ -15,12 +16,12 @@ Outcomes = Mapping[str, T | QueryServerError]
 
 
 def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
-    """The items, each once. Raises MissingParameter (none), TooManyEntries."""
+    """The items, each once. Raises MissingParameter (none), too_many_entries."""
     items = list(dict.fromkeys(sent))
     if not items:
         raise MissingParameter(f"{parameter} is required.")
     if len(items) > MAX_ITEMS:
-        raise TooManyEntries(f"At most {MAX_ITEMS} items at once.")
+        raise too_many_entries(f"At most {MAX_ITEMS} items at once.")
     return items
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import structlog
 
-from queryserver.domain.errors import DatabaseUnavailable
+from queryserver.domain.errors.base import DatabaseUnavailable
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,14 @@
 
 from collections.abc import AsyncIterator
 
-from queryserver.domain.errors import InvalidName, NotADirectory, NotAFile, PathExists, PathNotFound, SymlinkNotFollowed
+from queryserver.domain.errors.files import (
+    InvalidName,
+    NotADirectory,
+    NotAFile,
+    PathExists,
+    PathNotFound,
+    SymlinkNotFollowed,
+)
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
 from queryserver.interfaces.storage import PIECE_BYTES, Storage
@@ -34,7 +41,7 @@ class Creations:
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Make an empty file; of several calls one succeeds.
 
-        Raises InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathNotFound (the parent), NotADirectory,
+        Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
         """
         path = _named(path, is_directory=False)

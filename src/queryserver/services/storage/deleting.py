@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from queryserver.domain.errors import RootNotAllowed, TrashNotSupported
+from queryserver.domain.errors.files import root_not_allowed, trash_not_supported
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.interfaces.storage import TrashStorage
 from queryserver.services.storage.auditing import StorageAudit
@@ -26,21 +26,21 @@ class Deletions:
         self._audit = audit
 
     def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Place:
-        """What can be refused without asking the store. Raises RootNotAllowed, TrashNotSupported, access errors."""
+        """What can be refused without asking the store. Raises root_not_allowed, trash_not_supported, access errors."""
         place = self._stores.place(caller, path)
         traits = place.file_system.traits
         # A service of Ozone is the root of a store of its own.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
-            raise RootNotAllowed(f"{path} cannot be deleted.")
+            raise root_not_allowed(f"{path} cannot be deleted.")
         if skip_trash is False and not isinstance(place.storage, TrashStorage):
-            raise TrashNotSupported(f"The store {path.scheme} has no trash; nothing was deleted.")
+            raise trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
         return place
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
         """Delete an entry with its content, for good or to the trash; None: as is usual on its store.
 
-        Raises as `check`; PathNotFound, AlreadyInTrash, ContainsTrash; DirectoryNotEmpty for buckets with content.
+        Raises as `check`; PathNotFound, already_in_trash, contains_trash; DirectoryNotEmpty for buckets with content.
         """
         place = self.check(caller, path, skip_trash=skip_trash)
         traits = place.file_system.traits

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
-from queryserver.domain.errors import DownloadDisabled, NotAFile, QueryServerError, StorageError, SymlinkNotFollowed
+from queryserver.domain.errors.base import QueryServerError, download_disabled
+from queryserver.domain.errors.files import NotAFile, StorageError, SymlinkNotFollowed
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.user import DOWNLOAD, User
 from queryserver.services.ranges import Conditions, Part, Version, is_unchanged, requested_part
@@ -43,7 +44,7 @@ class FileDownloads:
     ) -> FoundFile:
         """The file and what of it is to be sent; its bytes are not touched.
 
-        Raises DownloadDisabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
+        Raises download_disabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
         """
         try:
             return await self._find(caller, path, conditions)
@@ -66,7 +67,7 @@ class FileDownloads:
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
-            raise DownloadDisabled("Downloads are switched off for you.")
+            raise download_disabled("Downloads are switched off for you.")
 
     def _require(self, caller: Caller, user: User, path: StoragePath) -> None:
         """Raises when the user, as he is now, may not go on with the download."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors import InvalidPath, NotADirectory, PathNotFound, PermissionDenied, StorageError
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import InvalidPath, NotADirectory, PathNotFound, StorageError
 from queryserver.domain.files import ClusterFacts, Scheme, StoragePath
 from queryserver.interfaces.storage import ClusterFileSystem, FileSystem, TrashStorage
 from queryserver.services.storage.stores import Caller, Place, Stores

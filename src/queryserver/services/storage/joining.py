@@ -9,16 +9,15 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from queryserver.db.storage_uploads import PartUploads
-from queryserver.domain.errors import (
-    DatabaseUnavailable,
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.files import (
     OperationInProgress,
-    PartConflict,
     PathNotFound,
-    QueryServerError,
     StorageError,
-    UploadIncomplete,
     UploadNotFound,
     VerificationFailed,
+    part_conflict,
+    upload_incomplete,
 )
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import ReadableParts, Storage
@@ -42,7 +41,7 @@ class Joining:
         self._threads = threads
 
     async def own(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        """An upload of the caller. Raises UploadNotFound, StorageAccessDenied."""
+        """An upload of the caller. Raises UploadNotFound, storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
             raise UploadNotFound("There is no such upload.")
@@ -71,7 +70,7 @@ class Joining:
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
         """Join the parts; once it is done, the same answer again.
 
-        Raises UploadIncomplete, VerificationFailed (size, or `sha256`, the digest of the whole file), as
+        Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file), as
         `Storage.join_parts`, OperationInProgress.
         """
         _require_all(await self.own(caller, client_uuid))
@@ -86,12 +85,12 @@ class Joining:
         return await self.own(caller, client_uuid)
 
     async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Keep what an upload became. Raises PartConflict when the claim on it was lost.
+        """Keep what an upload became. Raises part_conflict when the claim on it was lost.
 
         Tries again while the database is out of reach: the parts are gone, and nobody else knows of the file.
         """
         if not await self._finished(upload.id, claimant, entry):
-            raise PartConflict("Another call took over this upload.")
+            raise part_conflict("Another call took over this upload.")
         await self._leftovers.end(upload.id)
 
     async def _finished(self, upload_id: UUID, claimant: UUID, entry: FileStatus) -> bool:
@@ -151,7 +150,7 @@ class Joining:
 def _require_all(upload: PartUpload) -> None:
     missing = missing_parts(upload)
     if upload.result is None and missing:
-        raise UploadIncomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
+        raise upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
 def _require_digest(upload: PartUpload, sha256: bytes | None) -> None:

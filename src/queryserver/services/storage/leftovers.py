@@ -13,13 +13,8 @@ from uuid import UUID, uuid4
 import structlog
 
 from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
-from queryserver.domain.errors import (
-    DatabaseUnavailable,
-    DirectoryNotEmpty,
-    QueryServerError,
-    StorageError,
-    StorageNotConfigured,
-)
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured
 from queryserver.domain.files import StoragePath
 from queryserver.interfaces.storage import UnseenUploads
 from queryserver.interfaces.storage_uploads import PartUpload, UnfinishedWrite

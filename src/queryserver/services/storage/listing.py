@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from queryserver.domain.errors import (
-    QueryServerError,
-    StorageError,
-    StorageUnavailable,
-    TooManyEntries,
-    TooManyRequests,
-)
+from queryserver.domain.errors.base import PayloadTooLarge, QueryServerError, TooManyRequests
+from queryserver.domain.errors.files import StorageError, StorageUnavailable, too_many_entries
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import Batch
 from queryserver.services.storage.cursors import BEGINNING, Cursors, Mark, PageStart
@@ -123,7 +118,7 @@ class Listings:
     async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
         """One page of a directory.
 
-        Raises TooManyEntries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, BucketListingDenied,
+        Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
         StorageError.
         """
         is_served_in_order = wanted.is_by_name and place.file_system.traits.lists_in_order
@@ -260,10 +255,10 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
     return [entry for entry in batch.entries if part in entry.name] if part else batch.entries
 
 
-def _too_many(place: Place, limit: str, *, filter_helps: bool) -> TooManyEntries:
+def _too_many(place: Place, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
     """With what the caller can do: only stores that list in order give pages by name without reading every entry."""
     ways = ["a filter"] if filter_helps else []
     if place.file_system.traits.lists_in_order:
         ways.append("sortby=name in ascending order")
     advice = f"Use {', or '.join(ways)}." if ways else "This store has to read them all, whatever the order or filter."
-    return TooManyEntries(f"The directory has more than {limit}. {advice}")
+    return too_many_entries(f"The directory has more than {limit}. {advice}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.transfers import ClaimedTransfer, Transfer, TransferKind
 from queryserver.interfaces.storage import RenamingStorage

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 import structlog
 
 from queryserver.db.storage_transfers import OperationRecords
-from queryserver.domain.errors import DatabaseUnavailable, OperationNotFound, QueryServerError
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.transfers import OperationState, OperationStatus
 from queryserver.services.storage.stores import Caller
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from queryserver.domain.errors import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.files import StoragePath
 from queryserver.interfaces.storage import PartPlan
 from queryserver.interfaces.storage_uploads import PartUpload

@@ -7,15 +7,8 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from queryserver.db.storage_uploads import PartUploads
-from queryserver.domain.errors import (
-    InvalidParameter,
-    OperationInProgress,
-    PartConflict,
-    PathExists,
-    PathNotFound,
-    QueryServerError,
-    TooManyRequests,
-)
+from queryserver.domain.errors.base import InvalidParameter, QueryServerError, TooManyRequests
+from queryserver.domain.errors.files import OperationInProgress, PathExists, PathNotFound, part_conflict
 from queryserver.domain.files import StoragePath
 from queryserver.domain.storage_names import new_name
 from queryserver.interfaces.storage import PartPlan
@@ -70,7 +63,7 @@ class PartUploading:
     async def receive(self, caller: Caller, given: GivenPart, content: AsyncGenerator[bytes]) -> PartUpload:
         """Store a part, and complete the upload where the part is the whole file.
 
-        Raises InvalidParameter, PartConflict, FileTooLarge, TooManyRequests, OperationInProgress, as
+        Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, as
         `UploadRules.target` and `PartWriting.receive`.
         """
         self._tools.rules.admit(file_bytes=given.total_bytes)
@@ -84,7 +77,7 @@ class PartUploading:
             if upload is None:
                 upload = await self._begun(caller, given, terms)
             if upload.terms != terms:
-                raise PartConflict("The upload began with another name, destination, size or overwrite.")
+                raise part_conflict("The upload began with another name, destination, size or overwrite.")
             if _needs_staging(upload, given):
                 upload = await self._prepared(caller, upload, place)
             await self._tools.writing.receive(caller, place, upload, given, content)
@@ -101,7 +94,7 @@ class PartUploading:
     ) -> PartUpload:
         """Make the parts a file; once it is done, the same answer again.
 
-        Raises PartConflict (`said` is not what the first part said), as `Joining.finish`.
+        Raises part_conflict (`said` is not what the first part said), as `Joining.finish`.
         """
         self._tools.rules.admit()
         upload = await self.state(caller, client_uuid)
@@ -193,4 +186,4 @@ def _require_same(terms: UploadTerms, said: SaidOfUpload) -> None:
         (said.overwrite, kept.overwrite),
     ]
     if any(given is not None and given != known for given, known in pairs):
-        raise PartConflict("The upload began with another name, destination, size or overwrite.")
+        raise part_conflict("The upload began with another name, destination, size or overwrite.")

@@ -10,14 +10,8 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 from queryserver.db.storage_uploads import PartUploads
-from queryserver.domain.errors import (
-    DatabaseUnavailable,
-    InvalidParameter,
-    OperationInProgress,
-    PartConflict,
-    QueryServerError,
-    UploadNotFound,
-)
+from queryserver.domain.errors.base import DatabaseUnavailable, InvalidParameter, QueryServerError
+from queryserver.domain.errors.files import OperationInProgress, UploadNotFound, part_conflict
 from queryserver.interfaces.storage import StoredPart
 from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload
 from queryserver.services.storage.claims import LEASE, attempts, renewed
@@ -56,7 +50,7 @@ class PartWriting:
     ) -> None:
         """Store a part, or compare it with the one that arrived before.
 
-        Raises InvalidParameter (another size), PartConflict (other bytes), VerificationFailed, OperationInProgress,
+        Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
         UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
         """
         checked = CheckedContent(content, self._threads, sha256=given.sha256)
@@ -90,7 +84,7 @@ class PartWriting:
         upload = await self._joining.own(caller, given.client_uuid)
         arrived = upload.arrived.get(given.index)
         if arrived is not None and arrived.sha256 != checked.sha256:
-            raise PartConflict(f"Part {given.index} arrived before with other bytes.")
+            raise part_conflict(f"Part {given.index} arrived before with other bytes.")
 
     async def _write_whole(
         self, caller: Caller, writing: _Writing, checked: CheckedContent, pieces: AsyncGenerator[bytes]
@@ -120,7 +114,7 @@ class PartWriting:
         try:
             async with renewed(partial(self._records.claim_part, upload.id, index, claimant, lease=LEASE)):
                 return await write()
-        except BaseException:
+        except BaseException:  # a cancel too: the part must not stay claimed
             with suppress(DatabaseUnavailable):
                 await self._records.release_part(upload.id, index, claimant)
             raise
@@ -136,7 +130,7 @@ class PartWriting:
             if upload.staging is not None:
                 await writing.place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
-        raise PartConflict(f"Another call took part {part.stored.index} over.")
+        raise part_conflict(f"Another call took part {part.stored.index} over.")
 
 
 async def _write_part(writing: _Writing, pieces: AsyncGenerator[bytes]) -> StoredPart:

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future
 from threading import Lock
 from typing import Any
 
-from queryserver.domain.errors import DecompressionLimit, StorageUnavailable
+from queryserver.domain.errors.files import DecompressionLimit, StorageUnavailable
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Largest single read: a broken file may claim to have a footer or a page of any size."""

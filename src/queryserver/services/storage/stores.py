@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import (
-    ImpersonationNotAllowed,
+from queryserver.domain.errors.base import (
     InvalidParameter,
-    InvalidPath,
     InvalidUsername,
     MissingParameter,
     QueryServerError,
-    StorageAccessDenied,
+    configured,
+)
+from queryserver.domain.errors.files import (
+    ImpersonationNotAllowed,
+    InvalidPath,
     StorageNotConfigured,
     UnknownScheme,
-    configured,
+    storage_access_denied,
 )
 from queryserver.domain.files import Scheme, StoragePath, StorageUser
 from queryserver.domain.storage_paths import PathReader
@@ -89,18 +91,18 @@ class Stores:
         return self._reader.read(text or "/")
 
     def place(self, caller: Caller, path: StoragePath) -> Place:
-        """The store of `path` as the caller sees it. Raises StorageNotConfigured, StorageAccessDenied."""
+        """The store of `path` as the caller sees it. Raises StorageNotConfigured, storage_access_denied."""
         file_system = self._file_systems.get(path.scheme)
         if file_system is None:
             raise StorageNotConfigured(f"The store {path.scheme} is not configured.")
         if not may_use(caller.user, path.scheme):
-            raise StorageAccessDenied(f"You have no access to the store {path.scheme}.")
+            raise storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
-        """Raises StorageAccessDenied, ImpersonationNotAllowed when the user of now lacks what the call needs."""
+        """Raises storage_access_denied, ImpersonationNotAllowed when the user of now lacks what the call needs."""
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
-            raise StorageAccessDenied(f"You have no access to the store {scheme}.")
+            raise storage_access_denied(f"You have no access to the store {scheme}.")
         if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
             raise ImpersonationNotAllowed("You may not act as another user.")
 

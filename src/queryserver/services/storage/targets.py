@@ -6,16 +6,15 @@ The checks come in the order of the contract, and nothing is changed before all 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import (
-    MissingParameter,
+from queryserver.domain.errors.base import MissingParameter, NotSupported
+from queryserver.domain.errors.files import (
     NotADirectory,
-    NotSupported,
     PathExists,
     PathNotFound,
-    RootNotAllowed,
-    SamePath,
     SymlinkNotFollowed,
     TargetInsideSource,
+    root_not_allowed,
+    same_path,
 )
 from queryserver.domain.files import EntryKind, FileStatus, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
@@ -83,7 +82,7 @@ class Targets:
             raise NotSupported("A rename stays in its store; move can go to another one.")
         same = {source.path} if asked.kind is TransferKind.RENAME else {source.path, source.path.parent}
         if given.path in same:
-            raise SamePath("Source and target are the same.")
+            raise same_path("Source and target are the same.")
         is_directory = asked.several or (
             asked.kind is not TransferKind.RENAME and asked.destination.strip().endswith("/")
         )
@@ -98,7 +97,7 @@ class Targets:
         target, there = await self._target(destination)
         if target.path == source.path:
             # The blanks around a new name are gone by now.
-            raise SamePath("Source and target are the same.")
+            raise same_path("Source and target are the same.")
         self._check_name(entry, source.path, target.path)
         if there is None:
             await _check_parent(target)
@@ -137,7 +136,7 @@ class Targets:
             return
         if kind is TransferKind.COPY:
             raise NotSupported("Roots, buckets, containers and volumes are not copied.")
-        raise RootNotAllowed("Roots, buckets, containers and volumes stay where they are.")
+        raise root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
 
     async def _target(self, destination: Destination) -> tuple[Place, FileStatus | None]:
         """The target, and what is there now."""

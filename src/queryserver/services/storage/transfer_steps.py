@@ -10,14 +10,14 @@ from uuid import uuid4
 
 from queryserver.db.storage_transfers import TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
     NotAFile,
     OperationInProgress,
     PathExists,
     PathNotFound,
-    QueryServerError,
     StorageError,
     VerificationFailed,
 )

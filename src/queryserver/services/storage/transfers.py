@@ -12,13 +12,8 @@ import structlog
 
 from queryserver.db.storage_transfers import OperationRecords, TransferRecords
 from queryserver.db.storage_uploads import UnfinishedWrites
-from queryserver.domain.errors import (
-    DatabaseUnavailable,
-    DirectoryNotEmpty,
-    OperationInProgress,
-    QueryServerError,
-    StorageError,
-)
+from queryserver.domain.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.domain.errors.files import DirectoryNotEmpty, OperationInProgress, StorageError
 from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.domain.transfers import (
     ClaimedTransfer,
@@ -172,7 +167,7 @@ class Transfers:
         except QueryServerError:
             # A failed deletion waits for its user; anything else that failed has ended, or others end it soon.
             raise
-        except BaseException:
+        except BaseException:  # a cancel too: the lease must not stay held
             await _ended(task)
             await asyncio.shield(self._released(lease, again_after=timedelta(0)))
             raise

@@ -5,15 +5,15 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from queryserver.domain.errors import (
-    AlreadyInTrash,
-    ContainsTrash,
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import (
     NotADirectory,
-    NotInTrash,
-    NotSupported,
     PathExists,
     PathNotFound,
-    TrashNotSupported,
+    already_in_trash,
+    contains_trash,
+    not_in_trash,
+    trash_not_supported,
 )
 from queryserver.domain.files import StoragePath
 from queryserver.domain.storage_names import MAX_NAME_BYTES
@@ -42,10 +42,10 @@ class Bin:
 
 
 async def bin_of(place: Place) -> Bin:
-    """The trash of a place. Raises TrashNotSupported."""
+    """The trash of a place. Raises trash_not_supported."""
     storage = place.storage
     if not isinstance(storage, TrashStorage):
-        raise TrashNotSupported(f"The store {place.path.scheme} has no trash.")
+        raise trash_not_supported(f"The store {place.path.scheme} has no trash.")
     if not isinstance(storage, RenamingStorage):
         raise NotSupported(f"The store {place.path.scheme} does not rename.")
     root = StoragePath(place.path.scheme, await storage.trash_root(place.path.path))
@@ -53,13 +53,13 @@ async def bin_of(place: Place) -> Bin:
 
 
 async def move_to_trash(place: Place) -> StoragePath:
-    """Where the entry lies in the trash now. Raises PathNotFound, AlreadyInTrash, ContainsTrash."""
+    """Where the entry lies in the trash now. Raises PathNotFound, already_in_trash, contains_trash."""
     found = await bin_of(place)
     path = place.path
     if path.is_inside(found.root):
-        raise AlreadyInTrash(f"{path} lies in the trash already; skip_trash deletes it for good.")
+        raise already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
     if path == found.root or found.root.is_inside(path):
-        raise ContainsTrash(f"{path} holds the trash; skip_trash deletes it for good.")
+        raise contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
     await place.storage.stat(path.path)
     with suppress(PathExists):
         await place.storage.mkdir(found.root.path, permissions=_PRIVATE)
@@ -113,7 +113,7 @@ class Trash:
         self._audit = audit
 
     async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
-        """The caller's home in the trash, else the trash, else None. Raises TrashNotSupported."""
+        """The caller's home in the trash, else the trash, else None. Raises trash_not_supported."""
         found = await bin_of(self._stores.place(caller, path))
         home = self._stores.home(caller, path.scheme)
         for candidate in (found.current.child(home.path), found.root):
@@ -122,7 +122,7 @@ class Trash:
         return None
 
     async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Bring an entry back to where it was. Raises TrashNotSupported, NotInTrash, PathNotFound, PathExists."""
+        """Bring an entry back to where it was. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
         place = self._stores.place(caller, path)
         found = await bin_of(place)
         original = _original(found.root, path)
@@ -134,7 +134,7 @@ class Trash:
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
-        """Delete every entry of the caller's trash for good; the trash, and how many. Raises TrashNotSupported."""
+        """Delete every entry of the caller's trash for good; the trash, and how many. Raises trash_not_supported."""
         found = await bin_of(self._stores.place(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
             purged = 0
@@ -154,10 +154,10 @@ async def _entries(found: Bin) -> list[str]:
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
-    """Where an entry of the trash was. Raises NotInTrash: outside, the trash itself, or a checkpoint."""
+    """Where an entry of the trash was. Raises not_in_trash: outside, the trash itself, or a checkpoint."""
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
     if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
-        raise NotInTrash(f"{path} is no entry of your trash.")
+        raise not_in_trash(f"{path} is no entry of your trash.")
     return StoragePath(path.scheme, "/".join(below[1:]))
 
 

@@ -5,13 +5,13 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import (
-    FileTooLarge,
+from queryserver.domain.errors.files import (
     PathExists,
     PathNotFound,
-    RootNotAllowed,
     StorageUnavailable,
-    UploadDisabled,
+    file_too_large,
+    root_not_allowed,
+    upload_disabled,
 )
 from queryserver.domain.files import FileStatus, Scheme, StoragePath
 from queryserver.domain.storage_names import ExtensionRules, new_name
@@ -40,20 +40,20 @@ class UploadRules:
         self.max_bytes = max_bytes
 
     def admit(self, *, body_bytes: int | None = None, file_bytes: int | None = None) -> None:
-        """Raises UploadDisabled, FileTooLarge. The sizes are those that the client announces, where it does."""
+        """Raises upload_disabled, file_too_large. The sizes are those that the client announces, where it does."""
         if not self._is_enabled:
-            raise UploadDisabled("Uploads are switched off.")
+            raise upload_disabled("Uploads are switched off.")
         if self.max_bytes is None:
             return
         file_bytes = (body_bytes or 0) - _FRAME_BYTES if file_bytes is None else file_bytes
         if file_bytes > self.max_bytes:
-            raise FileTooLarge(self.max_bytes)
+            raise file_too_large(self.max_bytes)
 
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
         """Where the file goes.
 
-        Raises StorageAccessDenied; PathNotFound, NotADirectory and SymlinkNotFollowed (the directory); RootNotAllowed
-        (above buckets), InvalidName, ExtensionNotPermitted, ExtensionRestricted, PathExists.
+        Raises storage_access_denied; PathNotFound, NotADirectory and SymlinkNotFollowed (the directory);
+        root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted, PathExists.
         """
         parent = self._stores.place(caller, directory)
         await _require_directory(parent)
@@ -67,10 +67,10 @@ class UploadRules:
 
 
 async def _require_directory(place: Place) -> None:
-    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed, RootNotAllowed."""
+    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed, root_not_allowed."""
     levels = place.file_system.traits.container_levels
     if len(place.path.names) < levels:
-        raise RootNotAllowed("Files lie in buckets, containers and volumes, not beside them.")
+        raise root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
     found = await _found(place)
     if found is None and place.path.scheme in OBJECT_STORES and len(place.path.names) > levels:
         bucket = StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from queryserver.domain.errors import FileTooLarge, VerificationFailed
+from queryserver.domain.errors.files import VerificationFailed, file_too_large
 from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.leftovers import Leftovers
@@ -64,13 +64,13 @@ class CheckedContent:
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """The bytes. Raises FileTooLarge, VerificationFailed, and what the content raises."""
+        """The bytes. Raises file_too_large, VerificationFailed, and what the content raises."""
         loop = asyncio.get_running_loop()
         async with aclosing(_one_ahead(self._content)) as content:
             async for piece in content:
                 self.size_bytes += len(piece)
                 if self._max_bytes is not None and self.size_bytes > self._max_bytes:
-                    raise FileTooLarge(self._max_bytes)
+                    raise file_too_large(self._max_bytes)
                 # Hashed by a thread while the store writes the same piece.
                 hashed = loop.run_in_executor(self._threads, self._hash.update, piece)
                 yield piece
@@ -108,7 +108,7 @@ class Uploads:
     async def receive(self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]) -> UploadedFile:
         """Store one file; under its name it is complete, or nothing is there.
 
-        Raises as `UploadRules.target` and `Storage.write`, FileTooLarge, VerificationFailed, and what `content` raises.
+        Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
         """
         with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
             place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from queryserver.domain.errors import DecompressionLimit, FileTooComplex, StorageUnavailable
+from queryserver.domain.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.domain.files import FileStatus
 from queryserver.formats.unpacking.codecs import OUTPUT_BYTES, Codec, Unpacker, detect, head_bytes
 from queryserver.formats.unpacking.parquet import parquet_lines

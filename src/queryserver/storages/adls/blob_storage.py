@@ -1,10 +1,6 @@
 """The Storage over a flat account: folders are marked blobs, nothing is renamed."""
 
-from queryserver.domain.errors import (
-    DirectoryNotEmpty,
-    PathExists,
-    RootNotAllowed,
-)
+from queryserver.domain.errors.files import DirectoryNotEmpty, PathExists, root_not_allowed
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
 from queryserver.storages.adls.blob_tree import FlatTree
@@ -50,7 +46,7 @@ class FlatStorage(Writing):
         """See the Protocol. The directory that held the last entry stays."""
         place = place_of(path)
         if place is None:
-            raise RootNotAllowed("The root stays.")
+            raise root_not_allowed("The root stays.")
         with azure_errors(path):
             found = await self._tree.find(place)
             if place.is_container:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 
-from queryserver.domain.errors import DirectoryNotEmpty, NotADirectory, PathNotFound
+from queryserver.domain.errors.files import DirectoryNotEmpty, NotADirectory, PathNotFound
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import is_name
 from queryserver.interfaces.storage import Batch

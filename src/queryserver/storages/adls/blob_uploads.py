@@ -13,7 +13,7 @@ from datetime import datetime
 
 import httpx
 
-from queryserver.domain.errors import ChangedMeanwhile, NotADirectory, PathExists, VerificationFailed
+from queryserver.domain.errors.files import ChangedMeanwhile, NotADirectory, PathExists, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.interfaces.storage import PartPlan, StoredPart

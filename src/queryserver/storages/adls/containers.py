@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from queryserver.domain.errors import InvalidName, PathExists, PermissionDenied
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import InvalidName, PathExists
 from queryserver.domain.storage_names import names_of
 from queryserver.storages.adls.errors import AzureFailure
 from queryserver.storages.adls.places import AzurePlace, is_container_name

@@ -1,11 +1,11 @@
 """The Storage over a hierarchical account: directories, permissions and owners of its own, renames in one step."""
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     NotADirectory,
     PathExists,
-    RootNotAllowed,
     TargetInsideSource,
+    root_not_allowed,
 )
 from queryserver.domain.files import FileStatus
 from queryserver.storages.adls.account import AzureAccount
@@ -54,7 +54,7 @@ class HierarchicalStorage(Writing):
         """See the Protocol."""
         place = place_of(path)
         if place is None:
-            raise RootNotAllowed("The root stays.")
+            raise root_not_allowed("The root stays.")
         with azure_errors(path):
             if not place.is_container:
                 await self._tree.find(place)
@@ -72,7 +72,7 @@ class HierarchicalStorage(Writing):
         """See the Protocol."""
         from_place, to_place = place_of(source), place_of(target)
         if from_place is None or from_place.is_container:
-            raise RootNotAllowed("Containers stay where they are.")
+            raise root_not_allowed("Containers stay where they are.")
         if to_place is None or to_place.is_container:
             raise PathExists(f"abfs://{target} is a container.")
         if source == target:
@@ -113,6 +113,6 @@ class HierarchicalStorage(Writing):
     async def _set_access(self, path: str, headers: dict[str, str]) -> None:
         place = place_of(path)
         if place is None or place.is_container:
-            raise RootNotAllowed("Containers have no permissions.")
+            raise root_not_allowed("Containers have no permissions.")
         with azure_errors(path):
             await self._calls.set_access(place, headers)

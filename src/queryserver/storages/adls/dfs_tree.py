@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from queryserver.domain.errors import NotADirectory
+from queryserver.domain.errors.files import NotADirectory
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import is_name
 from queryserver.interfaces.storage import Batch

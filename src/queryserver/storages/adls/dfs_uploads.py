@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
 
-from queryserver.domain.errors import ChangedMeanwhile, NotADirectory, PathExists, QueryServerError, VerificationFailed
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import ChangedMeanwhile, NotADirectory, PathExists, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.interfaces.storage import PartPlan, StoredPart
@@ -51,7 +52,7 @@ class HierarchicalUploads:
                     total += len(block)
             await self._complete(staged, total)
             return await self._name(staged, place, overwrite=overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: no part of a file may stay
             await asyncio.shield(self._clean(staged))
             raise
 

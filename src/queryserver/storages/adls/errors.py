@@ -3,7 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
     InvalidName,
@@ -11,10 +12,7 @@ from queryserver.domain.errors import (
     NotAFile,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,
@@ -56,7 +54,7 @@ _KINDS: dict[str, tuple[type[QueryServerError], str]] = {
     **dict.fromkeys(_BAD_LOGIN, (StorageError, "The store refuses the credentials of this service.")),
     "QuotaExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
     "AccountCapacityExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
-    "InsufficientStorage": (StorageFull, "The store has no room left."),
+    "InsufficientStorage": (StorageError, "The store has no room left."),
     "ServerBusy": (StorageUnavailable, "The store is busy."),
     "OperationTimedOut": (StorageUnavailable, "The store does not answer in time."),
     "InternalError": (StorageUnavailable, "The store fails."),
@@ -71,7 +69,7 @@ _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
     500: (StorageUnavailable, "The store fails."),
     503: (StorageUnavailable, "The store is busy."),
     504: (StorageUnavailable, "The store does not answer in time."),
-    507: (StorageFull, "The store has no room left."),
+    507: (StorageError, "The store has no room left."),
 }
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 

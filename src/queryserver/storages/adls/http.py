@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from queryserver.domain.errors import InvalidPath, StorageUnavailable
+from queryserver.domain.errors.files import InvalidPath, StorageUnavailable
 from queryserver.storages.adls.account import AzureAccount
 from queryserver.storages.adls.credentials import authorizer
 from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-from queryserver.domain.errors import BucketListingDenied, NotAFile
+from queryserver.domain.errors.files import NotAFile, bucket_listing_denied
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import Batch
 from queryserver.storages.adls import entries
@@ -61,7 +61,7 @@ class Looking:
                         yield batch
             except AzureFailure as failure:
                 if failure.is_denial:
-                    raise BucketListingDenied("the account refuses it.") from None
+                    raise bucket_listing_denied("the account refuses it.") from None
                 raise
 
     async def read(

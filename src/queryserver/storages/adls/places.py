@@ -4,7 +4,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from queryserver.domain.errors import InvalidPath, PathNotFound
+from queryserver.domain.errors.files import InvalidPath, PathNotFound
 from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")

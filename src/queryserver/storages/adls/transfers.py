@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import httpx
 
-from queryserver.domain.errors import NotAFile, VerificationFailed
+from queryserver.domain.errors.files import NotAFile, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.adls.errors import AzureFailure

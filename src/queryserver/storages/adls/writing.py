@@ -5,7 +5,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from queryserver.domain.errors import NotAFile
+from queryserver.domain.errors.files import NotAFile
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.adls.errors import azure_errors

@@ -4,7 +4,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-from queryserver.domain.errors import PermissionDenied
+from queryserver.domain.errors.base import PermissionDenied
 from queryserver.domain.files import StorageUser
 from queryserver.domain.storage_names import is_name, names_of
 

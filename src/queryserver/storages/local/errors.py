@@ -4,16 +4,14 @@ import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     SymlinkNotFollowed,
@@ -29,9 +27,9 @@ _KINDS: dict[int, tuple[type[QueryServerError], str]] = {
     errno.EINVAL: (InvalidPath, "{path} cannot be used for this."),
     errno.ENAMETOOLONG: (InvalidPath, "{path} is too long."),
     errno.EILSEQ: (InvalidPath, "The store cannot hold a name like {path}."),
-    errno.ENOSPC: (StorageFull, "The store has no room left."),
+    errno.ENOSPC: (StorageError, "The store has no room left."),
     errno.EDQUOT: (StoreQuotaExceeded, "The quota of the store is used up."),
-    errno.EFBIG: (StorageFull, "The file is larger than the store allows."),
+    errno.EFBIG: (StorageError, "The file is larger than the store allows."),
     errno.EIO: (StorageUnavailable, "The device of the store fails."),
     errno.ENODEV: (StorageUnavailable, "The device of the store is gone."),
     errno.ENXIO: (StorageUnavailable, "The device of the store is gone."),

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import QueryServerError, TrashNotSupported
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import trash_not_supported
 from queryserver.domain.files import EntryKind, Scheme, StorageUser
 from queryserver.interfaces.storage import StorageTraits
 from queryserver.storages.local.access import HOMES, SHARED, AccessMap, is_private
@@ -92,9 +93,9 @@ class UserStorage(LocalStorage):
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """See the Protocol. Raises TrashNotSupported for a user who cannot have a home here."""
+        """See the Protocol. Raises trash_not_supported for a user who cannot have a home here."""
         if not self._access.trash:
-            raise TrashNotSupported("Users of that name have no home in this store.")
+            raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
 
     async def _settle(self, path: str) -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from threading import Lock
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import is_name
 from queryserver.interfaces.storage import Batch

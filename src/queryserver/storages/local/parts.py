@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from queryserver.domain.errors import InsufficientStorage, PathNotFound, StorageError, VerificationFailed
+from queryserver.domain.errors.files import InsufficientStorage, PathNotFound, StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.interfaces.storage import PartPlan, StoredPart

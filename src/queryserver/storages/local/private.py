@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import PathNotFound
+from queryserver.domain.errors.files import PathNotFound
 from queryserver.domain.files import StorageUser
 from queryserver.storages.local import sweeping
 from queryserver.storages.local.access import AccessMap

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     InvalidPath,
     NotADirectory,
     PathNotFound,
-    PermissionDenied,
     StoreQuotaExceeded,
     SymlinkNotFollowed,
 )

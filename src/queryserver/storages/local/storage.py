@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Protocol, TypeVar
 
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.domain.files import ContentSummary, FileStatus
 from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
 from queryserver.storages.local import parts, sweeping
@@ -214,7 +214,7 @@ class LocalStorage:
             async for piece in body:
                 await self._threads.run(incoming.write, piece)
             return await self._threads.run(incoming.commit)
-        except BaseException:
+        except BaseException:  # a cancel too: no part of a file may stay
             await self._shielded(incoming.abandon)
             raise
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from queryserver.domain.errors import PathNotFound, TooManyEntries
+from queryserver.domain.errors.files import PathNotFound, too_many_entries
 from queryserver.domain.files import ContentSummary, EntryKind
 from queryserver.domain.storage_names import is_name
 from queryserver.storages.local.errors import file_errors
@@ -34,7 +34,7 @@ class Summation:
         return ContentSummary(self._directories, self._files, self._bytes, self._bytes)
 
     def step(self) -> bool:
-        """Count for about a second; whether all is counted. Raises TooManyEntries, SymlinkNotFollowed."""
+        """Count for about a second; whether all is counted. Raises too_many_entries, SymlinkNotFollowed."""
         if self._waiting is None:
             self._waiting = self._begin()
         until = time.monotonic() + _STEP_S
@@ -64,7 +64,7 @@ class Summation:
     def _count_entry(self, waiting: list[str], directory: int, prefix: str, name: str) -> None:
         self._entries += 1
         if self._entries > _MAX_ENTRIES:
-            raise TooManyEntries(f"The directory holds more than {_MAX_ENTRIES} entries.")
+            raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:

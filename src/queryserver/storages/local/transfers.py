@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Protocol
 
-from queryserver.domain.errors import ChangedMeanwhile, PathExists, StorageError, VerificationFailed
+from queryserver.domain.errors.files import ChangedMeanwhile, PathExists, StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX
 from queryserver.storages.local.errors import file_errors

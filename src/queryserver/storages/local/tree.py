@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     InvalidPath,
     NotAFile,
     PathExists,

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.storages.local.errors import file_errors
 from queryserver.storages.local.private import PrivateStorage
 

@@ -1,11 +1,10 @@
 """What Ozone's gateway answers when it fails. Ozone has one exception for nearly everything; its text tells."""
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     InvalidName,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageUnavailable,
     StoreQuotaExceeded,
 )

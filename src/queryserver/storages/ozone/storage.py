@@ -4,14 +4,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotAFile,
-    NotSupported,
     PathExists,
     PathNotFound,
-    RootNotAllowed,
+    root_not_allowed,
 )
 from queryserver.domain.files import ContentSummary, EntryKind, FileStatus
 from queryserver.domain.storage_names import names_of
@@ -118,7 +118,7 @@ class OzoneStorage:
     async def delete(self, path: str, *, recursive: bool) -> None:
         """See the Protocol. Volumes and buckets only when they are empty."""
         if len(names_of(path)) <= 1:
-            raise RootNotAllowed("Services are not deleted.")
+            raise root_not_allowed("Services are not deleted.")
         place = self._place(path)
         if place.levels <= BUCKET_LEVELS:
             async with aclosing(place.view.tree.all_entries(place.path)) as entries:
@@ -135,7 +135,7 @@ class OzoneStorage:
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """See the Protocol. Raises NotSupported: they lie in different buckets."""
         if not names_of(source):
-            raise RootNotAllowed("The root has no other name.")
+            raise root_not_allowed("The root has no other name.")
         origin, place = self._place(source), self._place_of_file(target)
         if not self.can_rename(source, target):
             raise NotSupported("Ozone renames within a bucket only.")

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from queryserver.domain.errors import NotSupported, PathExists, QueryServerError
+from queryserver.domain.errors.base import NotSupported, QueryServerError
+from queryserver.domain.errors.files import PathExists
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.finishing import finished
 from queryserver.storages.webhdfs.tree import NewFile, Tree
@@ -25,7 +26,7 @@ async def written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *,
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except PathExists:
         raise
-    except BaseException:
+    except BaseException:  # a cancel too: no part of a file may stay
         with suppress(QueryServerError):
             await finished(remove_broken(tree, path))
         raise

@@ -11,7 +11,8 @@ from typing import Any
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from queryserver.domain.errors import NotSupported, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import StorageError, StorageUnavailable
 from queryserver.storages.read_sizes import ReadSizes
 from queryserver.storages.s3.errors import Meanings, s3_errors
 from queryserver.storages.s3.options import S3Options

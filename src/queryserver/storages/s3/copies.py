@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from queryserver.domain.errors import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, VerificationFailed
+from queryserver.domain.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.blocks import MAX_PARTS, MIB
 from queryserver.storages.s3.connection import S3Connection
@@ -78,7 +78,7 @@ class Copies:
         try:
             parts = await _copy_parts(upload, source, found)
             return await upload.complete(parts, overwrite=overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: the parts must not stay
             await finished(upload)
             raise
 

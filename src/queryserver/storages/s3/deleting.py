@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.domain.errors import DirectoryNotEmpty, PathExists, PathNotFound, PermissionDenied, StorageError
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import DirectoryNotEmpty, PathExists, PathNotFound, StorageError
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.listing import MAX_KEYS
 from queryserver.storages.s3.objects import Objects

@@ -12,19 +12,16 @@ from typing import NoReturn
 from aiohttp import ClientError as HttpError
 from botocore import exceptions as botocore_errors
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
     InvalidName,
     InvalidPath,
     NotADirectory,
-    NotSupported,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,
@@ -89,7 +86,7 @@ _KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
             StoreQuotaExceeded, "A quota of the store is used up."
         )),
         **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), (
-            StorageFull, "The store has no room left."
+            StorageError, "The store has no room left."
         )),
         **dict.fromkeys(("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), (
             VerificationFailed, "The store did not get the bytes of {path} that were sent."

@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
-from queryserver.domain.errors import BucketListingDenied, NotADirectory, PathNotFound, PermissionDenied, StorageError
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import NotADirectory, PathNotFound, StorageError, bucket_listing_denied
 from queryserver.domain.files import FileStatus
 from queryserver.domain.storage_names import is_name
 from queryserver.interfaces.storage import Batch
@@ -83,7 +84,7 @@ class Listing:
             try:
                 told = await self._connection.ask("list_buckets", arguments, about="s3a://")
             except PermissionDenied:
-                raise BucketListingDenied("the store does not tell these credentials its buckets.") from None
+                raise bucket_listing_denied("the store does not tell these credentials its buckets.") from None
             for bucket in told.get("Buckets", ()):
                 yield bucket["Name"]
             following = told.get("ContinuationToken")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from queryserver.domain.errors import QueryServerError, StorageUnavailable, VerificationFailed
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import StorageUnavailable, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.errors import UploadGone

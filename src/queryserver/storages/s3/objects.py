@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     PathExists,
     PathNotFound,
-    PermissionDenied,
     StorageError,
     StorageUnavailable,
 )

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import VerificationFailed
+from queryserver.domain.errors.files import VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.s3.blocks import MAX_PARTS, Blocks

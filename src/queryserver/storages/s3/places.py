@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from queryserver.domain.errors import InvalidPath, PathNotFound
+from queryserver.domain.errors.files import InvalidPath, PathNotFound
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.domain.storage_names import names_of
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from queryserver.domain.errors import NotAFile, PathNotFound, StorageError
+from queryserver.domain.errors.files import NotAFile, PathNotFound, StorageError
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.errors import PastTheEnd, s3_errors

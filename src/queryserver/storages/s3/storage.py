@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    RootNotAllowed,
-    SamePath,
+    root_not_allowed,
+    same_path,
 )
 from queryserver.domain.files import FileStatus
 from queryserver.interfaces.storage import Batch, PartPlan, StoredPart
@@ -81,7 +81,7 @@ class S3Storage:
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """See the Protocol. The store copies, the bytes do not pass through here."""
         if source == target:
-            raise SamePath("Source and target are one.")
+            raise same_path("Source and target are one.")
         place = object_place(target)
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
@@ -91,7 +91,7 @@ class S3Storage:
         """See the Protocol. A directory that becomes empty stays, by a marker."""
         place = place_of(path)
         if not place.bucket:
-            raise RootNotAllowed("The root of the store cannot be deleted.")
+            raise root_not_allowed("The root of the store cannot be deleted.")
         if not place.key:
             await self._objects.delete_bucket(place)
             return

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.storages.s3.connection import S3Connection
 from queryserver.storages.s3.errors import UploadGone
 from queryserver.storages.s3.multipart import MultipartUpload

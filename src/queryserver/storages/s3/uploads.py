@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from queryserver.domain.errors import StorageError, VerificationFailed
+from queryserver.domain.errors.files import StorageError, VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.s3.blocks import MIB, Blocks, part_bytes
 from queryserver.storages.s3.connection import S3Connection
@@ -42,7 +42,7 @@ class Upload:
         try:
             parts = await self._send(upload, blocks)
             return await upload.complete(parts, overwrite=self._overwrite)
-        except BaseException:
+        except BaseException:  # a cancel too: the parts must not stay
             await finished(upload)
             raise
 

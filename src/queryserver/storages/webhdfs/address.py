@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 
 
 @dataclass(frozen=True, slots=True)

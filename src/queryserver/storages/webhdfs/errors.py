@@ -11,16 +11,14 @@ from dataclasses import dataclass
 
 import httpx
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
     NotAFile,
-    NotSupported,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
     StorageUnavailable,
     StoreQuotaExceeded,

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import httpx
 
-from queryserver.domain.errors import ConfigurationError, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import ConfigurationError
+from queryserver.domain.errors.files import StorageError, StorageUnavailable
 from queryserver.domain.files import ClusterFacts, Scheme, StorageUser
 from queryserver.interfaces.storage import StorageTraits
 from queryserver.storages.webhdfs import spnego

@@ -12,7 +12,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from queryserver.domain.errors import QueryServerError, StorageError, StorageUnavailable
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import StorageError, StorageUnavailable
 from queryserver.storages.read_sizes import ReadSizes
 from queryserver.storages.webhdfs.address import RedirectRule, WebHdfsAddress
 from queryserver.storages.webhdfs.errors import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors

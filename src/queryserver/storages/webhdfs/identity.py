@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from queryserver.domain.errors import PermissionDenied
+from queryserver.domain.errors.base import PermissionDenied
 
 _RENEWED_AFTER_S = 8 * 3600.0
 """Tokens live for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
 _NEXT = re.compile(r"[^\s,]")

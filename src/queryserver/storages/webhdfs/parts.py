@@ -8,12 +8,10 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 
-from queryserver.domain.errors import (
-    InvalidParameter,
+from queryserver.domain.errors.base import InvalidParameter, PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     NotADirectory,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageUnavailable,
     StoreQuotaExceeded,
     VerificationFailed,

@@ -8,14 +8,8 @@ moves into a directory of that name. There the old file steps aside first (Contr
 import uuid
 from contextlib import suppress
 
-from queryserver.domain.errors import (
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    QueryServerError,
-    StorageError,
-    TargetInsideSource,
-)
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import NotADirectory, PathExists, PathNotFound, StorageError, TargetInsideSource
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.finishing import finished
 from queryserver.storages.webhdfs.tree import Renamed, Tree
@@ -70,7 +64,7 @@ class Renaming:
             raise StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
-        except BaseException:
+        except BaseException:  # a cancel too: the directory beside must not stay
             with suppress(QueryServerError):
                 await finished(tree.remove(made, recursive=False))
             raise

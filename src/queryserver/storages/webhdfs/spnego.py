@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 
 _UNAUTHORIZED = 401
 

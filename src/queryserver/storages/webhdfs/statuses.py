@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.files import ContentSummary, EntryKind, FileStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,17 +4,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import InvalidParameter, NotSupported
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
-    InvalidParameter,
     NotADirectory,
     NotAFile,
-    NotSupported,
     PathExists,
     PathNotFound,
-    RootNotAllowed,
     StorageError,
     StorageUnavailable,
+    root_not_allowed,
 )
 from queryserver.domain.files import ContentSummary, FileStatus
 from queryserver.domain.storage_names import RESERVED_PREFIX, is_name, names_of
@@ -118,7 +117,7 @@ class WebHdfsStorage:
     async def delete(self, path: str, *, recursive: bool) -> None:
         """See the Protocol."""
         if not names_of(path):
-            raise RootNotAllowed("The root is not deleted.")
+            raise root_not_allowed("The root is not deleted.")
         if not await self._tree.remove(path, recursive=recursive):
             await self._tree.stat(path)
             raise StorageError("The store does not delete this.")
@@ -130,7 +129,7 @@ class WebHdfsStorage:
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """See the Protocol."""
         if not names_of(source):
-            raise RootNotAllowed("The root has no other name.")
+            raise root_not_allowed("The root has no other name.")
         if not names_of(target):
             raise PathExists("The root exists.")
         await self._renaming.rename(self._tree, source, target, overwrite=overwrite)

@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from queryserver.domain.errors import NotADirectory, NotSupported, PathNotFound, StorageError
+from queryserver.domain.errors.base import NotSupported
+from queryserver.domain.errors.files import NotADirectory, PathNotFound, StorageError
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.gateway import Call, Gateway, encoded
 from queryserver.storages.webhdfs.listing import ListingScanner

@@ -5,7 +5,8 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from queryserver.domain.errors import PermissionDenied, QueryServerError, VerificationFailed
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import VerificationFailed
 from queryserver.domain.files import FileStatus
 from queryserver.storages.webhdfs.finishing import finished
 from queryserver.storages.webhdfs.replacing import beside
@@ -25,7 +26,7 @@ async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewF
     path = beside(target.rpartition("/")[0], f"{UPLOAD_PREFIX}{uuid.uuid4().hex}")
     try:
         yield await write_verified(tree, path, body, new)
-    except BaseException:
+    except BaseException:  # a cancel too: no part of a file may stay
         with suppress(QueryServerError):
             await finished(remove_broken(tree, path))
         raise

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     EngineUnavailable,

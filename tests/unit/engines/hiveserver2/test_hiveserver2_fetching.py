@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
+from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.domain.errors import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
+from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.domain.result import Column, ResultType
 from queryserver.engines.chunks import BATCH_BYTES
 from queryserver.engines.hiveserver2.address import Limits
@@ -18,7 +19,6 @@ from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines
 from queryserver.engines.hiveserver2.protocol.calls import TFetchOrientation, TFetchResultsReq, TFetchResultsResp
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn, TTypeId
 from queryserver.engines.hiveserver2.protocol.status import (
-    SUCCESS,
     THandleIdentifier,
     TOperationHandle,
     TStatus,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.loading_facts import TEXTS
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.hiveserver2.loading import (
     HIVE_LOADING,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.address import Limits
 from queryserver.engines.hiveserver2.errors import WireLost
@@ -17,7 +18,6 @@ from queryserver.engines.hiveserver2.protocol.declaring import Struct
 from queryserver.engines.hiveserver2.protocol.methods import EXECUTE_STATEMENT, FETCH_RESULTS, AnyMethod
 from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
 from queryserver.engines.hiveserver2.protocol.status import (
-    SUCCESS,
     THandleIdentifier,
     TOperationHandle,
     TSessionHandle,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors import CredentialsRequired, OutcomeUnknown, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, OutcomeUnknown, StatementRejected
 from queryserver.domain.user import User
 from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
 from queryserver.engines.hiveserver2.opening import session_configuration

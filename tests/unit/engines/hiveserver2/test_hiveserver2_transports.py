@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.domain.errors import CredentialsRequired, EngineUnavailable
+from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Login, Mechanism, Member
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
+from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 from queryserver.engines.hiveserver2.address import Limits
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import WireLost

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.loading_facts import TEXTS
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.phoenix.parameters import numbered, parameter_rows
 from queryserver.engines.phoenix.protobuf import Message
 from queryserver.engines.phoenix.values import typed_value

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors import StatementRejected
+from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.phoenix.declared import declare
 from queryserver.engines.phoenix.messages import ColumnMetadata
 from queryserver.engines.phoenix.protobuf import Malformed, number, octets, text

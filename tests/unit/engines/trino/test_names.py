@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryserver.domain.catalog import SampleKind
-from queryserver.domain.errors import NotSupported
+from queryserver.domain.errors.base import NotSupported
 from queryserver.engines.trino.catalog_creation import owner, properties, texts
 from queryserver.engines.trino.catalog_reading import exact_pattern
 from queryserver.engines.trino.catalog_sampling import sample_of_column

@@ -18,7 +18,7 @@ from tests.engines.scripted_trino import (
     spooled_segment,
 )
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     EngineUnavailable,

@@ -15,7 +15,7 @@ from tests.contract.loading_basis import MemoryLedger, stream
 from tests.contract.loading_facts import TEXTS
 from tests.engines.scripted_trino import Reply, ScriptedTrino, column, error, page, scripted_trino
 
-from queryserver.domain.errors import EngineError, StatementRejected
+from queryserver.domain.errors.statements import EngineError, StatementRejected
 from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.trino import TrinoAddress, TrinoEngine
 from queryserver.engines.trino.loading import TrinoLoader

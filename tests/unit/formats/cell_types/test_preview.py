@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors.imports import FileEmpty, RecordTooLong
 from queryserver.domain.import_types import PREVIEW_DIALECTS, type_name
 from queryserver.domain.importing import NULL, BaseType, CellKind, ColumnType, Delimiters, QuotedText, TypedText
 from queryserver.formats.cell_types.classes import classify
@@ -93,13 +93,13 @@ def test_a_header_alone_gives_columns_of_text_and_no_rows(analyse: Way) -> None:
 @pytest.mark.parametrize("has_header", [True, False])
 @both_ways
 def test_a_file_of_blanks_is_empty(analyse: Way, has_header: bool) -> None:
-    with pytest.raises(FileEmpty):
+    with raises_code("file_empty"):
         analyse(records("\n \n\t\n"), has_header=has_header, is_whole=True)
 
 
 @both_ways
 def test_a_sample_in_which_no_record_ends_is_no_empty_file(analyse: Way) -> None:
-    with pytest.raises(RecordTooLong):
+    with raises_code("record_too_long"):
         analyse([], has_header=False, is_whole=False)
 
 

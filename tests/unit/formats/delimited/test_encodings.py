@@ -1,9 +1,10 @@
 """Telling encodings and decoding in pieces (Contract importer 8.1, 9.2)."""
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors.calls import InvalidParameter
-from queryserver.domain.errors.imports import EncodingFailed, UnsupportedFormat
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.encodings import Decoder, decoded, detect_encoding, encoding_of
 
 
@@ -75,7 +76,7 @@ def test_a_tenth_of_undecodable_characters_is_borne_and_more_are_not():
     decoder.decode(b"123456789\xff")
     decoder.check()
     decoder.decode(b"\xff")
-    with pytest.raises(EncodingFailed):
+    with raises_code("encoding_error"):
         decoder.check()
 
 

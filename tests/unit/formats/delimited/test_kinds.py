@@ -5,8 +5,9 @@ import gzip
 import lzma
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors.imports import FileEmpty, FormatMismatch, UnsupportedFormat
+from queryserver.domain.errors.files import UnsupportedFormat
 from queryserver.formats.kinds import FileKind, recognise, recognise_told
 
 
@@ -16,7 +17,7 @@ from queryserver.formats.kinds import FileKind, recognise, recognise_told
     [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n", " \n".encode("utf-16")],
 )
 def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
-    with pytest.raises(FileEmpty):
+    with raises_code("file_empty"):
         recognise(sample, is_whole=True)
 
 
@@ -78,7 +79,7 @@ def test_json_is_unsupported(text):
 def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileKind.NDJSON:
-        with pytest.raises(FormatMismatch):
+        with raises_code("format_mismatch"):
             recognise_told(sample, is_whole=False)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors.calls import InvalidParameter
+from queryserver.domain.errors.base import InvalidParameter
 from queryserver.domain.importing import Delimiters, FileType
 from queryserver.formats.delimited.separators import delimiters_of, type_of_separator, unescaped
 

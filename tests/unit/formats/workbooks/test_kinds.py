@@ -6,8 +6,10 @@ import zipfile
 
 import pytest
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_ods, write_package
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import FileCorrupt, FileEncrypted, FileTooComplex, UnsupportedFormat
+from queryserver.domain.errors.base import InvalidRequest
+from queryserver.domain.errors.files import FileCorrupt, UnsupportedFormat
 from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
 
 
@@ -47,7 +49,7 @@ def test_a_compound_file_with_a_workbook_is_an_old_one(name):
 
 @pytest.mark.importer(15)
 def test_a_compound_file_with_an_encrypted_package_is_an_encrypted_workbook():
-    with pytest.raises(FileEncrypted):
+    with raises_code("file_encrypted"):
         recognise_workbook(io.BytesIO(compound_file(["EncryptionInfo", "EncryptedPackage"])))
 
 
@@ -105,14 +107,14 @@ def test_text_is_no_workbook_whatever_its_name():
 @pytest.mark.importer(49)
 def test_a_zip_file_of_twenty_thousand_entries_is_too_complex():
     file = zipped("xl/workbook.xml", *(f"part{number}" for number in range(20_000)))
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         recognise_workbook(file)
 
 
 def test_entries_are_counted_and_not_believed():
     whole = bytearray(zipped("xl/workbook.xml", *(f"part{number}" for number in range(10_001))).getvalue())
     struct.pack_into("<2H", whole, len(whole) - 22 + 8, 1, 1)
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 
@@ -120,7 +122,7 @@ def test_a_directory_that_says_it_fills_the_file_is_too_complex_before_it_is_rea
     whole = bytearray(zipped("xl/workbook.xml").getvalue())
     whole[0:0] = b"PK\x03\x04" + bytes(20 * 1024 * 1024)
     struct.pack_into("<2L", whole, len(whole) - 22 + 12, 20 * 1024 * 1024, 4)
-    with pytest.raises((FileTooComplex, FileCorrupt)):
+    with pytest.raises(InvalidRequest, check=lambda error: error.code in {"file_too_complex", "file_corrupt"}):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 
@@ -129,7 +131,7 @@ def test_a_part_that_is_packed_too_tightly_is_too_complex():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
         package.writestr("xl/workbook.xml", bytes(3 * 1024 * 1024))
-    with pytest.raises(FileTooComplex):
+    with raises_code("file_too_complex"):
         recognise_workbook(file)
 
 
@@ -148,7 +150,7 @@ def test_more_than_512_mib_are_too_complex_before_anything_is_unpacked():
         # 200 MiB each, of 2 MiB that are not even there.
         struct.pack_into("<2L", whole, directory + 20, 2 * 1024**2, 200 * 1024**2)
         directory = whole.find(b"PK\x01\x02", directory + 4)
-    with pytest.raises(FileTooComplex, match="512 MiB"):
+    with raises_code("file_too_complex", match="512 MiB"):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import FileCorrupt, SheetNotFound
+from queryserver.domain.errors.files import FileCorrupt
 from queryserver.domain.importing import CellKind
 from queryserver.formats.workbooks import packages, used_range
 from queryserver.formats.workbooks.kinds import WorkbookKind
@@ -245,7 +246,7 @@ def test_sheets_come_in_order_with_hidden_ones_and_without_charts(tmp_path):
     with write_package(tmp_path / "a.xlsx", parts).open("rb") as file:
         opened = OpenWorkbook(file, WorkbookKind.XLSX)
         assert opened.sheet_names() == ["B & b", "A", "C"]
-        with pytest.raises(SheetNotFound):
+        with raises_code("sheet_not_found"):
             opened.head("Chart")
 
 

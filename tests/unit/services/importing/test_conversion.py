@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
-import pytest
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import RecordTooLong
 from queryserver.domain.importing import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
 from queryserver.formats.converting.rows import TargetColumn
 from queryserver.services.importing.conversion import Conversion, Counted, ahead
@@ -47,7 +46,7 @@ async def test_no_batch_is_much_larger_than_four_mib() -> None:
 
 async def test_what_reading_raises_arrives() -> None:
     made = conversion(b"n,text\n1,a\n2," + b"x" * (MAX_FIELD_CHARACTERS + 1) + b"\n", [])
-    with pytest.raises(RecordTooLong):
+    with raises_code("record_too_long"):
         await made.count(explain=1)
 
 

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import FileEmpty, UnsupportedFormat
+from queryserver.domain.errors.files import UnsupportedFormat
 from queryserver.domain.importing import SAMPLE_BYTES, CellKind, TypedText
 from queryserver.formats.delimited.detection import Detected
 from queryserver.services.importing.detecting import Detection, Sheets
@@ -58,7 +59,7 @@ async def test_sheets_come_from_the_reader_of_workbooks(detection: Detection):
 async def test_what_is_neither_is_told(detection: Detection):
     with pytest.raises(UnsupportedFormat):
         await detection.metadata(ANA, MemoryFile(b"%PDF-1.4"))
-    with pytest.raises(FileEmpty):
+    with raises_code("file_empty"):
         await detection.metadata(ANA, MemoryFile(b""))
 
 

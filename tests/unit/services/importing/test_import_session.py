@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors import EngineUnavailable, FileCorrupt
+from queryserver.domain.errors.files import FileCorrupt
+from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.interfaces.engine import OperationState
 from queryserver.services.importing.import_session import Imported, ImportReport, ImportSession
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.fakes.loading import FakeLoadingEngine
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import RejectedByRule
 from queryserver.domain.importing import STRING, BaseType, ColumnType, Origin
 from queryserver.domain.statement import Assignment, Lease
 from queryserver.domain.user import User
@@ -116,7 +116,7 @@ async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
 @pytest.mark.importer(54)
 async def test_a_file_that_changes_before_it_is_read_again_makes_no_table() -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT), CONTENT + b"1,more\n")
-    with pytest.raises(RejectedByRule, match="has changed"):
+    with raises_code("rejected", match="has changed"):
         await imported(file, parts_of(file, NoDisk), engine)
     assert engine.tables == {}
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import InvalidColumns
 from queryserver.domain.importing import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.domain.splitter import Script
 from queryserver.domain.statement_kind import changes_data, changes_objects
@@ -69,7 +69,7 @@ class TestColumns:
         types = [one.type for one in target_columns(found, asked, "postgresql")]
         assert types == [ColumnType(BaseType.DECIMAL, 20, 5), ColumnType(BaseType.INT32)]
         for precision in (20, None):
-            with pytest.raises(InvalidColumns):
+            with raises_code("invalid_columns"):
                 target_columns(found, [AskedColumn(1, type="NUMERIC", precision=precision, scale=21)], "postgresql")
 
     @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ class TestColumns:
         ],
     )  # fmt: skip
     def test_what_cannot_be_made_is_refused(self, asked: list[AskedColumn]):
-        with pytest.raises(InvalidColumns):
+        with raises_code("invalid_columns"):
             target_columns(PREVIEW, asked, "duckdb")
 
 

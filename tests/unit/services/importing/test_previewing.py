@@ -7,17 +7,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    EncodingFailed,
-    FileEmpty,
-    FormatMismatch,
-    InvalidParameter,
-    SeparatorRequired,
-    SheetNotFound,
-    SheetRequired,
-    UnsupportedFormat,
-)
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import UnsupportedFormat
 from queryserver.domain.importing import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.formats.cell_types.preview import Analysis
 from queryserver.services.importing import samples
@@ -156,9 +149,9 @@ class TestEncodings:
     async def test_too_many_are_an_error(self, previews: Previews):
         given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
         file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
-        with pytest.raises(EncodingFailed):
+        with raises_code("encoding_error"):
             await previews.analysis(ANA, file, given, has_header=True)
-        with pytest.raises(EncodingFailed):
+        with raises_code("encoding_error"):
             await previews.has_header(ANA, file, given)
 
     def test_unknown_encodings_are_refused(self):
@@ -168,16 +161,16 @@ class TestEncodings:
 
 class TestKinds:
     async def test_a_workbook_is_no_text(self, previews: Previews):
-        with pytest.raises(FormatMismatch):
+        with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(ZIP), CSV, has_header=True)
-        with pytest.raises(FormatMismatch):
+        with raises_code("format_mismatch"):
             await previews.has_header(ANA, MemoryFile(ZIP), CSV)
 
     async def test_text_is_no_workbook(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
-        with pytest.raises(FormatMismatch):
+        with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(b"a,b\n"), excel, has_header=True)
-        with pytest.raises(FormatMismatch):
+        with raises_code("format_mismatch"):
             await previews.has_header(ANA, MemoryFile(b"a,b\n"), excel)
 
     @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
@@ -189,19 +182,19 @@ class TestKinds:
     @pytest.mark.importer(31)
     @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
     async def test_a_blank_file_is_empty(self, previews: Previews, content):
-        with pytest.raises(FileEmpty):
+        with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=False)
-        with pytest.raises(FileEmpty):
+        with raises_code("file_empty"):
             await previews.has_header(ANA, MemoryFile(content), CSV)
 
     def test_a_workbook_needs_a_sheet(self):
-        with pytest.raises(SheetRequired):
+        with raises_code("sheet_required"):
             ReadingOptions.given(FileType.EXCEL)
 
     async def test_a_preview_needs_a_separator_where_the_type_names_none(self, previews: Previews):
         options = ReadingOptions.given(FileType.DELIMITED)
         file = MemoryFile(b"a;b\n1;2\n")
-        with pytest.raises(SeparatorRequired):
+        with raises_code("separator_required"):
             await previews.analysis(ANA, file, options, has_header=True)
         assert await previews.has_header(ANA, file, options) is True
 
@@ -215,14 +208,14 @@ class TestSheets:
 
     async def test_sheets_without_a_row_are_empty(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
-        with pytest.raises(FileEmpty):
+        with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=False)
-        with pytest.raises(FileEmpty):
+        with raises_code("file_empty"):
             await previews.has_header(ANA, MemoryFile(ZIP), excel)
 
     async def test_unknown_sheets_are_told(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
-        with pytest.raises(SheetNotFound):
+        with raises_code("sheet_not_found"):
             await previews.has_header(ANA, MemoryFile(ZIP), excel)
 
     async def test_separators_and_encodings_do_not_matter(self):
@@ -267,7 +260,7 @@ class TestKeeping:
     async def test_a_failure_is_not_kept(self, previews: Previews):
         file = MemoryFile(ZIP, fixed_identity="x")
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
-        with pytest.raises(SheetNotFound):
+        with raises_code("sheet_not_found"):
             await previews.analysis(ANA, file, excel, has_header=True)
         good = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         assert len((await previews.analysis(ANA, file, good, has_header=True)).rows) == 3

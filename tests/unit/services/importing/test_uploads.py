@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.import_uploads import MemoryImportUploads
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import DatabaseUnavailable, ImportFileNotFound, UploadQuotaExceeded
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.user import User
 from queryserver.interfaces.import_uploads import UploadUsage
 from queryserver.services.importing.upload_area import UploadAreaKeeping
@@ -76,7 +77,7 @@ async def test_the_last_room_is_given_once(uploads: ImportUploads, tmp_path: Pat
     assert room == [2000, 2000]
     for _ in range(2):
         await uploads.receive(ANA, "a", content(900), room_bytes=2000)
-    with pytest.raises(UploadQuotaExceeded):
+    with raises_code("quota_exceeded"):
         await uploads.receive(ANA, "a", content(900), room_bytes=2000)
     assert len(names_in(tmp_path)) == 2
 
@@ -108,5 +109,5 @@ async def test_use_prolongs_a_short_life_too(records: MemoryImportUploads, area:
     async with found.on_disk() as place:
         assert place.stat().st_size == 10
     assert b"".join([piece async for piece in found.read(offset=3, length=5)]) == bytes(5)
-    with pytest.raises(ImportFileNotFound):
+    with raises_code("file_not_found"):
         await uploads.find(User(2, "bob"), str(reference))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.domain.errors import DatabaseNotFound, EngineTimeout
+from queryserver.domain.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
 from queryserver.services.metadata.flights import Flights
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
@@ -85,10 +85,10 @@ async def test_work_that_does_not_end_when_canceled_holds_nobody_up(flights: Fli
 async def test_all_who_wait_get_the_failure(flights: Flights):
     async def failing() -> None:
         await asyncio.sleep(0.01)
-        raise DatabaseNotFound("nope")
+        raise database_not_found("nope")
 
     results = await asyncio.gather(*(flights.join("a", failing, budget=LONG) for _ in range(3)), return_exceptions=True)
-    assert [type(result) for result in results] == [DatabaseNotFound] * 3
+    assert [result.code for result in results if isinstance(result, MetadataNotFound)] == ["database_not_found"] * 3
 
 
 async def test_the_end_ends_all_work():

@@ -4,9 +4,9 @@ from types import MappingProxyType
 
 import pytest
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
+from tests.refusals import raises_code
 
 from queryserver.domain.catalog import ForeignKey, TableProperty
-from queryserver.domain.errors import ColumnNotFound, NestedPathNotFound
 from queryserver.services.metadata import questions
 from queryserver.services.metadata.questions import BY_KIND, Question
 
@@ -53,7 +53,7 @@ async def test_another_process_can_build_the_question(catalog: FakeCatalog, ques
 
 async def test_parts_of_a_table_that_are_not_there_are_named(catalog: FakeCatalog):
     described = await catalog.table("shop", "rich")
-    with pytest.raises(ColumnNotFound):
+    with raises_code("column_not_found"):
         questions.column_of(described, "nope")
-    with pytest.raises(NestedPathNotFound, match=r"^Invalid nested type path: item/x$"):
+    with raises_code("nested_path_not_found", match=r"^Invalid nested type path: item/x$"):
         questions.nested_type(questions.column_of(described, "tags"), ("item", "x"))

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
-from queryserver.domain.errors import PermissionDenied, SourceNotConfigured
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.statements import SourceNotConfigured
 from queryserver.domain.files import EntryKind, Scheme, StorageUser
 from queryserver.domain.search_terms import parse_query
 from queryserver.domain.searching import FacetName, Search, SourceAnswer

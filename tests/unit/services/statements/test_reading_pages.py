@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from tests.fakes.results import MemoryResults
 
-from queryserver.domain.errors import PageRowTooLarge, PathNotFound, ServiceUnavailable
+from queryserver.domain.errors.base import ServiceUnavailable
+from queryserver.domain.errors.files import PathNotFound
+from queryserver.domain.errors.statements import PageRowTooLarge
 from queryserver.domain.result import Column, ResultType, Segment
 from queryserver.domain.statement import StatementState, StatementStatus, StatementTimes, StoredResult
 from queryserver.domain.user import User

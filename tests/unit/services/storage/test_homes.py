@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.fakes.storage import MemoryFileSystem
 
-from queryserver.domain.errors import InvalidPath, StorageNotConfigured
+from queryserver.domain.errors.files import InvalidPath, StorageNotConfigured
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.storage_paths import PathReader
 from queryserver.domain.user import User

@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import DatabaseUnavailable, PartConflict
+from queryserver.domain.errors.base import DatabaseUnavailable
 from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.interfaces.storage import PartPlan
 from queryserver.interfaces.storage_uploads import PartUpload, UploadTerms
@@ -58,6 +58,6 @@ async def test_a_moment_without_database_does_not_lose_the_file() -> None:
 
 async def test_a_lost_claim_is_told_at_once() -> None:
     records = Records(outages=0, is_ours=False)
-    with pytest.raises(PartConflict):
+    with raises_code("part_conflict"):
         await keep(records)
     assert records.ended == []

@@ -6,14 +6,10 @@ import gc
 import pytest
 from structlog.testing import CapturingLogger
 from tests.fakes.long_directory import LongDirectory, resident_bytes
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import (
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    TooManyEntries,
-    TooManyRequests,
-)
+from queryserver.domain.errors.base import TooManyRequests
+from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.domain.files import Scheme, StoragePath
 from queryserver.domain.user import User
 from queryserver.services.storage import listing
@@ -191,7 +187,7 @@ class TestOtherOrders:
         wanted = PageWanted(2, 50, sort_by=SortKey.SIZE)
         assert len((await page_of(directory, wanted, listings)).entries) == 50
         for number, size in ((3, 50), (1, 101), (2, 51)):
-            with pytest.raises(TooManyEntries, match=r"100 .*listing_sort_limit.*filter.*sortby=name"):
+            with raises_code("too_many_entries", match=r"100 .*listing_sort_limit.*filter.*sortby=name"):
                 await page_of(directory, PageWanted(number, size, sort_by=SortKey.SIZE), listings)
 
     async def test_a_window_above_the_limit_in_a_small_directory_is_none(self) -> None:
@@ -206,15 +202,15 @@ class TestOtherOrders:
         wanted = PageWanted(sort_by=SortKey.MTIME)
         assert (await page_of(LongDirectory(2500), wanted, listings)).total == 2500
         directory = LongDirectory(50_000)
-        with pytest.raises(TooManyEntries, match=r"2500 .*listing_scan_limit\). Use sortby=name in"):
+        with raises_code("too_many_entries", match=r"2500 .*listing_scan_limit\). Use sortby=name in"):
             await page_of(directory, wanted, listings)
         assert directory.calls == 3
 
     async def test_a_store_without_order_is_not_told_to_sort(self) -> None:
         directory = LongDirectory(3000, Scheme.FILE, in_order=False)
-        with pytest.raises(TooManyEntries, match=r"listing_scan_limit\). This store has to read them all"):
+        with raises_code("too_many_entries", match=r"listing_scan_limit\). This store has to read them all"):
             await page_of(directory, PageWanted(), Listings(ListingLimits(scan=2500)))
-        with pytest.raises(TooManyEntries, match=r"listing_sort_limit\). Use a filter\.$"):
+        with raises_code("too_many_entries", match=r"listing_sort_limit\). Use a filter\.$"):
             await page_of(directory, PageWanted(1, 200), Listings(ListingLimits(sort=100)))
 
     async def test_a_store_without_order_is_sorted_by_name(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.fakes.storage import MemoryStorage
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.domain.files import EntryKind
 from queryserver.services.storage.trees import attempt_each, joined, walk
 

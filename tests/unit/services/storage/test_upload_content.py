@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import FileTooLarge, InvalidParameter, VerificationFailed
+from queryserver.domain.errors.base import InvalidParameter
+from queryserver.domain.errors.files import VerificationFailed
 from queryserver.domain.files import Scheme, StoragePath, StorageUser
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload, UploadTerms
@@ -50,7 +52,7 @@ async def test_a_wrong_digest_and_too_many_bytes_are_raised_before_the_end() -> 
         source = Source(b"ab", b"c", b"d")
         with pytest.raises(VerificationFailed):
             [piece async for piece in CheckedContent(source.content(), threads, sha256=b"0" * 32).pieces()]
-        with pytest.raises(FileTooLarge):
+        with raises_code("file_too_large"):
             [piece async for piece in CheckedContent(source.content(), threads, max_bytes=3).pieces()]
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
-from queryserver.domain.errors import DecompressionLimit, StorageUnavailable
+from queryserver.domain.errors.files import DecompressionLimit, StorageUnavailable
 from queryserver.domain.files import StoragePath, StorageUser
 from queryserver.formats.unpacking.codecs import Codec
 from queryserver.services.places import FairPlaces

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import httpx
 import pytest
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.storages.adls.credentials import ClientCredentials, SasToken, SharedKey, authorizer
 from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure
 

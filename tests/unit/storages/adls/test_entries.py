@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
     InvalidPath,
     PathExists,
     PathNotFound,
-    PermissionDenied,
     StorageError,
     StorageUnavailable,
     StoreQuotaExceeded,

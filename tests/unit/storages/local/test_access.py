@@ -5,7 +5,8 @@ import stat
 import pytest
 from tests.contract.storage_basis import body, content, is_there, names, put
 
-from queryserver.domain.errors import InvalidPath, PathExists, PathNotFound, PermissionDenied, StorageUnavailable
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
 from queryserver.domain.files import Scheme, StorageUser
 from queryserver.interfaces.storage import PartPlan
 from queryserver.storages.local import LocalFileSystem

@@ -16,16 +16,14 @@ import pytest
 from tests.contract.storage_basis import body, content, names, put
 from tests.unit.storages.local.descriptors import open_below
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import PermissionDenied, QueryServerError
+from queryserver.domain.errors.files import (
     ChangedMeanwhile,
     InvalidPath,
     NotADirectory,
     PathExists,
     PathNotFound,
-    PermissionDenied,
-    QueryServerError,
     StorageError,
-    StorageFull,
     StorageUnavailable,
     StoreQuotaExceeded,
     SymlinkNotFollowed,
@@ -228,7 +226,7 @@ async def test_sweeping_leaves_writes_under_way_and_files_alone(private, own):
 FULL = """
     import asyncio, resource, sys
     from pathlib import Path
-    from queryserver.domain.errors import StorageFull
+    from queryserver.domain.errors import StorageError
     from queryserver.domain.files import StorageUser
     from queryserver.interfaces.storage import PartPlan
     from queryserver.storages.local import LocalFileSystem
@@ -247,7 +245,7 @@ FULL = """
         ):
             try:
                 await call
-            except StorageFull as error:
+            except StorageError as error:
                 print(error.message)
         await file_system.close()
 
@@ -367,7 +365,7 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, StorageFull),
+        (errno.ENOSPC, StorageError),
         (errno.EDQUOT, StoreQuotaExceeded),
         (errno.EIO, StorageUnavailable),
         (errno.ETIMEDOUT, StorageUnavailable),

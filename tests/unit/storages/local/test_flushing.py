@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from queryserver.domain.errors import StorageUnavailable
+from queryserver.domain.errors.files import StorageUnavailable
 from queryserver.storages.local.flushing import Flushing
 from queryserver.storages.local.threads import FileThreads
 from queryserver.storages.local.transfers import Upload

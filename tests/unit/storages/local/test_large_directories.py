@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import names
+from tests.refusals import raises_code
 
-from queryserver.domain.errors import TooManyEntries
 from queryserver.storages.local import summing
 
 ENTRIES = 10_000
@@ -90,5 +90,5 @@ async def test_a_summary_of_too_many_entries_is_refused(alice, large, monkeypatc
     monkeypatch.setattr(summing, "_MAX_ENTRIES", ENTRIES)
     assert (await alice.content_summary("shared")).file_count == ENTRIES
     (large / "one more").touch()
-    with pytest.raises(TooManyEntries, match=str(ENTRIES)):
+    with raises_code("too_many_entries", match=str(ENTRIES)):
         await alice.content_summary("shared")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.contract.storage_basis import body, content, entries, is_there, names, put
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.files import (
     InvalidPath,
     NotADirectory,
     NotAFile,

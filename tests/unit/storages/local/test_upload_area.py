@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors import ConfigurationError
+from queryserver.domain.errors.base import ConfigurationError
 from queryserver.settings import Settings
 from queryserver.settings.contradictions import contradictions
 from queryserver.storages.local.upload_area import LocalUploadArea

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from queryserver.domain.errors import InvalidPath, PathNotFound, VerificationFailed
+from queryserver.domain.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.interfaces.storage import PartPlan, StoredPart
 from queryserver.storages.s3.blocks import MAX_PARTS, MIB, MIN_PART_BYTES, Blocks, part_bytes
 from queryserver.storages.s3.copies import SINGLE_COPY_BYTES, copy_ranges

@@ -12,13 +12,8 @@ from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
 
-from queryserver.domain.errors import (
-    ChangedMeanwhile,
-    PermissionDenied,
-    StorageError,
-    StorageUnavailable,
-    VerificationFailed,
-)
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import ChangedMeanwhile, StorageError, StorageUnavailable, VerificationFailed
 from queryserver.domain.files import StorageUser
 from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
 

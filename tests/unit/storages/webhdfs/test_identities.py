@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors import PermissionDenied
+from queryserver.domain.errors.base import PermissionDenied
 from queryserver.storages.webhdfs.identity import NamedIdentity, TokenIdentity, acting_name
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.errors import StorageError
+from queryserver.domain.errors.files import StorageError
 from queryserver.storages.webhdfs.listing import ListingScanner
 
 

@@ -4,15 +4,14 @@ import json
 
 import pytest
 
-from queryserver.domain.errors import (
+from queryserver.domain.errors.base import NotSupported, PermissionDenied
+from queryserver.domain.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
     NotAFile,
-    NotSupported,
     PathExists,
     PathNotFound,
-    PermissionDenied,
     StorageError,
     StorageUnavailable,
     StoreQuotaExceeded,

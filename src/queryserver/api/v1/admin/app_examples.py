@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import AdminCall, AdminRoute
-from queryserver.domain.errors import InvalidParameter, MissingParameter, NotSupported
+from queryserver.domain.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import InstallExamplesRequest
 

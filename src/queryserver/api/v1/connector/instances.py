@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.platform_calls import AdminCall, AdminRoute, PlatformCall, PlatformRoute
 from queryserver.api.v1.connector import shapes
-from queryserver.domain.errors import ConnectorNotFound
+from queryserver.domain.errors.statements import connector_not_found
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import ConnectorIdRequest, ConnectorRequest, NewConnectorRequest
 
@@ -76,6 +76,6 @@ async def delete(call: AdminCall) -> Response:
     """History and results of its statements stay; its id is not used again."""
     fields = await call.read(ConnectorIdRequest)
     if fields.connector.id is None:
-        raise ConnectorNotFound("(none)")
+        raise connector_not_found("(none)")
     deleted = await call.services.stored_connectors.instances.delete(call.user, fields.connector.id)
     return answer(wire.ConnectorDeleteResponse(id=str(deleted), status=0))

@@ -10,7 +10,7 @@ from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.routing import names_of
 from queryserver.api.v1.editor import metadata_shapes
-from queryserver.domain.errors import InvalidParameter, MissingParameter
+from queryserver.domain.errors.base import InvalidParameter, MissingParameter
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import AutocompleteRequest
 from queryserver.services.metadata import questions

@@ -13,7 +13,8 @@ from queryserver.api.answers import failures
 from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.streaming import stream
 from queryserver.api.v1.editor import shapes
-from queryserver.domain.errors import NotAuthenticated, OperationNotFound, PermissionDenied
+from queryserver.domain.errors.base import NotAuthenticated, PermissionDenied
+from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import EventsParameters, query_parameters

@@ -13,12 +13,8 @@ from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
 from queryserver.api.presence import while_connected
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.pages import cell_form, page_answer
-from queryserver.domain.errors import (
-    PageRowTooLarge,
-    ServiceUnavailable,
-    TooManyRequests,
-    TooManyStreams,
-)
+from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
+from queryserver.domain.errors.statements import PageRowTooLarge
 from queryserver.domain.splitter import PreviousStatement
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.interfaces.statements import Recorded

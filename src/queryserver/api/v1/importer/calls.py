@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from queryserver.api.dependencies import Body, CallRoute, authenticated, query_fields, read_body, services_of
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.unknown_fields import reads
-from queryserver.domain.errors import ImporterDenied, QueryServerError
+from queryserver.domain.errors.base import QueryServerError
+from queryserver.domain.errors.files import ImporterDenied
 from queryserver.domain.user import IMPORTER, User
 from queryserver.schemas.requests.importing import parse_import
 from queryserver.schemas.snippets import Fields

@@ -8,7 +8,7 @@ from queryserver.api.answers import answer, importer_failures
 from queryserver.api.presence import while_connected
 from queryserver.api.v1.importer.calls import ImporterCall, ImporterRoute
 from queryserver.api.v1.importer.sources import asked_file
-from queryserver.domain.errors import DetectionFailed
+from queryserver.domain.errors.files import DetectionFailed
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import MetadataParameters, query_parameters
 from queryserver.services.importing.detecting import Records, Sheets

@@ -3,7 +3,9 @@
 from contextlib import AbstractAsyncContextManager
 
 from queryserver.api.v1.importer.calls import ImporterCall
-from queryserver.domain.errors import ImportConnectorNotFound, InvalidDialect, MissingParameter, UnknownDialect
+from queryserver.domain.errors.base import MissingParameter
+from queryserver.domain.errors.files import import_connector_not_found, invalid_dialect
+from queryserver.domain.errors.statements import UnknownDialect
 from queryserver.domain.import_types import PREVIEW_DIALECTS
 from queryserver.domain.importing import RECORD_TYPES, Origin
 from queryserver.domain.storage_paths import repaired
@@ -30,7 +32,7 @@ def asked_file(
 
 
 def asked_reading(asked: HeaderParameters) -> ReadingOptions:
-    """How the file of a call is to be read. Raises SheetRequired, InvalidParameter."""
+    """How the file of a call is to be read. Raises sheet_required, InvalidParameter."""
     return ReadingOptions.given(
         asked.file_type,
         sheet_name=asked.sheet_name,
@@ -52,7 +54,7 @@ def asked_header(asked: ColumnParameters) -> bool:
 
 
 def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
-    """The dialect that types are named in. Raises MissingParameter, ImportConnectorNotFound, InvalidDialect."""
+    """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if asked.sql_dialect is not None:
         return asked.sql_dialect
     if asked.connector is None:
@@ -60,9 +62,9 @@ def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParamet
     try:
         dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
     except UnknownDialect:
-        raise ImportConnectorNotFound(asked.connector) from None
+        raise import_connector_not_found(asked.connector) from None
     if dialect not in PREVIEW_DIALECTS:
-        raise InvalidDialect(
+        raise invalid_dialect(
             f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
         )
     return dialect

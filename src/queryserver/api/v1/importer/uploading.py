@@ -8,7 +8,8 @@ from queryserver.api.answers import answer, importer_failures, moment
 from queryserver.api.multipart_bodies import MULTIPART, announced_bytes, multipart_type, pieces
 from queryserver.api.unknown_fields import came, came_unread
 from queryserver.api.v1.importer.calls import ImporterCall, StreamedRoute, require_importer
-from queryserver.domain.errors import MissingParameter, NotMultipart
+from queryserver.domain.errors.base import MissingParameter
+from queryserver.domain.errors.files import not_multipart
 from queryserver.formats.multipart_stream import MultipartStream
 from queryserver.schemas import generated as wire
 
@@ -36,7 +37,7 @@ async def upload_file(call: ImporterCall) -> Response:
     uploads = call.services.importing.uploads
     content_type = multipart_type(call.request)
     if content_type is None:
-        raise NotMultipart(f"An upload is {MULTIPART}.")
+        raise not_multipart(f"An upload is {MULTIPART}.")
     length = announced_bytes(call.request)
     if length == 0:
         raise MissingParameter(_MISSING)

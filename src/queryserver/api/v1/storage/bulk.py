@@ -7,7 +7,7 @@ from fastapi import Response
 
 from queryserver.api.errors import http_status
 from queryserver.api.v1.storage.operations import Final, LongCall, json_answer
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.services.storage.bulk import Outcomes, each_of, items_of
 from queryserver.services.storage.operations import Progress, failure_body
 
@@ -20,7 +20,7 @@ async def answer_each(
 ) -> Response:
     """Do each item; one alone is answered as itself, unless `always_bulk`. With `long` the work may go on after 202.
 
-    Raises MissingParameter, TooManyEntries; for one alone, what `each` raises.
+    Raises MissingParameter, too_many_entries; for one alone, what `each` raises.
     """
     items = items_of(sent)
 

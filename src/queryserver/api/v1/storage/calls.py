@@ -14,14 +14,8 @@ from queryserver.api.dependencies import RawBody, authenticated, holding, parsed
 from queryserver.api.errors import respond
 from queryserver.api.unknown_fields import came, came_unread, reads
 from queryserver.api.v1.storage.counting import count
-from queryserver.domain.errors import (
-    ImpersonationNotAllowed,
-    InvalidName,
-    InvalidParameter,
-    InvalidPath,
-    QueryServerError,
-    UnreadableParameter,
-)
+from queryserver.domain.errors.base import InvalidParameter, QueryServerError, UnreadableParameter
+from queryserver.domain.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
 from queryserver.domain.files import StorageUser
 from queryserver.domain.user import User
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object

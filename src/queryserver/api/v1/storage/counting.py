@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Request
 
 from queryserver.api.dependencies import services_of
-from queryserver.domain.errors import QueryServerError
+from queryserver.domain.errors.base import QueryServerError
 from queryserver.schemas.requests.given import PATH_FIELDS, Given
 
 _PREFIX = "/api/v1/storage/"

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from queryserver.api.answers import accepts, answer, failures
 from queryserver.api.dependencies import parsed_aside
 from queryserver.api.v1.storage.calls import MIB, StorageCall, StorageRoute
-from queryserver.domain.errors import PayloadTooLarge
+from queryserver.domain.errors.base import PayloadTooLarge
 from queryserver.domain.files import StoragePath
 from queryserver.domain.storage_names import new_name
 from queryserver.formats.text_encodings import encoded

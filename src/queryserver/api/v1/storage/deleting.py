@@ -8,7 +8,7 @@ from queryserver.api.answers import accepts, failures
 from queryserver.api.v1.storage.bulk import answer_each
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.api.v1.storage.operations import LongCall
-from queryserver.domain.errors import NotSupported, QueryServerError
+from queryserver.domain.errors.base import NotSupported, QueryServerError
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.storage_changing import DeleteRequest
 

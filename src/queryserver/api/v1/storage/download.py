@@ -10,7 +10,7 @@ from queryserver.api.answers import failures
 from queryserver.api.conditions import conditions_of
 from queryserver.api.streaming import HEADERS_ONLY, stream
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
-from queryserver.domain.errors import MissingParameter
+from queryserver.domain.errors.base import MissingParameter
 from queryserver.domain.files import FileStatus, StoragePath
 from queryserver.domain.storage_paths import decoded_path, repaired
 from queryserver.formats.media_types import content_disposition, is_harmless, media_type_of

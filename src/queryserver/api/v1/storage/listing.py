@@ -9,7 +9,8 @@ from queryserver.api.answers import failures
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.api.v1.storage.places import given_place
 from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.domain.errors import PageNotFound, PermissionDenied, StorageError
+from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.errors.files import StorageError, page_not_found
 from queryserver.domain.files import EntryKind, FileStatus
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import query_parameters
@@ -39,7 +40,7 @@ async def list_directory(call: StorageCall) -> Response:
     asked, place = call.read(ListParameters), given_place(call, or_root=True)
     page = await _page(call, asked, place)
     if page.is_past_the_end:
-        raise PageNotFound(f"The directory has {page.pages} pages.")
+        raise page_not_found(f"The directory has {page.pages} pages.")
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
     body = {"status": 0, "path": str(place.path), "page": _page_facts(page).model_dump()}
     return await _written(call, body, page.entries, shapes.flat_fields)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from queryserver.api.multipart_bodies import MULTIPART, multipart_type, pieces
 from queryserver.api.unknown_fields import came
 from queryserver.api.v1.storage.calls import StorageCall, grouped
-from queryserver.domain.errors import InvalidParameter, UnsupportedMediaType
+from queryserver.domain.errors.base import InvalidParameter, UnsupportedMediaType
 from queryserver.formats.multipart_stream import MultipartStream
 from queryserver.schemas.requests.given import Given, StorageFields
 
@@ -35,7 +35,7 @@ async def file_call(
 ) -> FileCall:
     """Read the body up to its file.
 
-    Raises UnsupportedMediaType, InvalidRequest, TooManyParts, PayloadTooLarge, BodyTooSlow, UploadAborted.
+    Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
     """
     content_type = multipart_type(call.request)
     if content_type is None:

@@ -1,7 +1,7 @@
 """Where a GET call looks: the path of either form (Contract storage 2.2)."""
 
 from queryserver.api.v1.storage.calls import StorageCall
-from queryserver.domain.errors import MissingParameter
+from queryserver.domain.errors.base import MissingParameter
 from queryserver.domain.storage_paths import decoded_path, repaired
 from queryserver.schemas.requests.storage_reading import PathParameters
 from queryserver.services.storage.stores import Place
@@ -10,7 +10,7 @@ from queryserver.services.storage.stores import Place
 def decoded_place(call: StorageCall, raw: str, *, or_root: bool = False) -> Place:
     """The place behind `=`. `or_root`: an empty path is the root of the default store, else it is missing.
 
-    Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, StorageAccessDenied.
+    Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
     """
     return _place(call, decoded_path(raw), or_root=or_root)
 

@@ -10,7 +10,7 @@ from queryserver.api.presence import while_connected
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.api.v1.storage.places import given_place
 from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.domain.errors import NotAFile, NotText
+from queryserver.domain.errors.files import NotAFile, not_text
 from queryserver.domain.files import FileStatus
 from queryserver.formats.hexdump import hexdump
 from queryserver.formats.text_encodings import codec_of
@@ -53,7 +53,7 @@ async def display(call: StorageCall) -> Response:
     shown = await while_connected(call.request, showing)
     text = await viewing.aside(call.caller.user.id, partial(text_window, shown.excerpt, encoding), length)
     if not text.is_valid:
-        raise NotText(f"This part of the file is no text in {encoding}.")
+        raise not_text(f"This part of the file is no text in {encoding}.")
     return answer(
         wire.FileDisplay(
             status=0,

@@ -1,0 +1,10 @@
+"""What tests expect of errors that only their code tells apart."""
+
+import pytest
+
+from queryserver.domain.errors.base import QueryServerError
+
+
+def raises_code(code: str, *, match: str | None = None) -> pytest.RaisesExc[QueryServerError]:
+    """Like `pytest.raises`, for an error of this service with that code."""
+    return pytest.raises(QueryServerError, match=match, check=lambda error: error.code == code)
