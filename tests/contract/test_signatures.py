@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadAre
 from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import (
+    CheckedWrites,
     ClusterFileSystem,
     FileSystem,
     ModeStorage,
@@ -136,6 +138,7 @@ ADAPTERS = (
     Adapter(Storage, "queryserver.storages.adls.blob_storage", "FlatStorage"),
     Adapter(FileSystem, "queryserver.storages.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
+    Adapter(CheckedWrites, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(UnseenUploads, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
@@ -233,13 +236,16 @@ def members(protocol: type) -> list[str]:
     return [name for name, member in vars(protocol).items() if not name.startswith("_") and _is_member(member)]
 
 
+PROPERTIES = (property, cached_property)
+
+
 def _is_member(member: object) -> bool:
-    return isinstance(member, property) or inspect.isfunction(member)
+    return isinstance(member, PROPERTIES) or inspect.isfunction(member)
 
 
 def shape(member: Any) -> tuple[str, ...]:
     """Names, kinds and defaults of the parameters; what is awaited; properties apart."""
-    if isinstance(member, property):
+    if isinstance(member, PROPERTIES):
         return ("property",)
     signature = inspect.signature(member, follow_wrapped=True)
     parameters = (f"{p.kind.description} {p.name} = {p.default!r}" for p in signature.parameters.values())

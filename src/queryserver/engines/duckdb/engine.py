@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import duckdb
@@ -124,7 +124,7 @@ class DuckdbEngine:
         """See the Protocol."""
         return "duckdb"
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol. DuckDB locks its file against other processes."""
         return EngineCapabilities(

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from queryserver.domain.user import User
 from queryserver.engines.connection_pool import ConnectionPool
@@ -37,7 +37,7 @@ class MysqlEngine:
     def dialect(self) -> str:
         return "mysql"
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         return EngineCapabilities(
             explain_prefix="EXPLAIN ",

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cached_property
 
 from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
@@ -40,7 +41,7 @@ class PhoenixEngine:
     def dialect(self) -> str:
         return "phoenix"
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         return EngineCapabilities(
             explain_column="PLAN",

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 
 from queryserver.domain.errors import StatementRejected
 from queryserver.domain.user import User
@@ -45,7 +45,7 @@ class PostgresqlEngine:
     def dialect(self) -> str:
         return "postgresql"
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         return EngineCapabilities(
             explain_prefix="EXPLAIN ",

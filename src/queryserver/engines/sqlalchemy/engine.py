@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 
 from queryserver.domain.errors import ConfigurationError, EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
@@ -59,7 +59,7 @@ class SqlalchemyEngine:
         """See the Protocol."""
         return self._dialect
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol."""
         return EngineCapabilities(wants_credentials=self._address.wants_credentials, places=self._address.places)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import apsw
@@ -70,7 +70,7 @@ class SqliteEngine:
         """See the Protocol."""
         return "sqlite"
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         """See the Protocol."""
         return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import Any
 
 from queryserver.domain.errors import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
@@ -41,7 +42,7 @@ class TrinoEngine:
     def dialect(self) -> str:
         return self._variant.dialect
 
-    @property
+    @cached_property
     def capabilities(self) -> EngineCapabilities:
         takes_token = self._address.authentication is Authentication.JWT
         return EngineCapabilities(
