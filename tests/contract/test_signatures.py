@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -236,16 +235,13 @@ def members(protocol: type) -> list[str]:
     return [name for name, member in vars(protocol).items() if not name.startswith("_") and _is_member(member)]
 
 
-PROPERTIES = (property, cached_property)
-
-
 def _is_member(member: object) -> bool:
-    return isinstance(member, PROPERTIES) or inspect.isfunction(member)
+    return isinstance(member, property) or inspect.isfunction(member)
 
 
 def shape(member: Any) -> tuple[str, ...]:
     """Names, kinds and defaults of the parameters; what is awaited; properties apart."""
-    if isinstance(member, PROPERTIES):
+    if isinstance(member, property):
         return ("property",)
     signature = inspect.signature(member, follow_wrapped=True)
     parameters = (f"{p.kind.description} {p.name} = {p.default!r}" for p in signature.parameters.values())

@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cached_property
 
 from queryserver.domain.errors import EngineError, StatementRejected
 from queryserver.domain.user import User
@@ -36,18 +35,19 @@ class PhoenixEngine:
         self._read_only = read_only
         self._http = HttpClient(address)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="phoenix")
+        self._capabilities = EngineCapabilities(
+            explain_column="PLAN",
+            wants_credentials=self._address.username is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @property
     def dialect(self) -> str:
         return "phoenix"
 
-    @cached_property
+    @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(
-            explain_column="PLAN",
-            wants_credentials=self._address.username is None,
-            places=((self._address.host, self._address.port),),
-        )
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from functools import partial
 
 from queryserver.domain.errors import ConfigurationError, EngineUnavailable, StatementRejected
 from queryserver.domain.user import User
@@ -53,16 +53,18 @@ class SqlalchemyEngine:
         self._read_only = _MAKE_READ_ONLY[backend] if read_only else None
         self._sessions = ThreadedSessions(backend, max_statements=max_statements)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
+        self._capabilities = EngineCapabilities(
+            wants_credentials=self._address.wants_credentials, places=self._address.places
+        )
 
     @property
     def dialect(self) -> str:
         """See the Protocol."""
         return self._dialect
 
-    @cached_property
+    @property
     def capabilities(self) -> EngineCapabilities:
-        """See the Protocol."""
-        return EngineCapabilities(wants_credentials=self._address.wants_credentials, places=self._address.places)
+        return self._capabilities
 
     @property
     def host(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -64,16 +64,16 @@ class SqliteEngine:
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
+        self._capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
     @property
     def dialect(self) -> str:
         """See the Protocol."""
         return "sqlite"
 
-    @cached_property
+    @property
     def capabilities(self) -> EngineCapabilities:
-        """See the Protocol."""
-        return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
+        return self._capabilities
 
     @property
     def busy(self) -> int:
