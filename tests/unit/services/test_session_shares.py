@@ -6,8 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from queryserver.domain.errors import TooManySessions
-from queryserver.services.running.held_sessions import HeldSessions
-from queryserver.services.running.session_shares import SessionShares
+from queryserver.services.running.held_sessions import HeldSessions, SessionShares
 from queryserver.settings.editor import EditorSettings
 
 ANA, BOB, EVE = 1, 2, 3

@@ -13,8 +13,8 @@ from queryserver.domain.result import Column
 from queryserver.domain.statement import StatementState, StatementStatus
 from queryserver.domain.user import DOWNLOAD, User
 from queryserver.services.auditing import AuditTrail
-from queryserver.services.statements.access import Access
 from queryserver.services.statements.reading import Reading
+from queryserver.services.statements.status import Access
 
 _DOWNLOAD = "result.download"
 _SIZES = 4096
