@@ -19,7 +19,7 @@ from tests.api.walk import Walk, served_calls, steady
 from queryserver.domain.statement import HistoryEntry
 from queryserver.domain.user import User
 from queryserver.main import create_app
-from queryserver.services.statements.looking_back import History, HistoryQuestion
+from queryserver.services.statements.status import History, HistoryQuestion
 
 # The root is a page for browsers; programs find nothing there by any method.
 CALLS = [one for one in read_operations() if one.status == SERVED and one.path != "/"]

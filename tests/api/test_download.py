@@ -17,7 +17,7 @@ from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 
-from queryserver.services.statements.downloading import FileSizes
+from queryserver.domain.lru import LruCache
 
 FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson")
 PLAIN = {"Accept-Encoding": "identity"}
@@ -161,7 +161,7 @@ class TestParts:
             tag, size, cut = whole.headers["etag"], len(whole.content), len(whole.content) * 2 // 3
             for known in (True, False):
                 if not known:
-                    ana.api.services.downloads.sizes = FileSizes()
+                    ana.api.services.downloads.sizes = LruCache[str, int](4096)
                 rest = await ana.get(path, headers={"Range": f"bytes={cut}-", "If-Range": tag}, format=kind)
                 assert rest.status_code == 206
                 assert rest.headers["content-range"] == f"bytes {cut}-{size - 1}/{size}"

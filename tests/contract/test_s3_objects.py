@@ -4,6 +4,7 @@ import asyncio
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import timedelta
 from uuid import uuid4
@@ -24,7 +25,16 @@ from queryserver.domain.errors.files import (
     StorageUnavailable,
     upload_aborted,
 )
+from queryserver.domain.files import Scheme
+from queryserver.domain.storage_names import ExtensionRules
+from queryserver.domain.storage_paths import PathReader
+from queryserver.domain.user import User
 from queryserver.interfaces.storage import PartPlan
+from queryserver.services.storage.auditing import StorageAudit
+from queryserver.services.storage.leftovers import Leftovers
+from queryserver.services.storage.stores import Stores
+from queryserver.services.storage.upload_rules import UploadRules
+from queryserver.services.storage.uploading import ArrivingFile, Uploads
 from queryserver.storages.s3 import S3FileSystem
 from queryserver.storages.s3.options import S3Keys
 from queryserver.storages.s3.storage import S3Storage
@@ -38,6 +48,7 @@ class CountedStore:
     """A store, its driver's client, and the calls that went out."""
 
     def __init__(self, file_system: S3FileSystem, client) -> None:
+        self.file_system = file_system
         self.storage: S3Storage = file_system.as_user(USER)
         self.client = client
         self.calls = Counter[str]()
@@ -246,6 +257,38 @@ async def test_what_no_bucket_can_be_called_is_not_found(store):
 
 
 # ------------------------------------------------------------------ uploads and copies
+
+
+class NoRecords:
+    """For the records of unfinished writes and the audit: nothing is kept."""
+
+    async def begin(self, write: object) -> None: ...
+    async def end(self, write_id: object) -> None: ...
+
+    async def touch(self, write_id: object) -> bool:
+        del write_id
+        return True
+
+    def record(self, event: object) -> None: ...
+
+
+async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
+    """Directory, name and parent are looked at once, not by the rules and again by the store."""
+    stores = Stores([store.file_system], PathReader((Scheme.S3A,)))
+    rules, records, threads = UploadRules(stores, ExtensionRules()), NoRecords(), ThreadPoolExecutor(1)
+    leftovers = Leftovers(stores, records, records)  # type: ignore[arg-type]
+    uploads = Uploads(rules, leftovers, StorageAudit(records), threads)
+    caller = stores.caller(User(1, "ana", is_admin=True))
+    directory = stores.path(f"s3a://{base}")
+    for file in ("a.csv", "b.csv"):
+        store.calls.clear()
+        uploaded = await uploads.receive(caller, ArrivingFile(directory, file), body(b"12345"))
+        assert (uploaded.entry.size_bytes, dict(store.calls)) == (
+            5,
+            {"HeadObject": 3, "ListObjectsV2": 2, "PutObject": 1},
+        )
+    with pytest.raises(PathExists):
+        await uploads.receive(caller, ArrivingFile(directory, "a.csv"), body(b"12345"))
 
 
 @pytest.mark.storage(86)

@@ -27,6 +27,7 @@ from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadAre
 from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
 from queryserver.interfaces.results import ResultStore
 from queryserver.interfaces.storage import (
+    CheckedWrites,
     ClusterFileSystem,
     FileSystem,
     ModeStorage,
@@ -128,6 +129,7 @@ ADAPTERS = (
     Adapter(Storage, "queryserver.storages.adls.blob_storage", "FlatStorage"),
     Adapter(FileSystem, "queryserver.storages.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
+    Adapter(CheckedWrites, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(UnseenUploads, "queryserver.storages.s3.storage", "S3Storage"),
     Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),

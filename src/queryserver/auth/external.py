@@ -7,7 +7,6 @@ there is nothing that could take it for the secret of an HMAC.
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,6 +18,7 @@ from queryserver.auth.key_cache import KeyCache
 from queryserver.auth.key_sets import VerifyingKey
 from queryserver.domain.errors.base import InvalidToken
 from queryserver.domain.identities import MAX_LENGTH, ExternalIdentity, jwt_issuer
+from queryserver.domain.lru import LruCache
 from queryserver.interfaces.auth import ExternalClaims
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class ExternalTokens:
         self._rules = rules
         self._clock = clock
         # By digest: tokens are long, and need not lie about in memory.
-        self._good: OrderedDict[bytes, _Good] = OrderedDict()
+        self._good = LruCache[bytes, _Good](_REMEMBERED)
 
     def recognises(self, token: str) -> bool:
         """Whether its algorithm is RS256."""
@@ -84,11 +84,11 @@ class ExternalTokens:
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         good = self._good.get(digest)
         if good is None or not self._keys.still_good(good.key):
-            self._good.pop(digest, None)
+            self._good.pop(digest)
             good = await self._logged(token)
-            self._remember(digest, good)
+            self._good.put(digest, good)
         elif good.claims.refused_from <= self._clock():
-            del self._good[digest]
+            self._good.pop(digest)
             refused = TokenRefused("times", "it has expired")
             _log(refused)
             raise refused
@@ -161,11 +161,6 @@ class ExternalTokens:
         if not str(subject).strip():
             raise TokenRefused("user", f"the claim {name} holds no name")
         return ExternalIdentity(jwt_issuer(str(issuer)), str(subject))
-
-    def _remember(self, digest: bytes, good: _Good) -> None:
-        self._good[digest] = good
-        if len(self._good) > _REMEMBERED:
-            self._good.popitem(last=False)
 
 
 def _log(refused: TokenRefused) -> None:

@@ -5,7 +5,6 @@ Rule T12: the algorithm is ours, never the token's; what a token says about keys
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from jose.exceptions import JOSEError
 from queryserver.auth.compact import algorithm_of
 from queryserver.auth.keys import Keyring
 from queryserver.domain.errors.base import InvalidToken
+from queryserver.domain.lru import LruCache
 from queryserver.interfaces.auth import TokenClaims, TokenType
 
 ALGORITHM = "HS256"
@@ -42,7 +42,7 @@ class JwtCodec:
         self._keyring = keyring
         self._clock = clock
         # The same token comes with every call of a client: its signature is checked once, its time on each call.
-        self._good: OrderedDict[str, TokenClaims] = OrderedDict()
+        self._good = LruCache[str, TokenClaims](_REMEMBERED)
 
     def sign(self, claims: TokenClaims) -> str:
         """The token."""
@@ -63,9 +63,7 @@ class JwtCodec:
         claims = self._good.get(token)
         if claims is None:
             claims = self._verified(token)
-            self._remember(token, claims)
-        else:
-            self._good.move_to_end(token)
+            self._good.put(token, claims)
         if claims.expires_at <= self._clock() and not expired_too:
             raise InvalidToken
         return claims
@@ -87,11 +85,6 @@ class JwtCodec:
             # The library answers some malformed headers with plain Python errors.
             raise InvalidToken from None
         return _claims(content)
-
-    def _remember(self, token: str, claims: TokenClaims) -> None:
-        self._good[token] = claims
-        if len(self._good) > _REMEMBERED:
-            self._good.popitem(last=False)
 
 
 def _claims(content: Mapping[str, Any]) -> TokenClaims:

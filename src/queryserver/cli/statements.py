@@ -109,7 +109,7 @@ def stop_statement(
 
 
 def _parsed(statement_id: str) -> Any:
-    from queryserver.services.statements.access import parse_operation_id  # noqa: PLC0415 slow to import
+    from queryserver.services.statements.status import parse_operation_id  # noqa: PLC0415 slow to import
 
     return parse_operation_id(statement_id)
 

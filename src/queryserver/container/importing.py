@@ -29,8 +29,7 @@ from queryserver.services.importing.sources import ImportSources
 from queryserver.services.importing.upload_area import UploadAreaKeeping
 from queryserver.services.importing.uploads import ImportUploads, UploadLimits
 from queryserver.services.places import FairPlaces
-from queryserver.services.statements.import_submission import ImportSubmissions
-from queryserver.services.statements.submission import SubmissionParts
+from queryserver.services.statements.submission import Submissions
 from queryserver.services.storage.stores import Stores
 from queryserver.services.threads import FairThreads
 from queryserver.settings import Settings
@@ -63,7 +62,7 @@ class ImportFiles:
 
 @dataclass(frozen=True, slots=True)
 class ImportGround:
-    """What the services of the importer stand on. `submissions`: what statements are recorded with."""
+    """What the services of the importer stand on."""
 
     files: ImportFiles
     threads: FairThreads
@@ -71,7 +70,7 @@ class ImportGround:
     connectors: Connectors
     credentials: CredentialBook
     metadata: MetadataServices
-    submissions: SubmissionParts
+    submissions: Submissions
 
 
 @asynccontextmanager
@@ -116,7 +115,7 @@ def import_services(ground: ImportGround) -> ImportServices:
         previews=previews,
         connectors=ground.connectors,
         credentials=ground.credentials,
-        submissions=ImportSubmissions(ground.submissions),
+        submissions=ground.submissions,
         lookups=ground.metadata.lookups,
         computing=ground.computing,
     )

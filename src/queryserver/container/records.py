@@ -21,7 +21,7 @@ from queryserver.interfaces.results import ResultStore
 from queryserver.results.segments import SegmentStore
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.retention import RetentionSettings, RetentionSweep
-from queryserver.services.statements.ends import StatementEnds
+from queryserver.services.statements.administering import StatementEnds
 from queryserver.settings import Settings
 from queryserver.settings.task_server import LocalResults
 from queryserver.storages.local.private import PrivateStorage

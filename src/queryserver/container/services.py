@@ -66,19 +66,16 @@ from queryserver.services.importing.leftovers import ImportJanitor
 from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.readiness import Readiness
 from queryserver.services.request_limits import RequestLimits
-from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
-from queryserver.services.running.tools import ExecutionSettings
+from queryserver.services.running.execution import ExecutionSettings
+from queryserver.services.running.runner import Runner, RunnerLimits
 from queryserver.services.search.index_feeding import IndexFeed
 from queryserver.services.sessions import SessionLimits, Sessions
 from queryserver.services.signals import StateSignals
-from queryserver.services.statements.access import Access
 from queryserver.services.statements.choosing import Choosing
 from queryserver.services.statements.downloading import Downloads
-from queryserver.services.statements.ending import Ending
-from queryserver.services.statements.following import Following
-from queryserver.services.statements.looking_back import History
-from queryserver.services.statements.reading import Reading, ReadingParts
-from queryserver.services.statements.submission import SubmissionLimits, SubmissionParts, Submissions
+from queryserver.services.statements.reading import Reading
+from queryserver.services.statements.status import Access, Ending, Following, History
+from queryserver.services.statements.submission import SubmissionLimits, Submissions
 from queryserver.services.stopping import stop_step
 from queryserver.services.streams import Streams
 from queryserver.services.threads import Threads, open_threads
@@ -128,7 +125,7 @@ async def open_services(
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
         base = await _foundation(settings, engines, stores, metrics_of(settings.desktop.metrics, registry), stack)
-        runner = Runner(_owner(), _runner_parts(base))
+        runner = _runner(base)
         notices = Notices(base.kept.database)
         queue = InlineQueue(runner, notices)
         page = metrics_page(registry, base.metrics, base.kept.database, base.threads.upkeep)
@@ -211,9 +208,10 @@ def _streams(settings: Settings, accounts: AccountServices) -> Streams:
     return Streams(settings.editor.max_streams_per_user, accounts.standing, every=settings.desktop.auth.recheck)
 
 
-def _runner_parts(base: _Foundation) -> RunnerParts:
+def _runner(base: _Foundation) -> Runner:
     editor = base.settings.editor
-    return RunnerParts(
+    return Runner(
+        _owner(),
         leases=base.leases,
         sessions=base.kept.sessions,
         results=base.kept.results,
@@ -257,8 +255,7 @@ def _services(
     access = Access(base.kept.records, base.connectors)
     following = Following(base.kept.records, access, base.signals, base.streams)
     reading = _reading(base, access)
-    parts = _submission_parts(base, queue, access)
-    submissions = Submissions(parts)
+    submissions = _submissions(base, queue, access)
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
     metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
     readiness = _readiness(base)
@@ -285,7 +282,7 @@ def _services(
         metadata=metadata,
         searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
         storage=base.storage,
-        importing=import_services(_importing(base, metadata, parts)),
+        importing=import_services(_importing(base, metadata, submissions)),
         configuration=_configuration(base, readiness),
         streams=base.streams,
         request_limits=_request_limits(base),
@@ -301,19 +298,17 @@ def _services(
 
 def _reading(base: _Foundation, access: Access) -> Reading:
     return Reading(
-        ReadingParts(
-            base.kept.records,
-            base.kept.results,
-            access,
-            base.signals,
-            base.threads.rendering,
-            base.settings.editor.batch_max_bytes,
-            base.rendering,
-        )
+        records=base.kept.records,
+        results=base.kept.results,
+        access=access,
+        signals=base.signals,
+        threads=base.threads.rendering,
+        batch_max_bytes=base.settings.editor.batch_max_bytes,
+        budget=base.rendering,
     )
 
 
-def _importing(base: _Foundation, metadata: MetadataServices, submissions: SubmissionParts) -> ImportGround:
+def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submissions) -> ImportGround:
     return ImportGround(
         files=base.import_files,
         threads=base.threads.importing,
@@ -347,7 +342,7 @@ def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
     return stored_connector_services(base.settings, records, base.context, base.connectors.refresh)
 
 
-def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> SubmissionParts:
+def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submissions:
     editor = base.settings.editor
     limits = SubmissionLimits(
         default_limit=editor.default_limit,
@@ -359,17 +354,17 @@ def _submission_parts(base: _Foundation, queue: InlineQueue, access: Access) -> 
         allowed_settings=_allowed_settings(base.settings),
         texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
     )
-    return SubmissionParts(
-        base.kept.records,
-        base.leases,
-        base.kept.sessions,
-        base.connectors,
-        base.credentials,
-        queue,
-        access,
-        limits,
-        AuditTrail(AUDIT),
-        Choosing(base.computing),
+    return Submissions(
+        records=base.kept.records,
+        leases=base.leases,
+        sessions=base.kept.sessions,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        queue=queue,
+        access=access,
+        limits=limits,
+        audit=AuditTrail(AUDIT),
+        choosing=Choosing(base.computing),
     )
 
 

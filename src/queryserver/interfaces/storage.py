@@ -166,6 +166,19 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class CheckedWrites(Protocol):
+    """A store that checks the target of `write` by requests of its own."""
+
+    async def write_checked(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
+        """As `write`, without these requests: the caller has just seen that `path` is free, or a file to overwrite,
+        and that its parent is a directory. A file that appeared since is still not overwritten unasked.
+        """
+        ...
+
+
+@runtime_checkable
 class UnseenUploads(Protocol):
     """A store that keeps what is not complete under no name of ours, but apart, for the name that it is to get."""
 

@@ -1,7 +1,6 @@
 """Tables that are read again soon."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from queryserver.domain.errors.files import StorageUnavailable
+from queryserver.domain.lru import LruCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,7 @@ class SegmentCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held_bytes = 0
-        self._tables: OrderedDict[SegmentKey, pa.Table] = OrderedDict()
+        self._tables = LruCache[SegmentKey, pa.Table](max_bytes, weigh=pa.Table.get_total_buffer_size)
         self._loads: dict[SegmentKey, asyncio.Task[pa.Table]] = {}
         self._running: set[asyncio.Task[pa.Table]] = set()
 
@@ -41,7 +39,6 @@ class SegmentCache:
             load.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._tables.clear()
-        self._held_bytes = 0
 
     def peek(self, key: SegmentKey) -> pa.Table | None:
         """The table if it is here."""
@@ -51,7 +48,6 @@ class SegmentCache:
         """The table, from here or from `load`, whose errors every waiting reader gets."""
         table = self._tables.get(key)
         if table is not None:
-            self._tables.move_to_end(key)
             return table
         task = self._loads.get(key)
         if task is None:
@@ -68,7 +64,7 @@ class SegmentCache:
     def forget(self, statement_id: UUID) -> None:
         """Drop a statement's tables; loads under way still answer their readers and are not kept."""
         for key in [key for key in self._tables if key.statement_id == statement_id]:
-            self._held_bytes -= self._tables.pop(key).get_total_buffer_size()
+            self._tables.pop(key)
         for key in [key for key in self._loads if key.statement_id == statement_id]:
             del self._loads[key]
 
@@ -80,11 +76,4 @@ class SegmentCache:
         # Asking for the error marks it as seen, also when every reader has gone away.
         if task.cancelled() or task.exception() is not None or not is_current:
             return
-        self._keep(key, task.result())
-
-    def _keep(self, key: SegmentKey, table: pa.Table) -> None:
-        self._tables[key] = table
-        self._held_bytes += table.get_total_buffer_size()
-        while self._held_bytes > self._max_bytes:
-            _, oldest = self._tables.popitem(last=False)
-            self._held_bytes -= oldest.get_total_buffer_size()
+        self._tables.put(key, task.result())

@@ -1,7 +1,6 @@
 """Just-in-time provisioning: which user an identity of another issuer is (Contract platform 3.9 rule 7, 4.2)."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from queryserver.domain.errors.base import (
     UserNotFound,
 )
 from queryserver.domain.identities import ExternalIdentity
+from queryserver.domain.lru import LruCache
 from queryserver.domain.user import AuthenticatedUser, User
 from queryserver.domain.usernames import UsernameRule
 from queryserver.interfaces.accounts import CallerKey, KnownCaller, NewAccount
@@ -35,7 +35,6 @@ class _Settled:
 
     named: frozenset[str]
     groups: frozenset[str]
-    until: float
 
 
 class Arrivals:
@@ -63,8 +62,7 @@ class Arrivals:
         self._usernames = usernames
         self._default_group = default_group
         self._audit = audit
-        self._clock = clock
-        self._settled: OrderedDict[int, _Settled] = OrderedDict()
+        self._settled = LruCache[int, _Settled](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
 
     async def user(
         self,
@@ -166,7 +164,7 @@ class Arrivals:
         Nothing is written again while the user is in the groups that came of the same names within the last minute.
         """
         settled = self._settled.get(user.id)
-        if settled and (settled.named, settled.groups) == (named, user.groups) and self._clock() < settled.until:
+        if settled and (settled.named, settled.groups) == (named, user.groups):
             return False
         groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
         beside = self._settled.get(user.id)
@@ -174,10 +172,7 @@ class Arrivals:
         self._tell(user.username, user.groups if beside is settled or beside is None else beside.groups, groups)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
-        self._settled[user.id] = _Settled(named, groups, self._clock() + _SETTLED_S)
-        self._settled.move_to_end(user.id)
-        if len(self._settled) > _MOST_SETTLED:
-            self._settled.popitem(last=False)
+        self._settled.put(user.id, _Settled(named, groups))
         return groups != user.groups
 
     def _tell(self, username: str, before: frozenset[str], now: frozenset[str]) -> None:

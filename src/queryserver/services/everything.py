@@ -42,13 +42,10 @@ from queryserver.services.search.search import MetadataSearch
 from queryserver.services.server_logs import ServerLogs
 from queryserver.services.sessions import Sessions
 from queryserver.services.standing import Standing
-from queryserver.services.statements.access import Access
 from queryserver.services.statements.administering import StatementAdministration
 from queryserver.services.statements.downloading import Downloads
-from queryserver.services.statements.ending import Ending
-from queryserver.services.statements.following import Following
-from queryserver.services.statements.looking_back import History
 from queryserver.services.statements.reading import Reading
+from queryserver.services.statements.status import Access, Ending, Following, History
 from queryserver.services.statements.submission import Submissions
 from queryserver.services.storage.attributes import Attributes
 from queryserver.services.storage.auditing import StorageAudit

@@ -18,7 +18,7 @@ from queryserver.services.connectors import Connectors, key_named
 from queryserver.services.credentials import CredentialBook
 from queryserver.services.running.runner import Runner
 from queryserver.services.signals import StateSignals
-from queryserver.services.statements.handing_over import new_session_guid
+from queryserver.services.statements.submission import new_session_guid
 
 CLOSE_SESSION = "close-session"
 

@@ -18,9 +18,8 @@ from queryserver.domain.user import User
 from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.execution import Execution
-from queryserver.services.running.runner import Runner, RunnerLimits, RunnerParts
-from queryserver.services.running.tools import Attached, ExecutionSettings, ExecutionTools
+from queryserver.services.running.execution import Attached, Execution, ExecutionSettings
+from queryserver.services.running.runner import Runner, RunnerLimits
 from queryserver.services.signals import StateSignals
 
 ANA = User(1, "ana")
@@ -64,10 +63,16 @@ class Run:
             ) as attached:
                 yield attached
 
-        tools = ExecutionTools(
-            self.leases, self.results, self.settings, session, reattach, lambda: None, self.before_end
+        return Execution(
+            assignment,
+            leases=self.leases,
+            results=self.results,
+            settings=self.settings,
+            open_session=session,
+            reattach=reattach,
+            notify=lambda: None,
+            before_end=self.before_end,
         )
-        return Execution(assignment, tools)
 
     async def to_end(self, statement: str, **more: object) -> Entry:
         """The record after the statement ran."""
@@ -93,7 +98,8 @@ class Fleet:
     def runner(self, owner: str = OWNER, **limits: Any) -> Runner:
         """A runner; use its `running()`."""
         connectors = Connectors([replace(CONNECTOR, read_only=self.read_only)], build=lambda _: self.engine)
-        parts = RunnerParts(
+        return Runner(
+            owner,
             leases=self.leases,
             sessions=self.sessions,
             results=self.results,
@@ -105,7 +111,6 @@ class Fleet:
             limits=replace(self.limits, **limits),
             objects_changed=self._objects_changed,
         )
-        return Runner(owner, parts)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Runner, Assignment]]:

@@ -7,7 +7,7 @@ from tests.fakes.engine import FakeEngine, FakeSession
 
 from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.interfaces.engine import OperationHandle
-from queryserver.services.running.operations import submitted
+from queryserver.services.running.execution import submitted
 
 
 class Unreachable(FakeSession):

@@ -7,8 +7,7 @@ import pytest
 from tests.refusals import raises_code
 
 from queryserver.domain.errors.base import TooManyRequests
-from queryserver.services.running.held_sessions import HeldSessions
-from queryserver.services.running.session_shares import SessionShares
+from queryserver.services.running.held_sessions import HeldSessions, SessionShares
 from queryserver.settings.editor import EditorSettings
 
 ANA, BOB, EVE = 1, 2, 3

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.services.running.slots import Slots
+from queryserver.services.places import Slots
 
 
 class Crowd:

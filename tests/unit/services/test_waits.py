@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from queryserver.domain.statement import StatementState
 from queryserver.services.signals import StateSignals
-from queryserver.services.statements.following import Following
+from queryserver.services.statements.status import Following
 
 
 class _Running:

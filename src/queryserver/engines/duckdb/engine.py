@@ -119,6 +119,13 @@ class DuckdbEngine:
         """Uses of the open file. One that an internal error has ended is opened anew once there are none."""
         self._has_ended = False
         self._database: duckdb.DuckDBPyConnection | None = None
+        # DuckDB locks its file against other processes.
+        self._capabilities = EngineCapabilities(
+            one_process=self._file is not None,
+            data_name=self._data_name,
+            reports_progress=True,
+            explain_column="explain_value",
+        )
 
     @property
     def dialect(self) -> str:
@@ -127,13 +134,7 @@ class DuckdbEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """See the Protocol. DuckDB locks its file against other processes."""
-        return EngineCapabilities(
-            one_process=self._file is not None,
-            data_name=self._data_name,
-            reports_progress=True,
-            explain_column="explain_value",
-        )
+        return self._capabilities
 
     @property
     def configuration(self) -> Hashable:

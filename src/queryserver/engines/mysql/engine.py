@@ -32,6 +32,11 @@ class MysqlEngine:
         self._read_only = read_only
         pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._sessions = PooledSessions("mysql", pool, connect_errors)
+        self._capabilities = EngineCapabilities(
+            explain_prefix="EXPLAIN ",
+            wants_credentials=self._address.user is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @property
     def dialect(self) -> str:
@@ -39,11 +44,7 @@ class MysqlEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(
-            explain_prefix="EXPLAIN ",
-            wants_credentials=self._address.user is None,
-            places=((self._address.host, self._address.port),),
-        )
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 MySQL knows the login only

@@ -35,6 +35,11 @@ class PhoenixEngine:
         self._read_only = read_only
         self._http = HttpClient(address)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="phoenix")
+        self._capabilities = EngineCapabilities(
+            explain_column="PLAN",
+            wants_credentials=self._address.username is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @property
     def dialect(self) -> str:
@@ -42,11 +47,7 @@ class PhoenixEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(
-            explain_column="PLAN",
-            wants_credentials=self._address.username is None,
-            places=((self._address.host, self._address.port),),
-        )
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only

@@ -40,6 +40,11 @@ class PostgresqlEngine:
         self._user_logins = user_logins
         pool = ConnectionPool(self._connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._sessions = PooledSessions("postgresql", pool, connect_errors)
+        self._capabilities = EngineCapabilities(
+            explain_prefix="EXPLAIN ",
+            wants_credentials=self._address.user is None,
+            places=((self._address.host, self._address.port),),
+        )
 
     @property
     def dialect(self) -> str:
@@ -47,11 +52,7 @@ class PostgresqlEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(
-            explain_prefix="EXPLAIN ",
-            wants_credentials=self._address.user is None,
-            places=((self._address.host, self._address.port),),
-        )
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:

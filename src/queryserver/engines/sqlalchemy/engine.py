@@ -54,6 +54,9 @@ class SqlalchemyEngine:
         self._read_only = _MAKE_READ_ONLY[backend] if read_only else None
         self._sessions = ThreadedSessions(backend, max_statements=max_statements)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
+        self._capabilities = EngineCapabilities(
+            wants_credentials=self._address.wants_credentials, places=self._address.places
+        )
 
     @property
     def dialect(self) -> str:
@@ -62,8 +65,7 @@ class SqlalchemyEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """See the Protocol."""
-        return EngineCapabilities(wants_credentials=self._address.wants_credentials, places=self._address.places)
+        return self._capabilities
 
     @property
     def host(self) -> str | None:

@@ -65,6 +65,7 @@ class SqliteEngine:
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
+        self._capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
     @property
     def dialect(self) -> str:
@@ -73,8 +74,7 @@ class SqliteEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """See the Protocol."""
-        return EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
+        return self._capabilities
 
     @property
     def busy(self) -> int:

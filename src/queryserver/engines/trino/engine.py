@@ -36,15 +36,8 @@ class TrinoEngine:
         self._variant = variant
         self._http = HttpClient(address)
         self._executor = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix=variant.dialect)
-
-    @property
-    def dialect(self) -> str:
-        return self._variant.dialect
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
         takes_token = self._address.authentication is Authentication.JWT
-        return EngineCapabilities(
+        self._capabilities = EngineCapabilities(
             explain_prefix="EXPLAIN ",
             reports_progress=True,
             wants_credentials=self._address.username is None and not takes_token,
@@ -52,6 +45,14 @@ class TrinoEngine:
             acts_as_caller=self._address.has_impersonation or not self._address.username,
             places=((self._address.host, self._address.port),),
         )
+
+    @property
+    def dialect(self) -> str:
+        return self._variant.dialect
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:

@@ -66,9 +66,7 @@ class Package:
     def check_limits(self) -> None:
         """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
         if sum(entry.unpacked_bytes for entry in self._entries.values()) > MAX_UNPACKED_BYTES:
-            raise FileTooComplex(
-                f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked."
-            )
+            raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
         for entry in self._entries.values():
             if entry.unpacked_bytes > max(RATIO_FREE_BYTES, entry.packed_bytes * MAX_RATIO):
                 raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")

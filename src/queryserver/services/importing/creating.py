@@ -36,7 +36,7 @@ from queryserver.services.importing.samples import ReadingOptions
 from queryserver.services.importing.sources import ImportSources
 from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.lookups import LookUps
-from queryserver.services.statements.import_submission import ImportSubmissions, NewImport
+from queryserver.services.statements.submission import NewImport, Submissions
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class TableCreationParts:
     previews: Previews
     connectors: Connectors
     credentials: CredentialBook
-    submissions: ImportSubmissions
+    submissions: Submissions
     lookups: LookUps
     computing: Computing
 
@@ -93,8 +93,8 @@ class TableCreations:
     async def create(self, user: User, asked: AskedTable) -> Created:
         """Check everything that can be checked now, and record the import.
 
-        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
-        reading the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what reading
+        the file raises (see Previews and ImportSources); what recording raises (see Submissions).
         """
         connector = await self._connector(user, asked.connector)
         if asked.replace and connector.dialect not in REPLACING_DIALECTS:
@@ -105,11 +105,11 @@ class TableCreations:
         async with self._parts.sources.opened(user, asked.origin, asked.file_path) as file:
             plan = await self._plan(user, asked, file, connector.dialect)
         new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), asked.idempotency_key)
-        recorded = await self._parts.submissions.replay(user, connector, new)
+        recorded = await self._parts.submissions.import_replay(user, connector, new)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
                 raise table_exists(f"The table {plan.shown_target} exists already.")
-            recorded = await self._parts.submissions.submit(user, connector, new)
+            recorded = await self._parts.submissions.submit_import(user, connector, new)
         return Created(recorded, plan.shown_target)
 
     async def _connector(self, user: User, name: str) -> Connector:

@@ -131,12 +131,8 @@ class _Import:
     _seen: int = 0
 
     async def into(self, loader: TableLoader) -> Imported:
-        append = self.plan.append
-        if await loader.exists(self.plan.target):
-            if not append and not self.plan.replace:
-                raise StatementRejected(f"The table {self.plan.shown_target} exists already.")
-        else:
-            append = False
+        # Whether a new table may have the name, the call has found out before, and `load` does before it begins.
+        append = self.plan.append and await loader.exists(self.plan.target)
         counted = await self._counted()
         try:
             return await self._loaded(loader, counted, append=append)

@@ -1,10 +1,11 @@
 """Answers about contents that never change, kept for the next call of this process."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from queryserver.domain.lru import LruCache
 
 T = TypeVar("T")
 
@@ -24,8 +25,7 @@ class KeptAnswers(Generic[T]):
     def __init__(self, weigh: Callable[[T], int], *, max_bytes: int) -> None:
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._bytes = 0
+        self._kept = LruCache[Hashable, T](max_bytes, weigh=weigh)
         self._turns: dict[Hashable, _Turn] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
@@ -36,34 +36,19 @@ class KeptAnswers(Generic[T]):
         """
         if key is None:
             return await make()
-        if (kept := self._look(key)) is not None:
-            return kept[0]
+        if (kept := self._kept.get(key)) is not None:
+            return kept
         turn = self._turns.setdefault(key, _Turn())
         turn.callers += 1
         try:
             async with turn.lock:
-                if (kept := self._look(key)) is not None:
-                    return kept[0]
+                if (kept := self._kept.get(key)) is not None:
+                    return kept
                 answer = await make()
-                self._keep(key, answer)
+                if self._weigh(answer) <= self._max_bytes // 4:
+                    self._kept.put(key, answer)
                 return answer
         finally:
             turn.callers -= 1
             if not turn.callers:
                 del self._turns[key]
-
-    def _look(self, key: Hashable) -> tuple[T, int] | None:
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-        return kept
-
-    def _keep(self, key: Hashable, answer: T) -> None:
-        size = self._weigh(answer)
-        if size > self._max_bytes // 4:
-            return
-        self._kept[key] = (answer, size)
-        self._bytes += size
-        while self._bytes > self._max_bytes:
-            _, (_, freed) = self._kept.popitem(last=False)
-            self._bytes -= freed

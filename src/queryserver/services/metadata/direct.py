@@ -9,7 +9,7 @@ import pyarrow as pa
 from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.domain.result import Column
 from queryserver.interfaces.engine import EngineSession, OperationHandle, OperationState
-from queryserver.services.running.operations import submitted
+from queryserver.services.running.execution import submitted
 
 _POLL_S = 1.0
 _MOST_BYTES = 16 * 1024 * 1024

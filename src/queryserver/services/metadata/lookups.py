@@ -26,7 +26,7 @@ from queryserver.services.metadata.cache import MetadataCache
 from queryserver.services.metadata.elsewhere import Elsewhere
 from queryserver.services.metadata.flights import Flights
 from queryserver.services.metadata.questions import BY_KIND, Question
-from queryserver.services.running.slots import Slots
+from queryserver.services.places import Slots
 
 T = TypeVar("T")
 

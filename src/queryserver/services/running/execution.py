@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TypeGuard, assert_never
 from uuid import uuid4
 
@@ -31,12 +32,11 @@ from queryserver.interfaces.engine import (
     OperationStatus,
     ResumableSession,
 )
-from queryserver.services.running.logbook import storable
-from queryserver.services.running.operations import submitted
-from queryserver.services.running.pauses import with_pauses
-from queryserver.services.running.run_record import LeaseLost, RecordSettings, RunRecord
-from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool
-from queryserver.services.running.tools import ExecutionTools, beside
+from queryserver.interfaces.metrics import UNMEASURED, StatementMetrics
+from queryserver.interfaces.results import ResultStore
+from queryserver.interfaces.statements import StatementLeases
+from queryserver.services.running.run_record import LeaseLost, RecordSettings, RunRecord, storable
+from queryserver.services.running.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
 
 log = structlog.get_logger(__name__)
 
@@ -51,20 +51,56 @@ _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _EXACT_AFTER_S = 2.0
 
 
-class Execution:
-    """Runs one assignment. `stop` may be called at any time, from any task of the loop."""
+Attached = tuple[EngineSession, OperationHandle]
+"""A statement that another runner has left at the engine, and the session to follow it in."""
 
-    def __init__(self, assignment: Assignment, tools: ExecutionTools) -> None:
-        settings = tools.settings
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Limits of one run."""
+
+    result_max_rows: int
+    result_max_bytes: int
+    cell_max_bytes: int
+    log_max_bytes: int
+    retention: timedelta
+    cancel_wait: timedelta
+    lease: timedelta
+
+
+class Execution:
+    """Runs one assignment. `stop` may be called at any time, from any task of the loop.
+
+    `open_session` opens, or waits its turn in, the engine session of the statement; `reattach` finds the statement that
+    another runner has left at the engine. `before_end` is done before any user can see that the statement has ended.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        *,
+        leases: StatementLeases,
+        results: ResultStore,
+        settings: ExecutionSettings,
+        open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]],
+        reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]],
+        notify: Callable[[], None],
+        before_end: Callable[[], Awaitable[None]] | None = None,
+        metrics: StatementMetrics = UNMEASURED,
+    ) -> None:
         self.assignment = assignment
-        self._tools = tools
+        self._results = results
+        self._settings = settings
+        self._open_session = open_session
+        self._reattach = reattach
+        self._metrics = metrics
         self._record = RunRecord(
             assignment,
-            tools.leases,
+            leases,
             RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
-            tools.notify,
-            tools.before_end,
-            tools.metrics,
+            notify,
+            before_end,
+            metrics,
         )
         self._log = self._record.log
         self._begun = time.monotonic()
@@ -126,7 +162,7 @@ class Execution:
         except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has it, it was canceled before it was sent, or the sweep will find it.
             if isinstance(error, LeaseLost) and self._stopping is None:
-                self._tools.metrics.lease_lost()
+                self._metrics.lease_lost()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:
@@ -156,7 +192,7 @@ class Execution:
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
         """Tell the engine to stop until it confirms; in the end take its session away."""
-        wait_s = self._tools.settings.cancel_wait.total_seconds()
+        wait_s = self._settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self._sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
                 with suppress(EngineError):
@@ -197,7 +233,7 @@ class Execution:
             return await self._attempt()
 
     async def _attempt(self) -> Outcome:
-        async with self._tools.session(self.assignment) as session:
+        async with self._open_session(self.assignment) as session:
             if not await self._record.mark_sent():
                 # A cancel is asked for, or the statement is no longer ours: then nothing takes this outcome.
                 self.stop("")
@@ -216,7 +252,7 @@ class Execution:
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
                 async with (
-                    self._tools.reattach(self.assignment) as (session, handle),
+                    self._reattach(self.assignment) as (session, handle),
                     self._operation(session, handle),
                 ):
                     return await self._follow(session, handle)
@@ -308,11 +344,11 @@ class Execution:
         self._is_reading = True
         told = await session.columns(handle)
         columns = bounded(told)
-        settings = self._tools.settings
+        settings = self._settings
         caps = Caps(self.assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
         to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
         spool = Spool(
-            self._tools.results,
+            self._results,
             self.assignment.lease,
             caps,
             self._segment_sink(columns),
@@ -351,7 +387,7 @@ class Execution:
     def _truncation_message(self, reason: TruncationReason | None, rows: int, *, may_change: bool) -> str:
         if reason is None:
             return ""
-        settings = self._tools.settings
+        settings = self._settings
         return Truncation(reason, self.assignment.limit_source).message(
             rows=rows,
             max_rows=settings.result_max_rows,
@@ -403,7 +439,7 @@ class Execution:
     def _failed(self, error: EngineError) -> Outcome:
         if self._stopping is not None:
             return self._stopped()
-        self._tools.metrics.engine_failed(self.assignment.dialect, error.code)
+        self._metrics.engine_failed(self.assignment.dialect, error.code)
         message = storable(error.message)
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
@@ -441,3 +477,35 @@ def _token(session: EngineSession, handle: OperationHandle) -> str | None:
 
 def _canceled_elsewhere() -> Outcome:
     return Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")
+
+
+@asynccontextmanager
+async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def submitted(
+    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
+) -> AsyncGenerator[None]:
+    """Whoever leaves early leaves nothing running, unless it `is_left` to another runner by then.
+
+    The adapter limits the time of both calls.
+    """
+    try:
+        yield
+    except BaseException:  # includes CancelledError: the engine must not work for nobody
+        if not is_left():
+            # What ended the work is worth more than an engine that cannot be told.
+            with suppress(EngineError):
+                await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        if not is_left():
+            await asyncio.shield(session.close(handle))

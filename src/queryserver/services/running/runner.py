@@ -29,11 +29,10 @@ from queryserver.interfaces.statements import Reach, StatementLeases
 from queryserver.interfaces.users import UserDirectory
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.execution import Execution
+from queryserver.services.places import Slots
+from queryserver.services.running.execution import Execution, ExecutionSettings
 from queryserver.services.running.held_sessions import HeldSessions
 from queryserver.services.running.session_opener import ImportOpener, SessionOpener
-from queryserver.services.running.slots import Slots
-from queryserver.services.running.tools import ExecutionSettings, ExecutionTools
 from queryserver.services.signals import StateSignals
 from queryserver.services.stopping import stop_step
 
@@ -62,46 +61,52 @@ class RunnerLimits:
     """Within this time what disabled users run and hold here is ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerParts:
-    """What a runner is made of."""
-
-    leases: StatementLeases
-    sessions: SessionRecords
-    results: ResultStore
-    users: UserDirectory
-    connectors: Connectors
-    credentials: CredentialBook
-    signals: StateSignals
-    execution: ExecutionSettings
-    limits: RunnerLimits
-    objects_changed: Callable[[int, str], Awaitable[None]] | None = None
-    """Told of a user and a connector before the end of a statement shows that may have changed objects there."""
-    imports: ImportOpener | None = None
-    metrics: StatementMetrics = UNMEASURED
-    import_lost: Callable[[], None] | None = None
-    """Told when an import has ended with its server: it may have left tables."""
-
-
 class Runner:
     """Runs statements under leases. Use `running()`: what is not finished at the end is stopped or handed over."""
 
-    def __init__(self, owner: str, parts: RunnerParts) -> None:
+    def __init__(
+        self,
+        owner: str,
+        *,
+        leases: StatementLeases,
+        sessions: SessionRecords,
+        results: ResultStore,
+        users: UserDirectory,
+        connectors: Connectors,
+        credentials: CredentialBook,
+        signals: StateSignals,
+        execution: ExecutionSettings,
+        limits: RunnerLimits,
+        objects_changed: Callable[[int, str], Awaitable[None]] | None = None,
+        imports: ImportOpener | None = None,
+        metrics: StatementMetrics = UNMEASURED,
+        import_lost: Callable[[], None] | None = None,
+    ) -> None:
         self.owner = owner
-        self.held = HeldSessions(partial(parts.sessions.close, owner=owner))
+        self._leases = leases
+        self._sessions = sessions
+        self._results = results
+        self._users = users
+        self._connectors = connectors
+        self._signals = signals
+        self._execution = execution
+        self._limits = limits
+        self._objects_changed = objects_changed
+        self._metrics = metrics
+        self._import_lost = import_lost
+        self.held = HeldSessions(partial(sessions.close, owner=owner))
         self.opener = SessionOpener(
             owner=owner,
             held=self.held,
-            slots=Slots(per_connector=parts.limits.per_connector, per_user=parts.limits.per_user),
-            records=parts.sessions,
-            connectors=parts.connectors,
-            credentials=parts.credentials,
-            lease=parts.execution.lease,
-            max_kept=parts.limits.per_user,
-            max_named=parts.limits.sessions_per_connector,
-            imports=parts.imports,
+            slots=Slots(per_connector=limits.per_connector, per_user=limits.per_user),
+            records=sessions,
+            connectors=connectors,
+            credentials=credentials,
+            lease=execution.lease,
+            max_kept=limits.per_user,
+            max_named=limits.sessions_per_connector,
+            imports=imports,
         )
-        self._parts = parts
         self._runs: dict[UUID, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._data_held: set[str] = set()
@@ -115,9 +120,9 @@ class Runner:
 
         `take_over_all`: no other process can be alive, so nothing waits for a lease to run out.
         """
-        await self._hold(self._parts.connectors.data_to_hold(), everything=take_over_all)
+        await self._hold(self._connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
-        limits = self._parts.limits
+        limits = self._limits
         keepers = [
             asyncio.create_task(self._every(self._heartbeat, self._renew), name="lease-heartbeat"),
             asyncio.create_task(self._every(limits.sweep_every, self._sweep), name="orphan-sweep"),
@@ -139,7 +144,7 @@ class Runner:
 
     async def may_run(self, connector: Connector) -> bool:
         """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""
-        data = self._parts.connectors.data_of(connector)
+        data = self._connectors.data_of(connector)
         return not self._draining and (data is None or await self.may_hold(data))
 
     async def may_hold(self, data: str) -> bool:
@@ -154,21 +159,21 @@ class Runner:
         """Run a claimed statement; after the grace of the stop it is left to another server."""
         if self._drained:
             # The call was accepted just before the stop began.
-            release = self._parts.leases.release(assignment.lease)
+            release = self._leases.release(assignment.lease)
             self._keep(asyncio.create_task(_tolerantly(release), name="statement-left"))
             return
         statement_id = assignment.lease.statement_id
-        tools = ExecutionTools(
-            leases=self._parts.leases,
-            results=self._parts.results,
-            settings=self._parts.execution,
-            session=lambda claimed: self.opener.session(claimed, user),
+        execution = Execution(
+            assignment,
+            leases=self._leases,
+            results=self._results,
+            settings=self._execution,
+            open_session=lambda claimed: self.opener.session(claimed, user),
             reattach=lambda claimed: self.opener.reattached(claimed, user),
-            notify=partial(self._parts.signals.notify, statement_id),
+            notify=partial(self._signals.notify, statement_id),
             before_end=self._before_end(assignment),
-            metrics=self._parts.metrics,
+            metrics=self._metrics,
         )
-        execution = Execution(assignment, tools)
         self._runs[statement_id] = execution
         task = asyncio.create_task(self._run(execution), name=f"statement-{statement_id}")
         self._keep(task)
@@ -179,7 +184,7 @@ class Runner:
         task.add_done_callback(self._tasks.discard)
 
     def _before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        tell = self._parts.objects_changed
+        tell = self._objects_changed
         if tell is None or not changes_objects(assignment.statement, assignment.dialect):
             return None
         return partial(tell, assignment.user_id, assignment.connector)
@@ -188,8 +193,8 @@ class Runner:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
-        assignment = await self._parts.leases.claim(
-            statement_id, owner=self.owner, lease=self._parts.execution.lease, within=self._reach()
+        assignment = await self._leases.claim(
+            statement_id, owner=self.owner, lease=self._execution.lease, within=self._reach()
         )
         if assignment is not None:
             await self._start_claimed(assignment)
@@ -221,7 +226,7 @@ class Runner:
         finally:
             if self._runs.get(statement_id) is execution:
                 del self._runs[statement_id]
-            self._parts.signals.notify(statement_id)
+            self._signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or say how it ended: a statement that may have been sent is never sent again."""
@@ -233,33 +238,33 @@ class Runner:
             return
         if tell := self._before_end(assignment):
             await tell()
-        await self._parts.leases.finish(
+        await self._leases.finish(
             assignment.lease,
             outcome,
-            retention=self._parts.execution.retention,
+            retention=self._execution.retention,
             lines=[outcome.message],
             start_line=None,
         )
-        self._parts.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
-        self._parts.signals.notify(assignment.lease.statement_id)
-        if assignment.import_plan is not None and self._parts.import_lost is not None:
-            self._parts.import_lost()
+        self._metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
+        self._signals.notify(assignment.lease.statement_id)
+        if assignment.import_plan is not None and self._import_lost is not None:
+            self._import_lost()
 
     async def _start_resumed(self, assignment: Assignment) -> Outcome | None:
         """None, or why nobody can go on with what the engine has."""
-        user = await self._parts.users.user(assignment.user_id)
+        user = await self._users.user(assignment.user_id)
         if user is None or assignment.resumption is None:
             return _GONE
         if self._draining:
-            await self._parts.leases.hand_over(assignment.lease)
+            await self._leases.hand_over(assignment.lease)
         else:
             self.start(assignment, user)
         return None
 
     async def _start_unsent(self, assignment: Assignment) -> Outcome | None:
         """None, or why the engine must not see the statement."""
-        user = await self._parts.users.user(assignment.user_id)
-        connector = self._parts.connectors.known(assignment.connector)
+        user = await self._users.user(assignment.user_id)
+        connector = self._connectors.known(assignment.connector)
         if user is None:
             return _rejected("The user is no longer active.")
         if connector and connector.read_only:
@@ -267,26 +272,26 @@ class Runner:
             if refusal is not None:
                 return _rejected(refusal)
         if self._draining:
-            await self._parts.leases.release(assignment.lease)
+            await self._leases.release(assignment.lease)
         else:
             self.start(assignment, user)
         return None
 
     async def _renew(self) -> None:
         ours = list(self._runs)
-        lease = self._parts.execution.lease
-        kept = await self._parts.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
+        lease = self._execution.lease
+        kept = await self._leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
         for statement_id in ours:
             if kept.get(statement_id, True):
                 # Asked for by another instance, or no longer ours: either way the work here ends.
                 if statement_id not in kept:
-                    self._parts.metrics.lease_lost()
+                    self._metrics.lease_lost()
                 self.cancel(statement_id)
         recorded = self.held.recorded()
-        renewed = await self._parts.sessions.renew(owner=self.owner, lease=lease)
+        renewed = await self._sessions.renew(owner=self.owner, lease=lease)
         await self.held.reconcile(recorded, renewed)
         # What no connector means any more is left to run out, once nothing has it open.
-        connectors = self._parts.connectors
+        connectors = self._connectors
         self._data_held &= connectors.data_to_hold() | connectors.data_in_use()
         await self._hold(list(self._data_held))
 
@@ -294,7 +299,7 @@ class Runner:
         """Cancel the statements and close the sessions here whose users were disabled or deleted."""
         owners = {execution.assignment.user_id for execution in self._runs.values()} | self.held.owners()
         # Asked for at once they share a query.
-        users = await asyncio.gather(*(self._parts.users.user(user_id) for user_id in owners))
+        users = await asyncio.gather(*(self._users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
         for execution in list(self._runs.values()):
             if execution.assignment.user_id in disabled:
@@ -309,14 +314,14 @@ class Runner:
             return
         # What is here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
-        await self._parts.sessions.close_lost()
-        await self._hold(self._parts.connectors.data_to_hold() - self._data_held)
+        await self._sessions.close_lost()
+        await self._hold(self._connectors.data_to_hold() - self._data_held)
         await self._claim_orphans()
 
     async def _follow_connectors(self) -> None:
-        async for _ in self._parts.connectors.changes():
+        async for _ in self._connectors.changes():
             try:
-                await self.held.drop_of(lambda key: self._parts.connectors.known(key) is None)
+                await self.held.drop_of(lambda key: self._connectors.known(key) is None)
                 if not self._draining and time.monotonic() >= self._others_may_be_late_until:
                     # A statement for a new connector may have been announced before the connector was known here.
                     await self._claim_orphans()
@@ -324,26 +329,26 @@ class Runner:
                 log.exception("change of connectors not followed")
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
-        orphans = await self._parts.leases.claim_orphans(
-            owner=self.owner, lease=self._parts.execution.lease, within=self._reach(), everything=everything
+        orphans = await self._leases.claim_orphans(
+            owner=self.owner, lease=self._execution.lease, within=self._reach(), everything=everything
         )
         for assignment in orphans:
             await self._start_claimed(assignment)
 
     def _reach(self) -> Reach:
         """A session that is open here takes its statements, also where its connector as it is now does not run."""
-        return Reach(self._parts.connectors.runnable_by(self._data_held), self.held.ids())
+        return Reach(self._connectors.runnable_by(self._data_held), self.held.ids())
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:
-            held = await self._parts.sessions.hold_engine(
-                name, owner=self.owner, lease=self._parts.execution.lease, everything=everything
+            held = await self._sessions.hold_engine(
+                name, owner=self.owner, lease=self._execution.lease, everything=everything
             )
             if held:
                 self._data_held.add(name)
             elif name in self._data_held:
                 self._data_held.discard(name)
-                await self._parts.connectors.discard_engines(name)
+                await self._connectors.discard_engines(name)
 
     async def drain(self) -> None:
         """Let statements finish for the grace time, then stop them: within `REST_S` at most.
@@ -355,7 +360,7 @@ class Runner:
             await _ended(self._tasks, _LEAST_S)
             return
         self._draining = True
-        grace_s = self._parts.limits.shutdown_grace.total_seconds()
+        grace_s = self._limits.shutdown_grace.total_seconds()
         with stop_step("statements may finish", within_s=grace_s, statements=len(self._runs)):
             await self._all_ended(grace_s)
         self._drained = True
@@ -364,12 +369,12 @@ class Runner:
                 await self._stop_all(STATEMENTS_STOPPED_WITHIN_S)
             with stop_step("unconfirmed ends are recorded", within_s=STATEMENTS_RECORDED_WITHIN_S):
                 await self._give_up_all(STATEMENTS_RECORDED_WITHIN_S)
-        self._parts.signals.end_waits()
+        self._signals.end_waits()
         with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
             await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
             # The next heartbeat must not take back what other servers may have from now on.
             self._data_held.clear()
-            release = self._parts.sessions.release_engines(owner=self.owner)
+            release = self._sessions.release_engines(owner=self.owner)
             await _within(_tolerantly(release), SESSIONS_CLOSED_WITHIN_S)
 
     async def _all_ended(self, within_s: float) -> None:
@@ -385,7 +390,7 @@ class Runner:
         others = [execution for execution in list(self._runs.values()) if execution not in left]
         await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
         await _ended(self._tasks, end - time.monotonic())
-        hand_overs = (_tolerantly(self._parts.leases.hand_over(one.assignment.lease)) for one in left)
+        hand_overs = (_tolerantly(self._leases.hand_over(one.assignment.lease)) for one in left)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
@@ -403,7 +408,7 @@ class Runner:
     async def _hand_over(self, execution: Execution) -> bool:
         """Leave an unsent statement to another server; False when it was sent meanwhile."""
         try:
-            released = await self._parts.leases.release(execution.assignment.lease)
+            released = await self._leases.release(execution.assignment.lease)
         except DatabaseUnavailable:
             released = not execution.was_sent
         if released:
@@ -412,7 +417,7 @@ class Runner:
 
     @property
     def _heartbeat(self) -> timedelta:
-        return self._parts.execution.lease / 3
+        return self._execution.lease / 3
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
         """Repeat for ever; a failed round is the next one's business."""
@@ -424,7 +429,7 @@ class Runner:
             except DatabaseUnavailable:
                 log.warning("round failed: the database is out of reach", action=action.__name__)
                 # Leases ran out because nobody could renew them: their owners come first when it is back.
-                late_s = self._heartbeat.total_seconds() + self._parts.limits.sweep_every.total_seconds()
+                late_s = self._heartbeat.total_seconds() + self._limits.sweep_every.total_seconds()
                 self._others_may_be_late_until = time.monotonic() + late_s
             except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
                 log.exception("round failed", action=action.__name__)

@@ -16,10 +16,9 @@ from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine
 from queryserver.interfaces.sessions import SessionRecord, SessionRecords
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions
-from queryserver.services.running.session_shares import SessionShares
-from queryserver.services.running.slots import Slots
-from queryserver.services.running.tools import Attached
+from queryserver.services.places import Slots
+from queryserver.services.running.execution import Attached
+from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions, SessionShares
 
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]

@@ -1,7 +1,6 @@
 """What this process holds of the index in memory: as new as the service database at each search."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from queryserver.db.search import MetadataIndexRecords
+from queryserver.domain.lru import LruCache
 from queryserver.interfaces.metadata_index import ObjectRow, Scope
 from queryserver.services.search.index_matching import View
 from queryserver.services.search.index_segment import Segment, build
@@ -41,7 +41,7 @@ class IndexViews:
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
         self._threads = threads
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held = LruCache[int, _Held](_MAX_BYTES, weigh=lambda held: held.size_bytes, least=1)
         self._reading: dict[int, asyncio.Lock] = {}
 
     async def of(self, scope: Scope, dialect: str) -> Sequence[View]:
@@ -52,9 +52,8 @@ class IndexViews:
                 held = await self._read(scope)
             elif held.version < scope.version:
                 held = await self._caught_up(held, scope)
-            self._held[scope.id] = held
-            self._held.move_to_end(scope.id)
-            self._drop_above(_MAX_BYTES)
+            for dropped in self._held.put(scope.id, held):
+                self._reading.pop(dropped, None)
         connector = scope.key.connector
         views = [View(held.base, connector, dialect, held.alive)]
         return [*views, View(held.overlay, connector, dialect)] if held.overlay else views
@@ -71,13 +70,6 @@ class IndexViews:
             if len(changed) > max(_OVERLAY_ROWS, len(held.base.rows) // 10):
                 return await self._read(scope)
         return await asyncio.get_running_loop().run_in_executor(self._threads, _with_overlay, held, scope, changed)
-
-    def _drop_above(self, most_bytes: int) -> None:
-        size = sum(held.size_bytes for held in self._held.values())
-        while size > most_bytes and len(self._held) > 1:
-            scope_id, dropped = self._held.popitem(last=False)
-            self._reading.pop(scope_id, None)
-            size -= dropped.size_bytes
 
 
 def _with_overlay(held: _Held, scope: Scope, changed: dict[int, ObjectRow]) -> _Held:

@@ -1,6 +1,5 @@
 """Whole results as files, again and again, from the spool (Contract editor 8.2)."""
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -10,12 +9,13 @@ import pyarrow as pa
 
 from queryserver.domain.errors.base import download_disabled
 from queryserver.domain.errors.statements import DownloadRefused
+from queryserver.domain.lru import LruCache
 from queryserver.domain.result import Column
 from queryserver.domain.statement import StatementState, StatementStatus
 from queryserver.domain.user import DOWNLOAD, User
 from queryserver.services.auditing import AuditTrail
-from queryserver.services.statements.access import Access
 from queryserver.services.statements.reading import Reading
+from queryserver.services.statements.status import Access
 
 _DOWNLOAD = "result.download"
 _SIZES = 4096
@@ -43,24 +43,6 @@ class StoredRows:
         return self.reading.schemas(self.status.id, self.status.rows)
 
 
-class FileSizes:
-    """Bytes of files that were made from results before, by entity tag. The last 4,096 ones of this process."""
-
-    def __init__(self) -> None:
-        self._sizes: OrderedDict[str, int] = OrderedDict()
-
-    def get(self, tag: str) -> int | None:
-        """Bytes of a file; None when it was not made to its end here."""
-        return self._sizes.get(tag)
-
-    def put(self, tag: str, size_bytes: int) -> None:
-        """Keep the size of a file that was made to its end."""
-        self._sizes[tag] = size_bytes
-        self._sizes.move_to_end(tag)
-        while len(self._sizes) > _SIZES:
-            self._sizes.popitem(last=False)
-
-
 class Downloads:
     """Opens results for downloading."""
 
@@ -69,7 +51,8 @@ class Downloads:
         self._access = access
         self._reading = reading
         self._enabled = enabled
-        self.sizes = FileSizes()
+        self.sizes = LruCache[str, int](_SIZES)
+        """Bytes of files that were made from results to their end, by entity tag."""
 
     async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
         """The stored rows of an own operation.

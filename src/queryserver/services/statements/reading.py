@@ -22,7 +22,7 @@ from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, rend
 from queryserver.interfaces.results import ResultStore
 from queryserver.services.byte_budget import ByteBudget, Held
 from queryserver.services.signals import StateSignals
-from queryserver.services.statements.access import Access
+from queryserver.services.statements.status import Access
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
@@ -86,30 +86,33 @@ class PageRequest:
     form: CellForm = field(default=CellForm())
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingParts:
-    """What reading works with. `threads` renders large pages."""
-
-    records: StatementRecords
-    results: ResultStore
-    access: Access
-    signals: StateSignals
-    threads: Executor
-    batch_max_bytes: int
-    budget: ByteBudget
-
-
 class Reading:
-    """Pages, metadata and whole results of the caller's own statements."""
+    """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
 
-    def __init__(self, parts: ReadingParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        records: StatementRecords,
+        results: ResultStore,
+        access: Access,
+        signals: StateSignals,
+        threads: Executor,
+        batch_max_bytes: int,
+        budget: ByteBudget,
+    ) -> None:
+        self._records = records
+        self._results = results
+        self._access = access
+        self._signals = signals
+        self._threads = threads
+        self._batch_max_bytes = batch_max_bytes
+        self._budget = budget
         self._wide = ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S)
 
     @property
     def memory_used_bytes(self) -> int:
         """What pages that are made or sent hold just now."""
-        return self._parts.budget.used_bytes
+        return self._budget.used_bytes
 
     async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
@@ -118,7 +121,7 @@ class Reading:
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if asked.start_over and asked.start_row is None else asked.start_row
-        with self._parts.signals.watch(operation_id) as watch:
+        with self._signals.watch(operation_id) as watch:
             page = await self._page(user, operation_id, asked, first)
             if page.rows == 0 and page.status.state in ACTIVE:
                 await watch.changed(_HOLD_S)
@@ -159,10 +162,10 @@ class Reading:
             yield arrow_stream.decode(stored.inline).schema
         for segment in stored.segments:
             with _gone_is_unavailable(), _store_errors():
-                yield await self._parts.results.schema(operation_id, fence=segment.fence, number=segment.number)
+                yield await self._results.schema(operation_id, fence=segment.fence, number=segment.number)
 
     async def _whole(self, operation_id: UUID, rows: int) -> StoredResult:
-        stored = await self._parts.records.stored_result(operation_id, start_row=0, rows=rows)
+        stored = await self._records.stored_result(operation_id, start_row=0, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
         return stored
@@ -177,20 +180,20 @@ class Reading:
                     rendered, held = await self._render(user, stored, start_row, asked)
                 except PathNotFound as error:
                     return await self._without_rows(user, operation_id, start_row, error)
-            page = ResultPage(stored.status, stored.columns, rendered, start_row, self._parts.batch_max_bytes, held)
+            page = ResultPage(stored.status, stored.columns, rendered, start_row, self._batch_max_bytes, held)
             if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
                 return page
             expected = None if asked.start_over else start_row
-            if await self._parts.records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
+            if await self._records.advance_cursor(operation_id, expected=expected, to=start_row + page.rows):
                 return page
             if held is not None:
                 held.release()
 
     async def _stored(self, user: User, operation_id: UUID, *, start_row: int | None, rows: int) -> StoredResult:
-        stored = await self._parts.records.stored_result(operation_id, start_row=start_row, rows=rows)
+        stored = await self._records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
-        self._parts.access.require_owner(user, stored.status)
+        self._access.require_owner(user, stored.status)
         return stored
 
     async def _without_rows(self, user: User, operation_id: UUID, start_row: int, error: PathNotFound) -> ResultPage:
@@ -198,7 +201,7 @@ class Reading:
         stored = await self._stored(user, operation_id, start_row=start_row, rows=0)
         if stored.status.outcome is None:
             raise ServiceUnavailable("The result store cannot be reached.") from error
-        return ResultPage(stored.status, stored.columns, _NOTHING, start_row, self._parts.batch_max_bytes)
+        return ResultPage(stored.status, stored.columns, _NOTHING, start_row, self._batch_max_bytes)
 
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, asked: PageRequest
@@ -211,7 +214,7 @@ class Reading:
             return await self._rendered(stored, start_row, asked, None), None
         size_bytes = _LOAD_BYTES
         while True:
-            held = await self._parts.budget.hold(user.id, size_bytes)
+            held = await self._budget.hold(user.id, size_bytes)
             try:
                 rendered = await self._rendered(stored, start_row, asked, held)
             except _NeedsMore as needs:
@@ -230,10 +233,10 @@ class Reading:
     ) -> RenderedRows:
         """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
-        left = self._parts.batch_max_bytes
+        left = self._batch_max_bytes
         async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
             async for table in slices:
-                needed = self._parts.batch_max_bytes - left + await self._memory_of(table, left)
+                needed = self._batch_max_bytes - left + await self._memory_of(table, left)
                 if held is not None and not held.grow(needed):
                     if pages:
                         break
@@ -247,13 +250,13 @@ class Reading:
             raise PathNotFound("The rows of this result are gone.")
         rendered = joined_rows(pages)
         if rendered.is_cut and rendered.rows == 0:
-            raise PageRowTooLarge(row=start_row, limit_bytes=self._parts.batch_max_bytes)
+            raise PageRowTooLarge(row=start_row, limit_bytes=self._batch_max_bytes)
         return rendered
 
     async def _memory_of(self, table: pa.Table, max_bytes: int) -> int:
         if table.num_columns <= _MANY_COLUMNS:
             return memory_of(table, max_bytes)
-        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, memory_of, table, max_bytes)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, memory_of, table, max_bytes)
 
     async def _render_slice(
         self, table: pa.Table, columns: Sequence[Column], *, form: CellForm, max_bytes: int
@@ -269,20 +272,20 @@ class Reading:
         cells = table.num_rows * max(len(columns), 1)
         if cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES:
             return render()
-        return await asyncio.get_running_loop().run_in_executor(self._parts.threads, render)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
 
     async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> AsyncGenerator[pa.Table]:
         if stored.inline is not None:
             yield arrow_stream.decode(stored.inline).slice(start_row, rows)
         for segment in stored.segments:
             with _store_errors():
-                table = await self._parts.results.read(stored.status.id, fence=segment.fence, number=segment.number)
+                table = await self._results.read(stored.status.id, fence=segment.fence, number=segment.number)
             begin = max(start_row - segment.start_row, 0)
             yield table.slice(begin, start_row + rows - segment.start_row - begin)
 
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
         with _gone_is_unavailable(), _store_errors():
-            return await self._parts.results.read(operation_id, fence=segment.fence, number=segment.number)
+            return await self._results.read(operation_id, fence=segment.fence, number=segment.number)
 
 
 class _NeedsMore(Exception):

@@ -1,7 +1,9 @@
 """Recording a statement and handing it to a runner (Contract editor 4, 5)."""
 
+import base64
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,14 +23,19 @@ from queryserver.domain.errors.statements import (
 )
 from queryserver.domain.result import LimitSource
 from queryserver.domain.script_choice import Choice, Steering
-from queryserver.domain.splitter import PreviousStatement
+from queryserver.domain.splitter import PreviousStatement, statement_hash
 from queryserver.domain.statement import (
+    Assignment,
     IdempotencyKey,
+    Lease,
     NewStatement,
+    Outcome,
     StatementHandle,
     StatementRecord,
+    StatementState,
     TextLimits,
 )
+from queryserver.domain.statement_kind import refusal_where_read_only
 from queryserver.domain.user import User
 from queryserver.interfaces.sessions import SessionRecords
 from queryserver.interfaces.statements import Recorded, StatementLeases
@@ -36,9 +43,8 @@ from queryserver.interfaces.tasks import StatementQueue
 from queryserver.services.auditing import AuditTrail
 from queryserver.services.connectors import Connectors
 from queryserver.services.credentials import CredentialBook
-from queryserver.services.statements.access import Access
 from queryserver.services.statements.choosing import Choosing
-from queryserver.services.statements.handing_over import HandingOver, hand_over, new_session_guid, opaque_token
+from queryserver.services.statements.status import Access
 
 Choose = Coroutine[Any, Any, Choice | None]
 
@@ -63,6 +69,16 @@ class Submission:
     idempotency_key: str | None = None
     in_history: bool = True
     parent_uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewImport:
+    """An import about to be recorded. `text` is what histories show of it; `plan` is what the runner does."""
+
+    text: str
+    database: str | None
+    plan: Mapping[str, Any]
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +118,33 @@ class _Prepared:
     key: IdempotencyKey | None
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionParts:
-    """What a submission works with."""
-
-    records: StatementRecords
-    leases: StatementLeases
-    sessions: SessionRecords
-    connectors: Connectors
-    credentials: CredentialBook
-    queue: StatementQueue
-    access: Access
-    limits: SubmissionLimits
-    audit: AuditTrail
-    choosing: Choosing
-
-
 class Submissions:
     """Takes statements in. Everything is recorded before anything is sent to an engine."""
 
-    def __init__(self, parts: SubmissionParts) -> None:
-        self._parts = parts
-        self._handing = HandingOver(parts.records, parts.leases, parts.queue)
+    def __init__(
+        self,
+        *,
+        records: StatementRecords,
+        leases: StatementLeases,
+        sessions: SessionRecords,
+        connectors: Connectors,
+        credentials: CredentialBook,
+        queue: StatementQueue,
+        access: Access,
+        limits: SubmissionLimits,
+        audit: AuditTrail,
+        choosing: Choosing,
+    ) -> None:
+        self._records = records
+        self._leases = leases
+        self._sessions = sessions
+        self._connectors = connectors
+        self._credentials = credentials
+        self._queue = queue
+        self._access = access
+        self._limits = limits
+        self._audit = audit
+        self._choosing = choosing
 
     async def submit(
         self,
@@ -144,9 +165,9 @@ class Submissions:
         self._require_good_parameters(asked)
         before = await self._previous(user, asked)
         connector = self._connector(user, asked, before)
-        self._parts.credentials.require_token(user, connector)
+        self._credentials.require_token(user, connector)
         script = await self._script(asked, before)
-        choosing = self._parts.choosing.next(user.id, script, connector.dialect, _steering(asked, before))
+        choosing = self._choosing.next(user.id, script, connector.dialect, _steering(asked, before))
         choice = await (while_wanted(choosing) if while_wanted else choosing)
         if choice is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
@@ -156,19 +177,77 @@ class Submissions:
             return replay
         if choice.is_over:
             raise NoMoreStatements
-        if await self._parts.credentials.are_missing(user, connector):
+        if await self._credentials.are_missing(user, connector):
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
         prepared = _Prepared(user, asked, before, connector, script, choice, session, key)
         new = await self._new(prepared)
         if before_recording is not None:
             before_recording()
-        recorded = await self._parts.records.record(new)
+        recorded = await self._records.record(new)
         if recorded.replayed:
             return recorded
         facts = {"operation_id": str(new.id)}
-        self._parts.audit.record(user.username, "statement.start", connector.key, facts=facts)
-        return await hand_over(self._handing, user, connector, new, recorded)
+        self._audit.record(user.username, "statement.start", connector.key, facts=facts)
+        return await self._dispatch(user, connector, new, recorded)
+
+    async def import_replay(self, user: User, connector: Connector, new: NewImport) -> Recorded | None:
+        """What was recorded under the same key. Raises idempotency_conflict."""
+        return await self._replay(user, _import_key(connector, new))
+
+    async def submit_import(self, user: User, connector: Connector, new: NewImport) -> Recorded:
+        """Record an import and hand it to a runner. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
+        statement = await self._new_import(user, connector, new)
+        recorded = await self._records.record(statement)
+        if recorded.replayed:
+            return recorded
+        facts = {"operation_id": str(statement.id)}
+        self._audit.record(user.username, "import.start", connector.key, facts=facts)
+        return await self._dispatch(user, connector, statement, recorded)
+
+    async def _new_import(self, user: User, connector: Connector, new: NewImport) -> NewStatement:
+        limits = self._limits
+        return NewStatement(
+            id=uuid4(),
+            user_id=user.id,
+            connector=connector.key,
+            dialect=connector.dialect,
+            handle=_import_handle(new.text, await self._records.new_session_id()),
+            script=None,
+            script_id=None,
+            database=new.database,
+            settings={},
+            row_limit=1,
+            timeout=connector.limits.statement_timeout,
+            has_result_set=True,
+            in_history=True,
+            in_named_session=False,
+            keeps_session=False,
+            parent_uuid="",
+            owner=await self._queue.owner_for(connector, session_owner=None),
+            lease=limits.lease,
+            idempotency=_import_key(connector, new),
+            max_active=limits.max_statements_per_user,
+            max_spool_bytes=limits.spool_max_bytes_per_user,
+            import_plan=new.plan,
+            token=self._credentials.sealed_token(user, connector),
+            texts=limits.texts,
+        )
+
+    async def _dispatch(self, user: User, connector: Connector, new: NewStatement, recorded: Recorded) -> Recorded:
+        """Let a runner have a statement that was just recorded; one that the connector forbids ends here."""
+        if new.owner is None:
+            await self._queue.announce(new.id)
+            return recorded
+        lease = Lease(new.id, new.owner, fence=1)
+        refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
+        if refusal is not None:
+            outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
+            await self._leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
+            refused = await self._records.read(new.id)
+            return Recorded(refused or recorded.record, replayed=False)
+        self._queue.dispatch(_assignment(new, lease, recorded.record), user)
+        return recorded
 
     def _require_good_parameters(self, asked: Submission) -> None:
         """Parameters are looked at before anything that they name (Contract editor 1.5)."""
@@ -185,16 +264,16 @@ class Submissions:
         """Looked up before sessions, credentials and limits: they may have changed since the first call."""
         if key is None:
             return None
-        known = await self._parts.records.find_replay(user.id, key)
+        known = await self._records.find_replay(user.id, key)
         return Recorded(known, replayed=True) if known is not None else None
 
     async def _previous(self, user: User, asked: Submission) -> StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
-            before = await self._parts.access.own(user, asked.continued)
+            before = await self._access.own(user, asked.continued)
         elif asked.previous_guid:
-            found = await self._parts.records.id_of_guid(asked.previous_guid, user_id=user.id)
-            before = await self._parts.records.read(found) if found else None
+            found = await self._records.id_of_guid(asked.previous_guid, user_id=user.id)
+            before = await self._records.read(found) if found else None
             if before is None:
                 return None
         else:
@@ -205,12 +284,12 @@ class Submissions:
 
     def _connector(self, user: User, asked: Submission, before: StatementRecord | None) -> Connector:
         if asked.continued is None or before is None:
-            return self._parts.connectors.resolve(user, asked.connector)
-        if asked.connector and self._parts.connectors.resolve(user, asked.connector).key != before.status.connector:
+            return self._connectors.resolve(user, asked.connector)
+        if asked.connector and self._connectors.resolve(user, asked.connector).key != before.status.connector:
             raise conflicting_parameters("The previous statement ran on another connector.")
         if asked.session_id is not None and asked.session_id != before.handle.session_id:
             raise conflicting_parameters("The previous statement ran in another session.")
-        return self._parts.connectors.resolve(user, before.status.connector)
+        return self._connectors.resolve(user, before.status.connector)
 
     async def _script(self, asked: Submission, before: StatementRecord | None) -> str:
         script = asked.script
@@ -219,10 +298,10 @@ class Submissions:
                 if before.text_is_cut:
                     raise statement_text_expired()
                 return before.handle.statement
-            return await self._parts.records.script(before.script_id)
+            return await self._records.script(before.script_id)
         if script is None or not script.strip():
             raise MissingParameter("statement: this field is required.")
-        limit = self._parts.limits.statement_max_bytes
+        limit = self._limits.statement_max_bytes
         if len(script) > limit or len(script.encode()) > limit:
             raise PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
         return script
@@ -237,35 +316,35 @@ class Submissions:
             handle, named = before.handle, before.in_named_session
             owner = await self._holder(handle.session_id)
             return _Session(handle.session_id, handle.session_guid, named, owner, shared and not named)
-        session_id, guid = await self._parts.records.new_session_id(), new_session_guid()
+        session_id, guid = await self._records.new_session_id(), new_session_guid()
         if not shared:
             return _Session(session_id, guid, named=False, owner=None)
         purpose = _shared_for(_database(asked, None), self._settings(asked, None))
-        session_id, guid = await self._parts.sessions.shared(user.id, connector.key, purpose, (session_id, guid))
+        session_id, guid = await self._sessions.shared(user.id, connector.key, purpose, (session_id, guid))
         return _Session(session_id, guid, named=False, owner=await self._holder(session_id), shared=True)
 
     async def _holder(self, session_id: int) -> str | None:
         """The instance that holds a session now."""
-        kept = await self._parts.sessions.read(session_id)
+        kept = await self._sessions.read(session_id)
         return kept.owner if kept is not None and kept.is_live else None
 
     async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
         """A session of create_session. The statement of one that is gone is recorded, and fails (Contract 9.3)."""
-        found = await self._parts.sessions.read(session_id)
-        if found is None and await self._parts.sessions.named(session_id) == (user.id, connector.key):
+        found = await self._sessions.read(session_id)
+        if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise session_not_found(session_id)
-        await self._parts.sessions.touch(found.id)
+        await self._sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
     async def _new(self, prepared: _Prepared) -> NewStatement:
-        limits, asked, connector = self._parts.limits, prepared.asked, prepared.connector
+        limits, asked, connector = self._limits, prepared.asked, prepared.connector
         session = prepared.session
         choice = prepared.choice
         inherited = prepared.before if asked.continued is not None else None
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
-        owner = await self._parts.queue.owner_for(connector, session_owner=session.owner)
+        owner = await self._queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
         handle = _handle(prepared.script, choice, session)
         row_limit, limit_source = self._row_limit(asked.limit or _inherited_limit(inherited), choice.own_limit)
@@ -292,19 +371,19 @@ class Submissions:
             idempotency=prepared.key,
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
-            token=self._parts.credentials.sealed_token(prepared.user, connector),
+            token=self._credentials.sealed_token(prepared.user, connector),
             texts=limits.texts,
         )
 
     def _settings(self, asked: Submission, inherited: StatementRecord | None) -> Mapping[str, str]:
         for name in asked.settings:
-            if name not in self._parts.limits.allowed_settings:
+            if name not in self._limits.allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         return asked.settings or (inherited.settings if inherited else {})
 
     def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
         """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
-        default, most = self._parts.limits.default_limit, self._parts.limits.result_max_rows
+        default, most = self._limits.default_limit, self._limits.result_max_rows
         if limit is not None:
             if limit > most:
                 raise InvalidParameter(f"limit: must be between 1 and {most}.")
@@ -370,3 +449,59 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> Idempo
         [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
     ]
     return IdempotencyKey(asked.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
+
+
+def opaque_token() -> str:
+    """A name that nobody guesses."""
+    return base64.b64encode(secrets.token_bytes(16)).decode()
+
+
+def new_session_guid() -> str:
+    """Two opaque halves, as clients of Hue know them."""
+    return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
+
+
+def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Assignment:
+    return Assignment(
+        lease=lease,
+        user_id=new.user_id,
+        connector=new.connector,
+        dialect=new.dialect,
+        statement=new.handle.statement,
+        database=new.database,
+        settings=new.settings,
+        session_id=new.handle.session_id,
+        in_named_session=new.in_named_session,
+        keeps_session=new.keeps_session,
+        row_limit=new.row_limit,
+        deadline_at=record.deadline_at,
+        sent=False,
+        cancel_requested=False,
+        history_id=record.status.history_id,
+        import_plan=new.import_plan,
+        token=new.token,
+        limit_source=new.limit_source,
+        log_lines=1,
+    )
+
+
+def _import_handle(text: str, session_id: int) -> StatementHandle:
+    *lines, last = text.split("\n")
+    return StatementHandle(
+        statement=text,
+        statement_index=0,
+        statements_count=1,
+        position=(0, 0, len(lines), max(len(last) - 1, 0)),
+        statement_hash=statement_hash(text),
+        guid=opaque_token(),
+        secret=opaque_token(),
+        session_id=session_id,
+        session_guid=new_session_guid(),
+    )
+
+
+def _import_key(connector: Connector, new: NewImport) -> IdempotencyKey | None:
+    if new.idempotency_key is None:
+        return None
+    compared = ["import", connector.key, new.plan]
+    return IdempotencyKey(new.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())

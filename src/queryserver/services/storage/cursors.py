@@ -1,11 +1,11 @@
 """Where pages of listings begin at the store, kept for a short time (Contract storage 5.2)."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from queryserver.domain.files import StoragePath
+from queryserver.domain.lru import LruCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +35,15 @@ class Cursors:
     def __init__(
         self, *, max_marks: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_marks = max_marks
-        self._life_s = life_s
-        self._clock = clock
-        self._marks: OrderedDict[PageStart, tuple[Mark, float]] = OrderedDict()
+        self._marks = LruCache[PageStart, Mark](max_marks, life_s=life_s, clock=clock)
 
     def mark(self, start: PageStart) -> Mark:
         """The mark from which a page is read."""
-        kept = self._marks.get(start)
-        if kept is None:
-            return BEGINNING
-        mark, until = kept
-        if until <= self._clock():
-            del self._marks[start]
-            return BEGINNING
-        self._marks.move_to_end(start)
-        return mark
+        return self._marks.get(start) or BEGINNING
 
     def keep(self, start: PageStart, mark: Mark) -> None:
         """Keep the mark of a page; the one that was asked for longest ago makes room."""
-        self._marks.pop(start, None)
         if mark == BEGINNING:
-            return
-        self._marks[start] = mark, self._clock() + self._life_s
-        if len(self._marks) > self._max_marks:
-            self._marks.popitem(last=False)
+            self._marks.pop(start)
+        else:
+            self._marks.put(start, mark)

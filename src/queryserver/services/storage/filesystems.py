@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from queryserver.db.accounts import AccountRepository
 from queryserver.domain.errors.base import PermissionDenied
 from queryserver.domain.errors.files import InvalidPath, NotADirectory, PathNotFound, StorageError
 from queryserver.domain.files import ClusterFacts, Scheme, StoragePath
+from queryserver.domain.lru import LruCache
 from queryserver.interfaces.storage import ClusterFileSystem, FileSystem, TrashStorage
 from queryserver.services.storage.stores import Caller, Place, Stores
 
@@ -55,8 +55,7 @@ class FileSystems:
     ) -> None:
         self._stores = stores
         self._names = names
-        self._clock = clock
-        self._facts: OrderedDict[str, tuple[ClusterFacts, float]] = OrderedDict()
+        self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_KEPT_S, clock=clock)
 
     async def all(self, caller: Caller) -> Sequence[KnownFileSystem]:
         """The stores of a caller, in the order of Contract storage 5.1."""
@@ -99,16 +98,12 @@ class FileSystems:
 
     async def _facts_of(self, caller: Caller, file_system: ClusterFileSystem) -> ClusterFacts | None:
         name = caller.acting.name
-        facts, until = self._facts.get(name, (None, 0.0))
-        if facts is not None and self._clock() < until:
-            return facts
+        if (kept := self._facts.get(name)) is not None:
+            return kept
         try:
             async with asyncio.timeout(_FACTS_WITHIN_S):
                 facts = await file_system.facts(caller.acting)
         except (TimeoutError, StorageError, PermissionDenied):
             return None
-        self._facts[name] = facts, self._clock() + _FACTS_KEPT_S
-        self._facts.move_to_end(name)
-        if len(self._facts) > _MAX_FACTS:
-            self._facts.popitem(last=False)
+        self._facts.put(name, facts)
         return facts

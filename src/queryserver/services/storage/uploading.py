@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from queryserver.domain.errors.files import VerificationFailed, file_too_large
 from queryserver.domain.files import FileStatus, StoragePath
+from queryserver.interfaces.storage import CheckedWrites
 from queryserver.services.storage.auditing import StorageAudit
 from queryserver.services.storage.leftovers import Leftovers
 from queryserver.services.storage.stores import Caller
@@ -114,8 +115,9 @@ class Uploads:
             place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
             async with self._leftovers.noted(caller, place.path), aclosing(checked.pieces()) as pieces:
-                entry = await place.storage.write(
-                    place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes
-                )
+                # The rules have looked at the target just now: an object store need not ask for it all again.
+                storage = place.storage
+                write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
+                entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
             noted.size_bytes = checked.size_bytes
             return UploadedFile(place.path, entry, checked.sha256)

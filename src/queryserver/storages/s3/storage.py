@@ -63,9 +63,13 @@ class S3Storage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """See the Protocol."""
+        await self._check_target(object_place(path), overwrite=overwrite)
+        return await self.write_checked(path, body, overwrite=overwrite, size_bytes=size_bytes)
+
+    async def write_checked(
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
+    ) -> FileStatus:
         target = object_place(path)
-        await self._check_target(target, overwrite=overwrite)
         upload = Upload(self._connection, self._objects, target, overwrite=overwrite, announced_bytes=size_bytes)
         return await upload.run(body)
 

@@ -6,12 +6,12 @@ HttpFS writes the first caller's name into a cookie that counts more than the pa
 import asyncio
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from queryserver.domain.errors.base import PermissionDenied
+from queryserver.domain.lru import LruCache
 
 _RENEWED_AFTER_S = 8 * 3600.0
 """Tokens live for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
@@ -79,7 +79,7 @@ class TokenIdentity:
         self._obtain = obtain
         self._renew = renew
         self._clock = clock
-        self._tokens = OrderedDict[str, _Token]()
+        self._tokens = LruCache[str, _Token](_MOST_TOKENS)
         self._lock = asyncio.Lock()
 
     async def parameters(self, user: str) -> Mapping[str, str]:
@@ -89,7 +89,7 @@ class TokenIdentity:
             token = self._tokens.get(user)
             if token is None or now - token.made_at > _REPLACED_AFTER_S:
                 token = _Token(await self._obtain(user), now, now)
-                self._keep(user, token)
+                self._tokens.put(user, token)
             elif now - token.renewed_at > _RENEWED_AFTER_S:
                 await self._renew(token.text)
                 token.renewed_at = now
@@ -97,10 +97,4 @@ class TokenIdentity:
 
     def refused(self, user: str) -> bool:
         """See the Protocol."""
-        return self._tokens.pop(user, None) is not None
-
-    def _keep(self, user: str, token: _Token) -> None:
-        self._tokens[user] = token
-        self._tokens.move_to_end(user)
-        while len(self._tokens) > _MOST_TOKENS:
-            self._tokens.popitem(last=False)
+        return self._tokens.pop(user) is not None

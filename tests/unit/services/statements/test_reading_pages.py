@@ -20,7 +20,7 @@ from queryserver.domain.statement import StatementState, StatementStatus, Statem
 from queryserver.domain.user import User
 from queryserver.services.byte_budget import ByteBudget
 from queryserver.services.signals import StateSignals
-from queryserver.services.statements.reading import PageRequest, Reading, ReadingParts, ResultPage
+from queryserver.services.statements.reading import PageRequest, Reading, ResultPage
 
 OPERATION = uuid4()
 ANA = User(1, "ana", groups=frozenset(), is_admin=False)
@@ -118,10 +118,16 @@ async def page(
     max_bytes: int = 1 << 20,
     budget: ByteBudget | None = None,
 ) -> ResultPage:
-    parts = ReadingParts(
-        Recorded(looks), results, Everybody(), StateSignals(), threads, max_bytes, budget or ByteBudget(1 << 27)
+    reading = Reading(
+        records=Recorded(looks),
+        results=results,
+        access=Everybody(),
+        signals=StateSignals(),
+        threads=threads,
+        batch_max_bytes=max_bytes,
+        budget=budget or ByteBudget(1 << 27),
     )
-    return await Reading(parts).page(ANA, OPERATION, PageRequest(10_000, start_row=start_row))
+    return await reading.page(ANA, OPERATION, PageRequest(10_000, start_row=start_row))
 
 
 async def test_a_page_is_joined_from_all_segments(threads: CountedThreads):
@@ -230,8 +236,15 @@ async def test_lost_segments_of_a_living_result_are_a_failure_of_the_store(threa
 async def test_downloads_of_huge_rows_wait_for_memory(threads: CountedThreads):
     results, huge = CountedResults(), "x" * (20 << 20)
     look = await stored(results, [["a"], [huge], ["b"]])
-    parts = ReadingParts(Recorded([look]), results, Everybody(), StateSignals(), threads, 1 << 20, ByteBudget(1 << 25))
-    reading = Reading(parts)
+    reading = Reading(
+        records=Recorded([look]),
+        results=results,
+        access=Everybody(),
+        signals=StateSignals(),
+        threads=threads,
+        batch_max_bytes=1 << 20,
+        budget=ByteBudget(1 << 25),
+    )
     first, second, other = (reading.tables(OPERATION, 3, user_id=user_id) for user_id in (1, 1, 2))
     for download in (first, second, other):
         assert (await anext(download)).num_rows == 1

@@ -7,7 +7,7 @@ from queryserver.api.platform_calls import AdminCall, AdminRoute
 from queryserver.domain.statement_overview import OverviewEntry, OverviewFilter
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import StatementListParameters, query_parameters
-from queryserver.services.statements.access import parse_operation_id
+from queryserver.services.statements.status import parse_operation_id
 
 router = APIRouter(prefix="/api/v1", tags=["admin"], route_class=AdminRoute)
 

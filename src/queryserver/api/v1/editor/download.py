@@ -15,8 +15,8 @@ from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download import download as encode
 from queryserver.schemas.requests import DownloadParameters, query_parameters
 from queryserver.services.ranges import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
-from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.downloading import StoredRows
+from queryserver.services.statements.status import parse_operation_id
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 

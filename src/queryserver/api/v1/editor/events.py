@@ -18,8 +18,7 @@ from queryserver.domain.errors.statements import OperationNotFound
 from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import EventsParameters, query_parameters
-from queryserver.services.statements.access import parse_operation_id
-from queryserver.services.statements.following import Progress
+from queryserver.services.statements.status import Progress, parse_operation_id
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 

@@ -11,7 +11,7 @@ from queryserver.api.v1.editor.naming import operation_of
 from queryserver.domain.statement import ACTIVE, StatementState
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CheckStatusRequest, LogsRequest
-from queryserver.services.statements.access import parse_operation_id
+from queryserver.services.statements.status import parse_operation_id
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 

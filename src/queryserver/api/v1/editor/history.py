@@ -8,7 +8,7 @@ from queryserver.api.v1.editor import shapes
 from queryserver.domain.statement import HistoryEntry
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import HistoryParameters, query_parameters
-from queryserver.services.statements.looking_back import HistoryQuestion
+from queryserver.services.statements.status import HistoryQuestion
 
 router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
 

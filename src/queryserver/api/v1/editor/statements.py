@@ -20,8 +20,8 @@ from queryserver.domain.statement import StatementRecord, StatementStatus
 from queryserver.interfaces.statements import Recorded
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
-from queryserver.services.statements.access import parse_operation_id
 from queryserver.services.statements.reading import PageRequest, ResultPage
+from queryserver.services.statements.status import parse_operation_id
 from queryserver.services.statements.submission import Submission
 from queryserver.services.streams import StreamPlace
 
