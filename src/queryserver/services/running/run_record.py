@@ -266,7 +266,3 @@ class Logbook:
         if before is not None:
             self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
         return before
-
-
-class LeaseLost(Exception):
-    """Another runner has the statement, or its state is settled: this run writes nothing more."""
