@@ -12,7 +12,7 @@ from starlette.types import Message, Scope
 from tests.api.driving import Api, Caller
 from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload, uploaded
 
-from queryserver.api.auth_request import CallToJudge
+from queryserver.api.auth import CallToJudge
 from queryserver.domain.errors import ImportFileNotFound
 from queryserver.domain.user import User
 
