@@ -7,7 +7,7 @@ no route.
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,21 @@ def shape(path: str) -> str:
 def read_operations(table: Path = TABLE) -> list[Operation]:
     """The rows, in the order of the table."""
     rows: list[dict[str, Any]] = yaml.safe_load(table.read_text(encoding="utf-8"))["operations"]
-    return [Operation(**{"http": 200, **row, **_collections(row)}) for row in rows]
+    return [_operation(row) for row in rows]
+
+
+def _operation(row: Mapping[str, Any]) -> Operation:
+    """The columns that are compared; convertors of path parameters and parameters of media types are left out."""
+    known = {one.name: row[one.name] for one in fields(Operation) if one.name in row}
+    request = row["request"]
+    return Operation(
+        **{"http": 200, **known}
+        | {
+            "path": re.sub(r"\{(\w+):\w+\}", r"{\1}", row["path"]),
+            "request": request if isinstance(request, str) else tuple(request),
+            "response": frozenset(kind.partition(";")[0] for kind in row["response"]),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +162,6 @@ def _references(schema: Mapping[str, Any]) -> Iterator[str]:
         yield schema["$ref"].rpartition("/")[2]
     for variant in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
         yield from _references(variant)
-
-
-def _collections(row: Mapping[str, Any]) -> dict[str, Any]:
-    request = row["request"]
-    return {"response": frozenset(row["response"]), "request": request if isinstance(request, str) else tuple(request)}
 
 
 def _words(names: Iterable[str]) -> str:

@@ -18,13 +18,11 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from queryserver.api.access_log import AccessLog
-from queryserver.api.address_shares import AddressShares
 from queryserver.api.application import create_application, framed
-from queryserver.api.connections.limits import limits_of, raise_file_limit
-from queryserver.api.connections.serving import guard_connections
-from queryserver.api.cors import CorsPolicy
-from queryserver.api.metrics import ConnectionCounts, RequestMetrics
+from queryserver.api.auth import AddressShares
+from queryserver.api.connections.guard import ConnectionCounts, limits_of, raise_file_limit
+from queryserver.api.connections.protocol import guard_connections
+from queryserver.api.frame import AccessLog, CorsPolicy, RequestMetrics
 from queryserver.container.services import open_services
 from queryserver.db.migrations import migrate, require_newest
 from queryserver.domain.errors.base import ConfigurationError

@@ -8,9 +8,8 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from tests.api.driving import Api
 
-from queryserver.api.connections.limits import limits_of
-from queryserver.api.connections.serving import guard_connections
-from queryserver.api.metrics import ConnectionCounts
+from queryserver.api.connections.guard import ConnectionCounts, limits_of
+from queryserver.api.connections.protocol import guard_connections
 from queryserver.main import server
 
 

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.walk import Walk
 
-from queryserver.api.unknown_fields import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
+from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
 
 HEADER = "x-unknown-fields"
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}

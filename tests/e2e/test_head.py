@@ -10,9 +10,9 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CollectorRegistry
 
+from queryserver.api.answers import stream
 from queryserver.api.application import framed
-from queryserver.api.metrics import RequestMetrics
-from queryserver.api.streaming import stream
+from queryserver.api.frame import RequestMetrics
 
 pytestmark = pytest.mark.platform(4)
 

@@ -21,12 +21,9 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
 from tests.engines.certificates import Authority
 
-from queryserver.api.address_shares import AddressShares, SharedByAddress
-from queryserver.api.connections.guard import ConnectionGuard, Cut
-from queryserver.api.connections.limits import ConnectionLimits
-from queryserver.api.connections.protocol import MAX_HEAD_BYTES, MAX_PIPELINED, GuardedProtocol
-from queryserver.api.connections.serving import guard_connections
-from queryserver.api.metrics import ConnectionCounts
+from queryserver.api.auth import AddressShares, SharedByAddress
+from queryserver.api.connections.guard import ConnectionCounts, ConnectionGuard, ConnectionLimits, Cut
+from queryserver.api.connections.protocol import MAX_HEAD_BYTES, MAX_PIPELINED, GuardedProtocol, guard_connections
 from queryserver.settings.networks import LOOPBACK
 
 MIB = 1024 * 1024
@@ -536,7 +533,7 @@ class TestTls:
                 await until_open(server, 0)
 
     async def test_the_end_of_tls_waits_for_a_slow_client(self, certificate, trusting, monkeypatch):
-        monkeypatch.setattr("queryserver.api.connections.serving._TLS_END_S", SHORT_S)
+        monkeypatch.setattr("queryserver.api.connections.protocol._TLS_END_S", SHORT_S)
         async with served(certificate=certificate) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n") as client:
                 async with served(request_head_s=3 * SHORT_S) as other, other.connection() as (reader, _):

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
+from queryserver.api.calls import operations
 from queryserver.api.document.schemas import FORM, JSON, references
 from queryserver.api.document.texts import texts
 from queryserver.api.errors import BODY_STATUS
-from queryserver.api.v1.editor.metadata_shapes import TABLE_TYPES
+from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.domain.catalog import TableKind
 from queryserver.domain.connector_types import Category
 from queryserver.domain.files import EntryKind, Scheme
@@ -219,8 +220,8 @@ class TestAnswers:
 
     def test_other_paths_of_an_operation_are_deprecated_and_name_it(self):
         names = {one.spec["operationId"]: one for one in OPERATIONS}
-        others = {key: told["same_as"] for key, told in texts().operations.items() if "same_as" in told}
-        deprecated = {one.key: one for one in OPERATIONS if one.spec.get("deprecated")}
+        others = {row.id: row.same_as for row in operations().values() if row.same_as}
+        deprecated = {one.spec["operationId"]: one for one in OPERATIONS if one.spec.get("deprecated")}
         assert deprecated.keys() == others.keys()
         aliases = {name for name in names if re.search(r"_by_alias$|_of_query$|^query_on$", name)}
         assert aliases <= {one.spec["operationId"] for one in deprecated.values()}

@@ -1,13 +1,20 @@
-"""Answers as bytes: models are written by pydantic's own serializer, without a second validation."""
+"""Responses: wire models as bytes, streams, and what the headers of a request say about them."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+import structlog
 from fastapi import Response
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.schemas.generated import ErrorBody, ImporterError, Unauthorized
+from queryserver.domain.errors.base import BodyTooSlow, QueryServerError
+from queryserver.formats.download import ContentCoding, preferred_coding
+from queryserver.services.ranges import Conditions
 
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -28,64 +35,124 @@ def milliseconds(time: datetime) -> int:
     return int(time.timestamp() * 1000)
 
 
-_MEANING = {
-    400: "The call is wrong as it stands.",
-    401: "No credentials, or bad ones.",
-    403: "The caller lacks a right.",
-    404: "What was named does not exist, or the caller may not see it.",
-    405: "The path has no such method.",
-    409: "The state of the object forbids the call.",
-    408: "The body arrives too slowly.",
-    410: "The result is gone.",
-    413: "The body, or what it asks for, is too large.",
-    415: "This content type is not read.",
-    416: "The range is outside the file.",
-    422: "The bytes are not what they should be.",
-    429: "A limit on this caller is reached.",
-    500: "Something went wrong inside.",
-    501: "This server or engine cannot do it.",
-    502: "The store failed.",
-    503: "Something that the service needs is out of reach.",
-    507: "A disk of the server is almost full.",
-}
+def conditions_of(request: Request) -> Conditions:
+    """Range and preconditions as they came."""
+    given = request.headers
+    return Conditions(
+        range=given.get("range", ""),
+        if_range=given.get("if-range", ""),
+        if_none_match=", ".join(given.getlist("if-none-match")),
+        if_modified_since=given.get("if-modified-since", ""),
+    )
 
 
-def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The failure answers of an operation, for the API description; 401, 405, 500 and 503 go without saying."""
-    return refusals(401, 405, 500, 503, *statuses)
+def coding_for(request: Request) -> ContentCoding:
+    """How the body is compressed: not at all for parts, whose positions are those of the file itself."""
+    if "range" in request.headers:
+        return ContentCoding.IDENTITY
+    return preferred_coding(", ".join(request.headers.getlist("accept-encoding")))
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Failure answers for the API description, those that are named alone."""
-    return {
-        status: {"model": Unauthorized if status == 401 else ErrorBody, "description": _MEANING[status]}
-        for status in sorted(set(statuses))
-    }
+T = TypeVar("T")
 
 
-def importer_failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The failure answers of a call of the importer (Contract importer 2.2), the usual ones and `statuses`."""
-    return {
-        status: {"model": Unauthorized if status == 401 else ImporterError, "description": _MEANING[status]}
-        for status in sorted({400, 401, 403, 405, 500, *statuses})
-    }
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. It is cancelled when the client closes the connection; the body must have been read.
+
+    Raises ClientDisconnect, and what `work` raises.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(_disconnected(request), name="client-presence")
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-_SCHEMAS = {
-    "application/json": {"type": "object"},
-    "application/yaml": {"type": "object"},
-    "application/zip": {"type": "string", "format": "binary"},
-}
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
-def gives(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """What the API description says about a 200 answer that is no JSON model."""
-    content = {kind: {"schema": _SCHEMAS.get(kind, {"type": "string"})} for kind in media_types}
-    return {200: {"content": content, "description": "OK"}}
+HEADERS_ONLY = "queryserver.headers_only"
+"""True in the scope of a HEAD call, which routes see as GET."""
+
+_SLOWEST_BYTES_PER_S = 1024
+
+log = structlog.get_logger(__name__)
 
 
-def accepts(model: type[BaseModel]) -> dict[str, Any]:
-    """What the API description says about the body of an operation: form, multipart or JSON."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    kinds = ("application/x-www-form-urlencoded", "multipart/form-data", "application/json")
-    return {"requestBody": {"content": {kind: {"schema": schema} for kind in kinds}}, "x-request-model": model.__name__}
+class OwnedStream(StreamingResponse):
+    """A streamed answer that closes its source at the end, also when the client leaves or takes nothing any more."""
+
+    patience_s: ClassVar[float] = 300.0
+    """How long a client may take no byte, or fewer than 1 KiB/s: meanwhile it holds what the source holds."""
+
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes],
+        first: bytes,
+        media_type: str | None,
+        headers: Mapping[str, str],
+        status: int = 200,
+    ) -> None:
+        super().__init__(_prepended(first, source), status, media_type=media_type, headers=dict(headers))
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; for HEAD the source is closed behind its first piece.
+
+        When the source fails, the answer stays without its end, and so the server breaks the connection.
+        """
+        try:
+            if scope.get(HEADERS_ONLY):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+            await super().__call__(scope, receive, self._in_time(send))
+        except QueryServerError as error:
+            log.warning("answer broke off", code=error.code, reason=error.message)
+        finally:
+            await self._source.aclose()
+
+    def _in_time(self, send: Send) -> Send:
+        on_its_way = 0
+
+        async def timely(message: Message) -> None:
+            nonlocal on_its_way
+            try:
+                # The server waits here until the client has taken nearly all of the piece before.
+                async with asyncio.timeout(self.patience_s + on_its_way / _SLOWEST_BYTES_PER_S):
+                    await send(message)
+            except TimeoutError:
+                raise BodyTooSlow("The client takes the answer too slowly.") from None
+            on_its_way = len(message.get("body", b""))
+
+        return timely
+
+
+async def stream(
+    source: AsyncGenerator[bytes],
+    *,
+    media_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> OwnedStream:
+    """A streamed answer. Raises what `source` raises on its way to the first piece.
+
+    With a `Content-Length` of its own a body that ends early breaks the connection.
+    """
+    first = await anext(source, b"")
+    return OwnedStream(source, first, media_type, headers or {}, status)
+
+
+async def _prepended(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    if first:
+        yield first
+    async for piece in rest:
+        yield piece

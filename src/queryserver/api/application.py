@@ -4,22 +4,15 @@ from collections.abc import Sequence
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from queryserver import __version__
 from queryserver.api import debug, description
-from queryserver.api.access_log import AccessLog
-from queryserver.api.address_shares import AddressShares, SharedByAddress
-from queryserver.api.cors import Cors, CorsPolicy
-from queryserver.api.dependencies import authenticated
+from queryserver.api.auth import AddressShares, SharedByAddress, SharedByUser, authenticated
+from queryserver.api.calls import OperationRoute, Routes, operations
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
-from queryserver.api.frame import Frame
-from queryserver.api.metrics import RequestMetrics
-from queryserver.api.request_limits import count_public_calls
-from queryserver.api.route_groups import RouteGroups
-from queryserver.api.routing import answers_head
-from queryserver.api.user_shares import SharedByUser
+from queryserver.api.frame import AccessLog, Cors, CorsPolicy, Frame, RequestMetrics, answers_head
 from queryserver.api.v1 import (
     admin,
     connector,
@@ -27,6 +20,7 @@ from queryserver.api.v1 import (
     dialect,
     editor,
     get_config,
+    iam,
     importer,
     metadata,
     optimizer,
@@ -34,20 +28,11 @@ from queryserver.api.v1 import (
     taskserver,
     token,
 )
-from queryserver.api.v1.iam import own as own_router
-from queryserver.api.v1.iam import router as iam_router
 from queryserver.domain.errors.base import QueryServerError
 
-# Paths that ask for no credentials, whatever the method (Contract platform 1.1).
-_PUBLIC = (
-    "/api/v1/token/",
-    "/api/v1/banners",
-    "/desktop/debug/",
-    "/metrics",
-    "/api/schema",
-    "/api/docs",
-    "/api/swagger",
-    "/api/v1/openapi.json",
+_GROUPS = (
+    *(admin, connector, context, debug, description, dialect, editor, get_config, iam, importer, metadata, optimizer),
+    *(storage, taskserver, token),
 )
 
 
@@ -64,18 +49,12 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
         # Asked anew for each call whether somebody listens, through the environment: a tenth of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    # Added flat: an included router is matched anew at each of its levels, for every call.
-    app.router.routes.extend([*debug.router.routes, *editor.routes, *token.router.routes])
-    app.router.routes.extend([*storage.routes, *importer.routes, *taskserver.router.routes])
-    app.router.routes.extend([*get_config.router.routes, *context.routes, *admin.routes, *optimizer.router.routes])
-    app.router.routes.extend(metadata.router.routes)
-    if docs_enabled:
-        app.router.routes.extend(description.router.routes)
-    app.router.routes.extend([*iam_router.routes, *own_router.routes, *connector.routes])
-    # After all fixed groups, so that none of them is read as a dialect.
-    app.router.routes.extend(dialect.router.routes)
-    count_public_calls(app.router.routes, _PUBLIC)
-    app.router.middleware_stack = RouteGroups(app.router)
+    declared = {route.name: route for group in _GROUPS for route in group.router.routes if isinstance(route, Route)}
+    # Added flat, because an included router is matched again at each of its levels; in the order of the table.
+    app.router.routes.extend(
+        declared[row.id] for row in operations().values() if docs_enabled or row.group != "description"
+    )
+    app.router.middleware_stack = Routes(app.router)
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
@@ -115,7 +94,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     allow = _allow(request)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})
-    if not request.url.path.startswith(_PUBLIC):
+    route = request.scope.get("route")
+    if not (isinstance(route, OperationRoute) and route.operation.is_public):
         try:
             await authenticated(request)
         except QueryServerError as refused:

@@ -2,48 +2,39 @@
 
 from hmac import compare_digest
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from queryserver.api.answers import answer, gives, refusals
-from queryserver.api.client_address import client_address
-from queryserver.api.dependencies import ServicesOf
+from queryserver.api.answers import answer
+from queryserver.api.auth import client_address
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.errors import failure
 from queryserver.schemas import generated as wire
 from queryserver.services.readiness import Check
 from queryserver.settings.desktop import MetricsSettings
 from queryserver.settings.networks import Networks, contains
 
-router = APIRouter(tags=["health"])
+router = PathGroup(PublicRoute)
 
 
-@router.get(
-    "/desktop/debug/is_alive",
-    responses=gives("text/plain"),
-    response_class=Response,
-    summary="Whether the process runs",
-)
-async def is_alive() -> Response:
+@router.operation("is_alive")
+async def is_alive(call: PublicCall) -> Response:
     """200 as long as the process runs; touches nothing else. Spec §1, Contract platform 9.1."""
+    del call
     return Response(b"", media_type="text/plain")
 
 
-@router.get(
-    "/desktop/debug/is_ready",
-    response_model=wire.ReadyResponse,
-    responses={503: {"model": wire.NotReadyResponse}},
-    summary="Whether the instance can serve",
-)
-async def is_ready(services: ServicesOf) -> Response:
+@router.operation("is_ready")
+async def is_ready(call: PublicCall) -> Response:
     """200 when everything that the service needs is in reach. Contract platform 9.2."""
-    checks = await services.readiness.checks()
+    checks = await call.services.readiness.checks()
     shown = wire.HealthChecks(
         database=_shown(checks["database"]),
         schema_=_shown(checks["schema"]),
         result_store=_shown(checks["result_store"]),
         broker=wire.BrokerCheck(ok=True, ms=0, enabled=False),
     )
-    stopping = services.readiness.stopping
+    stopping = call.services.readiness.stopping
     if all(check.ok for check in checks.values()) and not stopping:
         return answer(wire.ReadyResponse(status=0, ready=True, checks=shown))
     code, message = ("stopping", "This server is stopping.") if stopping else ("not_ready", "This server is not ready.")
@@ -51,18 +42,14 @@ async def is_ready(services: ServicesOf) -> Response:
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 
-@router.get(
-    "/metrics",
-    responses=gives("text/plain") | refusals(403, 404),
-    response_class=Response,
-    summary="Counters in Prometheus form",
-)
-async def metrics(request: Request, services: ServicesOf) -> Response:
+@router.operation("get_metrics")
+async def metrics(call: PublicCall) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
+    services = call.services
     desktop = services.settings.desktop
     if services.metrics_text is None:
         return failure(404, "not_found", "Not found.")
-    if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
+    if not may_read_metrics(call.request, desktop.metrics, desktop.trusted_proxies):
         return failure(403, "permission_denied", "Metrics are not for this address.")
     return Response(await services.metrics_text.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -6,23 +6,14 @@ from typing import Any
 
 import orjson
 import yaml
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 
-from queryserver.api.answers import gives
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.document.whole import whole_document
 from queryserver.api.errors import failure
 from queryserver.api.pages import Kept, Pages, wants_page
 
-router = APIRouter(include_in_schema=True, tags=["description"])
-
-_UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "The caller has this version."}}
-_FORMAT: dict[str, Any] = {
-    "name": "format",
-    "in": "query",
-    "required": False,
-    "schema": {"type": "string", "enum": ["json", "yaml"], "default": "json"},
-    "example": "json",
-}
+router = PathGroup(PublicRoute)
 
 
 def describe(app: FastAPI) -> None:
@@ -33,55 +24,41 @@ def describe(app: FastAPI) -> None:
     app.state.yaml_document = partial(_document, app, "application/yaml", _as_yaml)
 
 
-@router.get(
-    "/api/schema",
-    responses={**gives("application/json", "application/yaml"), **_UNCHANGED},
-    openapi_extra={"parameters": [_FORMAT]},
-    summary="This document as JSON or YAML",
-    response_class=Response,
-)
-async def schema(request: Request) -> Response:
+@router.operation("get_schema")
+async def schema(call: PublicCall) -> Response:
     """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
-    wants_yaml = request.query_params.get("format") == "yaml" or "yaml" in request.headers.get("accept", "")
-    state = request.app.state
-    response = await _described(request, state.yaml_document if wants_yaml else state.json_document)
+    wants_yaml = call.request.query_params.get("format") == "yaml" or "yaml" in call.request.headers.get("accept", "")
+    state = call.request.app.state
+    response = await _described(call.request, state.yaml_document if wants_yaml else state.json_document)
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 
 
-@router.get(
-    "/api/v1/openapi.json",
-    responses={**gives("application/json"), **_UNCHANGED},
-    summary="This document as JSON",
-    response_class=Response,
-)
-async def openapi_json(request: Request) -> Response:
+@router.operation("get_openapi_json")
+async def openapi_json(call: PublicCall) -> Response:
     """OpenAPI 3.1."""
     # As all answers below /api/v1 (Contract platform 1.3).
-    return await _described(request, request.app.state.json_document, cached="no-store")
+    return await _described(call.request, call.request.app.state.json_document, cached="no-store")
 
 
-@router.get("/api/docs", responses={**gives("text/html"), **_UNCHANGED}, summary="The document as a page",
-            response_class=Response)  # fmt: skip
-@router.get("/api/swagger", responses={**gives("text/html"), **_UNCHANGED}, summary="The document as a page",
-            response_class=Response)  # fmt: skip
-async def page(request: Request) -> Response:
+@router.operation("get_swagger_page", "get_docs_page")
+async def page(call: PublicCall) -> Response:
     """The API reference; its scripts and styles come from this server only."""
-    return await _shown(request, "docs.html")
+    return await _shown(call.request, "docs.html")
 
 
-@router.get("/api/docs/{asset}", include_in_schema=False)
-async def asset(request: Request, asset: str) -> Response:
+@router.operation("get_api_docs_asset")
+async def asset(call: PublicCall, asset: str) -> Response:
     """Script, style or picture of a page."""
-    return await _shown(request, "" if asset.endswith(".html") else asset)
+    return await _shown(call.request, "" if asset.endswith(".html") else asset)
 
 
-@router.get("/", include_in_schema=False)
-async def root(request: Request) -> Response:
+@router.operation("get")
+async def root(call: PublicCall) -> Response:
     """For browsers, a page that says what this is; for programs the path is unknown."""
-    if not wants_page(request.headers.get("accept", "")):
+    if not wants_page(call.request.headers.get("accept", "")):
         return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
-    response = await _shown(request, "root.html")
+    response = await _shown(call.request, "root.html")
     response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 

@@ -1,24 +1,155 @@
-"""What happens to every call before and after its route: id, path, host, headers, counting, the outer wall."""
+"""The frame of every call: id, path, host, headers, CORS, metrics, access log, the outer wall."""
 
 import asyncio
 import re
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queryserver.api.access_log import CALLER, AccessLog, Caller
-from queryserver.api.body_shares import BODY_SHARES, BodyShares
+from queryserver.api.answers import HEADERS_ONLY
+from queryserver.api.auth import AS_IT_CAME, CALLER, PRINTABLE, Caller, client_address
+from queryserver.api.bodies import (
+    BODY_SHARES,
+    HEADER,
+    SEEN_FIELDS,
+    BodyShares,
+    SeenFields,
+    UnknownFieldsLog,
+    header_value,
+)
 from queryserver.api.errors import failure, internal_error
-from queryserver.api.metrics import RequestMetrics
-from queryserver.api.routing import AS_IT_CAME, answers_head, normalized
-from queryserver.api.streaming import HEADERS_ONLY
-from queryserver.api.unknown_fields import HEADER, SEEN_FIELDS, SeenFields, UnknownFieldsLog, header_value
+from queryserver.logs.access import log_call
+from queryserver.settings.networks import Network
+
+_PATHS = ("/api/", "/desktop/")
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
+    "Access-Control-Allow-Headers": (
+        "accept, authorization, content-type, x-requested-with, x-csrftoken, idempotency-key, x-request-id, "
+        "if-none-match, if-range, last-event-id, range"
+    ),
+    "Access-Control-Max-Age": "86400",
+}
+_EXPOSED = {
+    "Access-Control-Expose-Headers": (
+        "X-Request-Id, Retry-After, Content-Disposition, X-Unknown-Fields, Accept-Ranges, Content-Range, ETag, "
+        "X-Result-Rows, X-Result-Truncated, X-Result-Truncated-Reason"
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CorsPolicy:
+    """Which origins may call. None by default; `*` stands for all, and never goes with credentials."""
+
+    origins: frozenset[str] = frozenset()
+    allow_credentials: bool = False
+
+    def headers(self, origin: str | None) -> Mapping[str, str]:
+        """What an answer tells the browser of a page from `origin`; nothing when it is not listed."""
+        if origin is None:
+            return {}
+        if "*" in self.origins and not self.allow_credentials:
+            return {"Access-Control-Allow-Origin": "*"}
+        if origin not in self.origins:
+            return {}
+        credentials = {"Access-Control-Allow-Credentials": "true"} if self.allow_credentials else {}
+        return {"Access-Control-Allow-Origin": origin, **credentials}
+
+
+class Cors:
+    """Answers preflights of listed origins, and marks all other answers to them."""
+
+    def __init__(self, app: ASGIApp, policy: CorsPolicy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] != "http" or not scope["path"].startswith(_PATHS):
+            await self._app(scope, receive, send)
+            return
+        asked = Headers(scope=scope)
+        told = self._policy.headers(asked.get("origin"))
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message.setdefault("headers", []))
+                headers.update(told)
+                # Also without an origin: a cache must not give this answer to a page.
+                headers.add_vary_header("Origin")
+            await send(message)
+
+        if told and scope["method"] == "OPTIONS" and "access-control-request-method" in asked:
+            await Response(headers=_PREFLIGHT)(scope, receive, marked)
+            return
+        told = {**told, **_EXPOSED} if told else told
+        await self._app(scope, receive, marked)
+
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_OTHER = "other"
+
+
+class RequestMetrics:
+    """Calls by route template."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "queryserver_http_request_seconds", "Time from call to answer.", ["route"], registry=registry
+        )
+        self.active = Gauge(
+            "queryserver_http_requests_active",
+            "Calls being answered.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+
+    def observe(self, scope: Scope, status: int, seconds: float) -> None:
+        """One call is over. Callers choose path and method, so that only known ones become labels."""
+        route = getattr(scope.get("route"), "path", _OTHER)
+        method = scope["method"] if scope["method"] in _METHODS else _OTHER
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+
+_LONGEST_PATH = 500
+
+
+class AccessLog:
+    """Writes the lines. A line has the path of the call without its query, which may hold a token."""
+
+    def __init__(self, trusted: Sequence[Network]) -> None:
+        self._trusted = trusted
+
+    def write(self, call: Scope, *, status: int, size_bytes: int, seconds: float, complete: bool) -> None:
+        """To be called at the end of a call. `status` 0: the client left before it was answered."""
+        fields: dict[str, object] = {
+            "user": cast("Caller", call[CALLER]).name or "-",
+            "client": client_address(Request(call), self._trusted),
+            "method": call["method"],
+            "path": call["raw_path"].decode("latin-1")[:_LONGEST_PATH],
+            "status": status,
+            "bytes": size_bytes,
+            "ms": round(seconds * 1000, 1),
+        }
+        if not complete:
+            fields["complete"] = False
+        log_call(fields)
+
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_HOST_CHECK = "/desktop/debug/"
@@ -162,3 +293,41 @@ def _request_id(scope: Scope) -> str:
             given = value.decode("latin-1")
             return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
     return uuid4().hex
+
+
+# Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
+_PLAIN = "!$&'()*+,;=:@-._~"
+
+
+_PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
+
+
+def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
+    """The path for matching: prefix and one last slash removed, each segment in one form of encoding.
+
+    None when no path of ours can be meant: another prefix, invalid UTF-8 or U+0000 in a segment.
+    """
+    path = raw_path.partition(b"?")[0]
+    if path.startswith(prefix.encode()) and _PATH_FORM.match(path, len(prefix.encode())):
+        # The argument is the caller's own path: double slashes, encoded slashes and a last slash are part of it.
+        return quote(path, safe=PRINTABLE)[len(prefix) :]
+    if b"%" not in path and path.isascii():
+        text = path.decode()
+    else:
+        try:
+            text = "/".join(_segment(part) for part in path.split(b"/"))
+        except UnicodeDecodeError:
+            return None
+    if "%00" in text or not text.startswith(prefix):
+        return None
+    text = text[len(prefix) :] or "/"
+    return text[:-1] if len(text) > 1 and text.endswith("/") else text
+
+
+def answers_head(path: str) -> bool:
+    """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
+    return not path.startswith("/api/v1/editor/events/")
+
+
+def _segment(raw: bytes) -> str:
+    return quote(unquote_to_bytes(raw).decode(), safe=_PLAIN)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import services_of
+from queryserver.api.auth import services_of
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 """Nothing comes from another host, nothing stands inline, and no other page may frame ours."""

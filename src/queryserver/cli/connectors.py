@@ -85,7 +85,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one connector."""
-    from queryserver.api.v1.connector.shapes import given  # noqa: PLC0415 slow to import
+    from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
     from queryserver.schemas.requests import ConnectorRequest, parse  # noqa: PLC0415 as above
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager
 from itertools import chain
 
-from queryserver.api.connections.limits import affordable_connections
+from queryserver.api.connections.guard import affordable_connections
 from queryserver.container.connector_places import look_at_places
 from queryserver.container.connectors import configured_connectors
 from queryserver.container.interfaces.builders import build_engine

@@ -9,8 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from queryserver.api.body_shares import BODY_SHARES, BodyShares
-from queryserver.api.dependencies import read_body
+from queryserver.api.bodies import BODY_SHARES, BodyShares, read_body
 from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests
 
 _PIECE = 100

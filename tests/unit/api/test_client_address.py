@@ -8,8 +8,8 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from structlog.testing import capture_logs
 
-from queryserver.api import client_address as module
-from queryserver.api.client_address import UNKNOWN, client_address
+from queryserver.api import auth as module
+from queryserver.api.auth import UNKNOWN, client_address
 from queryserver.api.debug import may_read_metrics
 from queryserver.services.client_networks import network_of
 from queryserver.settings.desktop import MetricsSettings

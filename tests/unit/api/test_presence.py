@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from queryserver.api.presence import while_connected
+from queryserver.api.answers import while_connected
 
 
 class Client:

@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from queryserver.api.dependencies import read_body
+from queryserver.api.bodies import read_body
 from queryserver.api.errors import respond
 from queryserver.domain.errors.base import LateBody
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from queryserver.api.streaming import OwnedStream, stream
+from queryserver.api.answers import OwnedStream, stream
 
 
 class Impatient(OwnedStream):

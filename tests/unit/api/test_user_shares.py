@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.user_shares import SharedByUser, enter_share
+from queryserver.api.auth import SharedByUser, enter_share
 from queryserver.domain.errors.base import TooManyRequests
 
 ANA, EVE = 1, 2

@@ -1,15 +1,79 @@
-"""Admission of connections, and the end of those whose clients do not take their responses."""
+"""Admission of connections, their bounds, and the end of those whose clients do not take their responses."""
 
 import asyncio
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Literal, Protocol
 
-from queryserver.api.connections.limits import ConnectionLimits
-from queryserver.settings.networks import contains, parsed_address
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Counter as MetricCounter
+
+from queryserver.settings.desktop import DesktopSettings
+from queryserver.settings.networks import Network, contains, parsed_address
+
+log = structlog.get_logger(__name__)
+
+# Files, engines and the service database also need descriptors: a fifth of the limit, at least these.
+_OTHER_DESCRIPTORS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds for the connections of one process."""
+
+    request_head_s: float
+    """From the connection, or from the first byte of a further request, to the end of the request head."""
+    response_stall_s: float
+    """A client must take at least 1 KiB per second of a response, measured over this time."""
+    in_all: int
+    per_address: int
+    """Trusted proxies are exempt: one proxy connects for many clients."""
+    unsent_bytes: int
+    """Responses that are written and that clients have not taken yet."""
+    trusted_proxies: Sequence[Network] = ()
+
+
+def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
+    """The bounds that the settings give, lowered in the same proportion to what the limit of open files permits."""
+    in_all = min(desktop.max_connections, affordable_connections())
+    return ConnectionLimits(
+        request_head_s=desktop.request_head_timeout_s,
+        response_stall_s=desktop.response_stall_timeout_s,
+        in_all=in_all,
+        per_address=max(desktop.max_connections_per_address * in_all // desktop.max_connections, 1),
+        unsent_bytes=desktop.unsent_max_bytes,
+        trusted_proxies=desktop.trusted_proxies,
+    )
+
+
+def affordable_connections(*, at_most: bool = False) -> int:
+    """How many connections the limit of open files permits; `at_most`: once it is raised as far as possible."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[at_most]
+    if limit == resource.RLIM_INFINITY:
+        return 2**31
+    return max(limit - max(_OTHER_DESCRIPTORS, limit // 5), 1)
+
+
+def raise_file_limit(max_connections: int) -> None:
+    """Raise the soft limit of open files to what `max_connections` need; log when the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_connections + max(_OTHER_DESCRIPTORS, max_connections // 4) + 1
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(raised, soft), hard))
+    if (affordable := affordable_connections()) < max_connections:
+        log.warning(
+            "desktop.max_connections is above what the limit of open files permits",
+            max_connections=max_connections,
+            permitted=affordable,
+            advice="raise the hard limit (ulimit -Hn, LimitNOFILE of systemd)",
+        )
+
 
 Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
 """Why the server ended a connection."""
@@ -211,3 +275,37 @@ def counted_address(peer: str) -> str:
     if isinstance(address, IPv6Address):
         return f"{IPv6Address(int(address) >> 64 << 64)}/64"
     return peer if address is None else str(address)
+
+
+class ConnectionCounts:
+    """What is counted about connections, in Prometheus form."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._open = Gauge(
+            "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._refused = MetricCounter(
+            "queryserver_http_connections_refused",
+            "Connections above a bound, by the bound.",
+            ["bound"],
+            registry=registry,
+        )
+        self._cut = MetricCounter(
+            "queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"], registry=registry
+        )
+
+    def opened(self) -> None:
+        """One more is open."""
+        self._open.inc()
+
+    def closed(self) -> None:
+        """One fewer is open."""
+        self._open.dec()
+
+    def refused(self, bound: Literal["address", "total"]) -> None:
+        """One was not admitted."""
+        self._refused.labels(bound).inc()
+
+    def cut(self, reason: Cut) -> None:
+        """One was ended by the server."""
+        self._cut.labels(reason).inc()

@@ -3,17 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi.routing import APIRoute
-
+from queryserver.api.calls import Operation
 from queryserver.api.document.schemas import JSON, REF, choices_of
 from queryserver.api.document.texts import Texts
-from queryserver.api.platform_calls import AdminRoute
 
 # Of a call that may go on, or that may bring the last part, the model says the status.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
-_FAILURES = {"ErrorBody", "ImporterError", "FieldErrors", "Unauthorized"}
 _BYTES = "application/octet-stream"
-_VALIDATION = "HTTPValidationError"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
 _TOKEN = "/api/v1/token/"  # noqa: S105 a path
@@ -39,33 +35,27 @@ class Answers:
         self._schemas = schemas
         self.responses: dict[str, Any] = {}
 
-    def complete(self, operation: dict[str, Any], route: APIRoute, told: Mapping[str, Any]) -> None:
+    def complete(self, operation: dict[str, Any], row: Operation) -> None:
         """Give `operation` every status that it can answer with, in order."""
         declared: dict[str, Any] = operation["responses"]
-        successes = {} if told.get("fails") else self._successes(declared, told)
+        successes = {} if row.fails else self._successes(declared, row)
         bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
-        failing: dict[str, Any] = {
-            status: answer for status, answer in declared.items() if status >= "400" and not _is_made_up(answer)
-        }
-        for status in always(route):
-            failing.setdefault(status, {})
-        styled = {
-            status: answer if _is_special(answer) else self._shared(status, _style(route.path, status, bulk=bulk))
-            for status, answer in failing.items()
-        }
-        for status, answer in styled.items():
-            if "$ref" not in answer:
-                self._dress(status, answer, ())
-        operation["responses"] = dict(sorted({**successes, **styled}.items()))
+        failing: dict[str, Any] = {}
+        for status in sorted({*always(row), *map(str, row.failures)}):
+            failing[status] = self._shared(status, _style(row.path, status, bulk=bulk))
+        for status in map(str, row.failing):
+            failing[status] = declared[status]
+            self._dress(status, failing[status], ())
+        operation["responses"] = dict(sorted({**successes, **failing}.items()))
 
-    def _successes(self, declared: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    def _successes(self, declared: Mapping[str, Any], row: Operation) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for status, answer in declared.items():
             if status >= "400":
                 continue
             for split, one in _split(status, answer):
                 _name_bytes_first(one)
-                self._dress(split, one, told.get("headers", ()))
+                self._dress(split, one, tuple(row.headers))
                 found[split] = one
         return found
 
@@ -116,25 +106,20 @@ def _name_bytes_first(answer: dict[str, Any]) -> None:
         answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
 
 
-def always(route: APIRoute) -> Iterator[str]:
+def always(row: Operation) -> Iterator[str]:
     """Statuses that every operation of that kind can answer with, whatever it does."""
     yield "405"
-    if route.path.startswith(_HEALTH):
+    if row.path.startswith(_HEALTH):
         return
-    yield from ("400", "429", "500", "503") if not route.path.startswith(_IMPORTER) else ("400", "429", "500")
-    if "{" in route.path:
+    yield from ("400", "429", "500", "503") if not row.path.startswith(_IMPORTER) else ("400", "429", "500")
+    if "{" in row.path:
         yield "404"
-    if is_secured(route):
+    if not row.is_public:
         yield "401"
-    if isinstance(route, AdminRoute):
+    if row.rights == "admin":
         yield "403"
-    if "POST" in (route.methods or ()) and not route.path.startswith(_IMPORTER):
+    if row.method == "POST" and not row.path.startswith(_IMPORTER):
         yield from ("413", "415")
-
-
-def is_secured(route: APIRoute) -> bool:
-    """Whether it asks who calls: routes of our own do, plain ones are public."""
-    return type(route) is not APIRoute
 
 
 def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -158,15 +143,6 @@ def _answering(models: list[str], description: str) -> dict[str, Any]:
 
 def _models(answer: Mapping[str, Any]) -> list[str]:
     return choices_of(answer.get("content", {}).get(JSON, {}).get("schema", {}))
-
-
-def _is_made_up(answer: Mapping[str, Any]) -> bool:
-    """Whether FastAPI added it: no call of ours is answered by its validation."""
-    return _models(answer) == [_VALIDATION]
-
-
-def _is_special(answer: Mapping[str, Any]) -> bool:
-    return bool(models := _models(answer)) and not _FAILURES.issuperset(models)
 
 
 def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What no code can tell, as data: names and examples of operations, words about fields, bodies as they are sent."""
+"""What no code says, as data: words about fields, bodies as they are sent, meanings of error codes."""
 
 import json
 import re
@@ -20,8 +20,6 @@ _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)
 class Texts:
     """The files beside this one."""
 
-    operations: Mapping[str, Mapping[str, Any]]
-    """By method and path: `id`, `request`, `parameters`, `headers`, and `fails` where nothing ever succeeds."""
     words: Mapping[str, Any]
     """About the service, its tags, fields, headers and failures."""
     samples: Mapping[str, Any]
@@ -42,7 +40,7 @@ def texts() -> Texts:
     """Read once per process, when somebody asks for the document."""
     samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
     guide = _HERE.joinpath("guide.md").read_text(encoding="utf-8")
-    return Texts(_read("operations.yaml"), _read("words.yaml"), samples, guide, _read("codes.yaml"))
+    return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
 
 
 def _read(name: str) -> dict[str, Any]:

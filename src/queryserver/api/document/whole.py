@@ -1,14 +1,19 @@
 """The document as it is served and committed."""
 
-import re
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from inspect import Parameter, Signature
+from operator import or_
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from queryserver.api.document.answers import Answers, is_secured
+from queryserver.api.calls import Operation, OperationRoute
+from queryserver.api.document.answers import Answers
 from queryserver.api.document.codes import error_codes
 from queryserver.api.document.schemas import (
     FORM,
@@ -24,10 +29,19 @@ from queryserver.api.document.schemas import (
     tidy,
 )
 from queryserver.api.document.texts import Texts, texts, without_citations
-from queryserver.api.platform_calls import AdminRoute
-from queryserver.schemas import requests
+from queryserver.schemas import generated, requests
 
-_WORD = re.compile(r"[^a-z0-9]+")
+_BINARY = {"type": "string", "format": "binary"}
+# No type for events: generators and checkers differ on whether it is that of the stream or of an event.
+_EVENTS = {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."}
+_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "application/json": {"type": "object"},
+    "application/yaml": {"type": "object"},
+    "text/event-stream": _EVENTS,
+    "text/html": {"type": "string"},
+    "text/plain": {"type": "string"},
+}
+_FAILURES = generated.ErrorBody | generated.FieldErrors | generated.ImporterError | generated.Unauthorized
 
 
 def whole_document(app: FastAPI) -> dict[str, Any]:
@@ -36,6 +50,7 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     Takes about half a second, so it is for a thread.
     """
     known = texts()
+    routes = [route for route in app.routes if isinstance(route, OperationRoute) and not route.operation.hidden]
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -44,18 +59,18 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
         license_info={"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/", "description": "The server that serves this document."}],
         tags=[{"name": name, "description": text} for name, text in known.words["tags"].items()],
-        routes=app.routes,
+        routes=[_described_route(route) for route in routes],
         openapi_version="3.1.0",
     )
     document["x-error-codes"] = error_codes(known.codes)
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    _add_bodies(document, schemas, known)
+    _add_bodies(routes, schemas)
     answers = Answers(known, schemas)
-    for key, route, operation in _operations(app, document):
-        told = known.operations.get(key, {})
-        _describe(operation, route, told, known, key)
-        answers.complete(operation, route, told)
+    for route in routes:
+        operation = document["paths"][route.path_format][route.operation.method.lower()]
+        _describe(operation, route.operation, known)
+        answers.complete(operation, route.operation)
     components |= {
         "responses": dict(sorted(answers.responses.items())),
         "headers": {
@@ -74,72 +89,94 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _operations(app: FastAPI, document: Mapping[str, Any]) -> Iterator[tuple[str, APIRoute, dict[str, Any]]]:
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.include_in_schema:
-            for method in route.methods or ():
-                operation = document["paths"][route.path_format].get(method.lower())
-                if operation is not None:
-                    yield f"{method} {route.path_format}", route, operation
+def _described_route(route: OperationRoute) -> APIRoute:
+    """What FastAPI makes the description of a row from: a function with the path parameters and the handler's words."""
+
+    async def described() -> None: ...
+
+    row = route.operation
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=str) for name in route.param_convertors]
+    described.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    described.__doc__ = route.handler.__doc__
+    models = [] if row.answers else [getattr(generated, name) for name in row.response]
+    responses: dict[int | str, dict[str, Any]] = {418: {"model": _FAILURES}}  # for their schemas; no call answers it
+    responses |= {status: _of_files(row, status) for status in row.answers}
+    responses |= {status: {"model": getattr(generated, name)} for status, name in row.failing.items()}
+    return APIRoute(
+        row.path,
+        described,
+        methods=[row.method],
+        summary=row.summary,
+        tags=[row.tag or row.group],
+        status_code=None if row.fails else row.http,
+        response_model=reduce(or_, models) if models else None,
+        response_class=JSONResponse if models else Response,
+        responses=responses,
+        openapi_extra=_taken(row),
+    )
 
 
-def _describe(operation: dict[str, Any], route: APIRoute, told: Mapping[str, Any], known: Texts, key: str) -> None:
+def _taken(row: Operation) -> dict[str, Any] | None:
+    """Query parameters, or the body."""
+    if row.method == "GET":
+        model = row.request_model
+        parameters = [*(requests.query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
+        return {"parameters": parameters} if parameters else None
+    content = {kind: {**media} for kind, media in (row.body or {}).items()}
+    if not content and row.request_model is not None:
+        for kind, suffix in ((FORM, "Form"), (PARTS, "Parts"), (JSON, "")):
+            content[kind] = {"schema": {"$ref": REF.format(model=f"{row.request}{suffix}")}}
+    repeats = repeated_fields(row.request_model) if row.request_model else frozenset[str]()
+    for kind, media in content.items():
+        if row.example is not None:
+            media["example"] = dict(row.example) if kind == JSON else form_example(row.example, repeats=repeats)
+    return {"requestBody": {"content": content}} if content else None
+
+
+def _of_files(row: Operation, status: int) -> dict[str, Any]:
+    """An answer that is no JSON model."""
+    if status == 304:
+        return {"description": row.answers[status]}
+    content = {kind: {"schema": _SCHEMAS.get(kind, _BINARY)} for kind in row.response}
+    return {"content": content, "description": row.answers[status]}
+
+
+def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
     """Its name, its words, who may call it, and its parameters."""
-    operation["operationId"] = told.get("id") or _name_of(key)
+    operation["operationId"] = row.id
     text = without_citations(str(operation.get("description", "")))
-    admins = " For administrators." if isinstance(route, AdminRoute) else ""
+    admins = " For administrators." if row.rights == "admin" else ""
     operation["description"] = f"{text}{admins}"
-    if same := told.get("same_as"):
+    if row.same_as:
+        same = row.same_as
         operation["deprecated"] = True
         operation["description"] += f" Another path of `{same}`, kept for clients that use it; new ones call `{same}`."
-    operation["security"] = [{"bearer": []}] if is_secured(route) else []
-    examples = told.get("parameters", {})
-    parameters = [*operation.get("parameters", ()), *_header_parameters(told, known)]
+    operation["security"] = [] if row.is_public else [{"bearer": []}]
+    parameters = [*operation.get("parameters", ()), *_header_parameters(row, known)]
     for parameter in parameters:
         words = known.words["fields"].get(parameter["name"], {})
         own = parameter["schema"].pop("description", None)
         parameter.setdefault("description", own or words.get("description", ""))
-        if parameter["name"] in examples or "example" in words:
-            parameter["example"] = examples.get(parameter["name"], words.get("example"))
+        if parameter["name"] in row.parameters or "example" in words:
+            parameter["example"] = row.parameters.get(parameter["name"], words.get("example"))
     if parameters:
         operation["parameters"] = parameters
 
 
-def _header_parameters(told: Mapping[str, Any], known: Texts) -> Iterator[dict[str, Any]]:
-    for name in told.get("takes", ()):
+def _header_parameters(row: Operation, known: Texts) -> Iterator[dict[str, Any]]:
+    for name in row.takes:
         yield {"name": name, "in": "header", "required": False, **known.words["request_headers"][name]}
 
 
-def _name_of(key: str) -> str:
-    """Of an operation without a name of its own: made of method and path."""
-    return _WORD.sub("_", key.lower().replace("/api/v1/", "")).strip("_")
-
-
-def _add_bodies(document: Mapping[str, Any], schemas: dict[str, Any], known: Texts) -> None:
-    """The request models and their forms, and an example of each body."""
-    used: set[str] = set()
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            if model := operation.pop("x-request-model", None):
-                used.add(model)
-            told = known.operations.get(f"{method.upper()} {path}", {})
-            _complete_body(operation, model, told.get("request"))
+def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
+    """The request models and their forms."""
+    rows = [route.operation for route in routes]
+    used = {row.request for row in rows if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
     schemas |= definitions_of(list(models.values()))
     for name, model in models.items():
         schemas[f"{name}Form"] = as_form(schemas[name], repeats=repeated_fields(model))
         schemas[f"{name}Parts"] = as_form(schemas[name], repeats=repeated_fields(model))
-
-
-def _complete_body(operation: Mapping[str, Any], model: str | None, example: Mapping[str, Any] | None) -> None:
-    content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
-    repeats = repeated_fields(getattr(requests, model)) if model else frozenset[str]()
-    if model and JSON in content:
-        for kind, suffix in ((FORM, "Form"), (PARTS, "Parts"), (JSON, "")):
-            content[kind] = {"schema": {"$ref": REF.format(model=f"{model}{suffix}")}}
-    for kind, media in content.items():
-        if example is not None:
-            media["example"] = dict(example) if kind == JSON else form_example(example, repeats=repeats)
 
 
 def _drop_unused(document: dict[str, Any]) -> None:

@@ -1,35 +1,23 @@
 """Paths that begin with a dialect: analyze. They come after all fixed groups."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import answer, failures
-from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
+from queryserver.api.answers import answer
+from queryserver.api.calls import Call, PathGroup
 from queryserver.api.v1.editor import shapes
 from queryserver.schemas import generated as wire
 
-router = APIRouter(prefix="/api/v1", tags=["dialect"], route_class=CallRoute)
-
-_FAILURES = failures(400, 403, 404, 413, 415, 429, 501)
+router = PathGroup()
 
 
-@router.post(
-    "/{dialect:name}/analyze/{database:segment}/{table:name}",
-    response_model=wire.AnalyzeResponse | wire.ErrorBody,
-    responses=_FAILURES,
-    summary="Compute statistics of a table",
-)
-async def analyze_table(call: AuthenticatedCall, dialect: str, database: str, table: str) -> Response:
+@router.operation("analyze_table")
+async def analyze_table(call: Call, dialect: str, database: str, table: str) -> Response:
     """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
     return await _analyze(call, dialect, database, table, None)
 
 
-@router.post(
-    "/{dialect:name}/analyze/{database:segment}/{table:name}/{column:name}",
-    response_model=wire.AnalyzeResponse | wire.ErrorBody,
-    responses=_FAILURES,
-    summary="Compute statistics of a column",
-)
-async def analyze_column(call: AuthenticatedCall, dialect: str, database: str, table: str, column: str) -> Response:
+@router.operation("analyze_column")
+async def analyze_column(call: Call, dialect: str, database: str, table: str, column: str) -> Response:
     """Compute the statistics of one column. Spec §4, Contract editor 10.5."""
     return await _analyze(call, dialect, database, table, column)
 

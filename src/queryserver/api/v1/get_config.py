@@ -1,29 +1,27 @@
 """get_config: what a client needs to know before it begins (Contract platform 7.1)."""
 
+from functools import lru_cache
+from urllib.parse import quote
+
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from queryserver import __version__
-from queryserver.api.answers import failures
-from queryserver.api.platform_calls import PlatformCall, PlatformRoute
-from queryserver.api.v1 import client_shapes as shapes
+from queryserver.api.calls import Call, PathGroup
 from queryserver.schemas import generated as wire
-from queryserver.services.client_configuration import Configuration
+from queryserver.services.client_configuration import Browser, Configuration, Interpreter
+from queryserver.services.connector_catalogue import flags_of
 from queryserver.settings import Settings
 
-router = APIRouter(prefix="/api/v1", tags=["get_config"], route_class=PlatformRoute)
+router = PathGroup()
+
 
 _HUE_LEVEL = "4.11.0"
 """The level of Hue whose clients find here what they look for."""
 
 
-@router.post(
-    "/get_config",
-    response_model=wire.ClientConfiguration,
-    responses=failures(400, 413, 415),
-    summary="What the caller may use here",
-)
-async def get_config(call: PlatformCall) -> Response:
+@router.operation("get_config")
+async def get_config(call: Call) -> Response:
     """Interpreters, browsers, limits and flags for this caller, as of now. Spec §4 SQL editor."""
     found = await call.services.configuration.clients.of(call.user)
     return Response(body_of(call.services.settings, found), 200, media_type="application/json")
@@ -32,26 +30,26 @@ async def get_config(call: PlatformCall) -> Response:
 def body_of(settings: Settings, found: Configuration) -> bytes:
     """The answer. Of two hundred interpreters, each told twice, it would take longer to write it as one model."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
-    interpreters = [shapes.interpreter(one) for one in found.interpreters]
+    interpreters = [interpreter(one) for one in found.interpreters]
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
     body["app_config"]["editor"] = body["button_actions"][0] = editor
-    body["app_config"]["catalogs"] = [shapes.catalog_entry(one) for one in found.interpreters if one.is_sql]
-    body["main_button_action"] = shapes.interpreter(found.main) if found.main else editor
+    body["app_config"]["catalogs"] = [catalog_entry(one) for one in found.interpreters if one.is_sql]
+    body["main_button_action"] = interpreter(found.main) if found.main else editor
     return orjson.dumps(body)
 
 
 def _without_interpreters(settings: Settings, found: Configuration) -> wire.ClientConfiguration:
-    editor = shapes.editor_app(found, settings)
-    scheduler = shapes.scheduler_app() if settings.desktop.task_server.beat_enabled else None
-    flags = shapes.service_flags(found, settings)
+    editor = editor_app(found, settings)
+    scheduler = scheduler_app() if settings.desktop.task_server.beat_enabled else None
+    flags = service_flags(found, settings)
     default = found.default_sql
     return wire.ClientConfiguration(
         app_config=wire.AppConfig(
             editor=editor,
             catalogs=[],
-            browser=shapes.browser_app(found),
+            browser=browser_app(found),
             scheduler=scheduler,
-            home=shapes.home_app(),
+            home=home_app(),
         ),
         main_button_action=editor,
         button_actions=[editor, scheduler] if scheduler else [editor],
@@ -63,9 +61,150 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
         hue_version=_HUE_LEVEL,
         svc_config=flags,
         hue_config=flags,
-        storage_browser=shapes.storage_browser(found, settings),
-        importer=shapes.importer(found, settings),
+        storage_browser=storage_browser(found, settings),
+        importer=importer(found, settings),
         clusters=[wire.Cluster(id="default", name="default", type="direct", credentials={})],
         documents=wire.DocumentsConfig(types=list(found.document_types)),
         status=0,
     )
+
+
+def interpreter(found: Interpreter) -> orjson.Fragment:
+    """A data source as clients know it, written."""
+    connector = found.connector
+    return _interpreter(connector.key, connector.nice_name, connector.dialect, connector.interface)
+
+
+@lru_cache(maxsize=4096)
+def _interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
+    flags = flags_of(dialect, interface)
+    told = wire.Interpreter(
+        name=name,
+        type=key,
+        id=key,
+        displayName=name,
+        buttonName="Query",
+        tooltip=f"{dialect.title()} Query",
+        optimizer="off",
+        page=_page(key),
+        is_sql=bool(flags.get("is_sql")),
+        is_batchable=True,
+        dialect=dialect,
+        dialect_properties=wire.DialectProperties.model_validate(dict(flags)),
+    )
+    return orjson.Fragment(told.__pydantic_serializer__.to_json(told, by_alias=True))
+
+
+def catalog_entry(found: Interpreter) -> orjson.Fragment:
+    """An SQL source whose tables can be browsed, written."""
+    connector = found.connector
+    return _catalog_entry(connector.key, connector.nice_name, connector.dialect)
+
+
+@lru_cache(maxsize=4096)
+def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
+    told = wire.CatalogEntry(
+        name=name,
+        type=key,
+        id=key,
+        displayName=name,
+        buttonName="Query",
+        tooltip=f"{dialect.title()} Query",
+        page=_page(key),
+        is_sql=True,
+        is_catalog=True,
+    )
+    return orjson.Fragment(told.__pydantic_serializer__.to_json(told, by_alias=True))
+
+
+def editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
+    """The editor, still without its interpreters."""
+    keys = [one.connector.key for one in found.interpreters]
+    return wire.EditorApp(
+        name="editor",
+        displayName="Editor",
+        buttonName="Query",
+        interpreters=[],
+        default_limit=settings.editor.default_limit,
+        interpreter_names=keys,
+        page=_page(keys[0]) if keys else "/editor/",
+        default_sql_interpreter=found.first_sql.connector.key if found.first_sql else "",
+        source_autocomplete_disabled=False,
+    )
+
+
+def browser_app(found: Configuration) -> wire.BrowserApp:
+    """What the caller may browse."""
+    return wire.BrowserApp(
+        name="browser",
+        displayName="Browsers",
+        buttonName="Browse",
+        interpreters=[_browser(one) for one in found.browsers],
+        interpreter_names=[one.type for one in found.browsers],
+    )
+
+
+def scheduler_app() -> wire.SchedulerApp:
+    """The scheduler, whose only back end is the one of the task server."""
+    page = _page("celery-beat")
+    entry = Browser("celery-beat", "Scheduler", page, "Schedule")
+    return wire.SchedulerApp(
+        name="celery-beat",
+        displayName="Scheduler",
+        buttonName="Schedule",
+        interpreters=[_browser(entry)],
+        interpreter_names=["celery-beat"],
+        page=page,
+    )
+
+
+def home_app() -> wire.HomeApp:
+    """The page of documents."""
+    return wire.HomeApp(name="home", displayName="Home", buttonName="Documents", interpreters=[], page="/home")
+
+
+def service_flags(found: Configuration, settings: Settings) -> wire.ServiceFlags:
+    """Flags of the service and of the caller."""
+    return wire.ServiceFlags(
+        is_admin=found.is_admin,
+        is_yarn_enabled=False,
+        enable_task_server=settings.desktop.task_server.enabled,
+        enable_workflow_creation_action=False,
+        allow_sample_data_from_views=settings.editor.sample_views,
+        enable_sharing=settings.desktop.enable_sharing,
+        collect_usage=False,
+    )
+
+
+def storage_browser(found: Configuration, settings: Settings) -> wire.StorageBrowserConfig:
+    """What a file browser may offer."""
+    filebrowser = settings.filebrowser
+    return wire.StorageBrowserConfig(
+        enable_chunked_file_upload=filebrowser.show_upload_button,
+        enable_new_storage_browser=False,
+        restrict_file_extensions=list(filebrowser.restrict_file_extensions) or None,
+        concurrent_max_connection=filebrowser.concurrent_max_connections,
+        file_upload_chunk_size=filebrowser.file_upload_chunk_size,
+        enable_file_download_button=found.may_download,
+        max_file_editor_size=filebrowser.max_file_editor_size,
+        enable_extract_uploaded_archive=False,
+    )
+
+
+def importer(found: Configuration, settings: Settings) -> wire.ImporterConfig:
+    """What the importer takes from this caller."""
+    return wire.ImporterConfig(
+        is_enabled=found.may_import,
+        restrict_local_file_extensions=list(settings.importer.restrict_local_file_extensions) or None,
+        max_local_file_size_upload_limit=settings.importer.max_local_file_size_upload_limit,
+    )
+
+
+def _browser(one: Browser) -> wire.BrowserEntry:
+    return wire.BrowserEntry(
+        type=one.type, displayName=one.label, buttonName=one.button, tooltip=one.label, page=one.page
+    )
+
+
+def _page(key: str) -> str:
+    return f"/editor/?type={quote(key, safe='')}"

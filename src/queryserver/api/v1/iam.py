@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import Body, Call
-from queryserver.api.platform_calls import AdminCall, AdminRoute, PlatformCall, PlatformRoute
+from queryserver.api.answers import answer
+from queryserver.api.bodies import Body
+from queryserver.api.calls import Call, PathGroup
 from queryserver.domain.errors.base import UserNotFound
 from queryserver.domain.user import Preferences
 from queryserver.formats.bodies import form_fields
@@ -19,25 +19,18 @@ from queryserver.schemas.requests import (
     UserAutocompleteParameters,
     UserListParameters,
     UsersParameters,
-    query_parameters,
 )
 from queryserver.services.users import Completion
 
-router = APIRouter(prefix="/api/v1/iam", tags=["iam"], route_class=AdminRoute)
-own = APIRouter(prefix="/api/v1/iam", tags=["iam"], route_class=PlatformRoute)
+router = PathGroup()
+
 
 # Above this the answer is written in a thread: 50,000 users take a third of a second.
 _FEW = 2000
 
 
-@router.get(
-    "/get_users",
-    response_model=wire.UserListResponse,
-    responses=failures(400, 403),
-    openapi_extra={"parameters": query_parameters(UserListParameters)},
-    summary="List users",
-)
-async def get_users(call: AdminCall) -> Response:
+@router.operation("find_users")
+async def get_users(call: Call) -> Response:
     """Users by name, groups and state, all or by pages. Contract platform 6.1."""
     asked = await _with_every_group(call).read(UserListParameters)
     count, users = await call.services.users.matching(
@@ -50,28 +43,16 @@ async def get_users(call: AdminCall) -> Response:
     return await call.services.threads.answers.run(call.user.id, lambda _: _listed(count, users))
 
 
-@router.get(
-    "/users",
-    response_model=wire.UsersResponse,
-    responses=failures(400, 403),
-    openapi_extra={"parameters": query_parameters(UsersParameters)},
-    summary="Show users by their ids",
-)
-async def users(call: AdminCall) -> Response:
+@router.operation("get_users_by_id")
+async def users(call: Call) -> Response:
     """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
     asked = await call.read(UsersParameters)
     found = await call.services.users.with_ids(asked.userids)
     return answer(wire.UsersResponse(users=[_user(user) for user in found], status=0))
 
 
-@router.get(
-    "/users/autocomplete",
-    response_model=wire.UserAutocompleteResponse,
-    responses=failures(400, 403),
-    openapi_extra={"parameters": query_parameters(UserAutocompleteParameters)},
-    summary="Complete names of users and groups",
-)
-async def autocomplete(call: AdminCall) -> Response:
+@router.operation("autocomplete_users")
+async def autocomplete(call: Call) -> Response:
     """Active users and groups whose names hold a text. Contract platform 6.3."""
     asked = await call.read(UserAutocompleteParameters)
     found, groups = await call.services.users.completions(
@@ -88,25 +69,14 @@ async def autocomplete(call: AdminCall) -> Response:
     return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
 
 
-@own.get(
-    "/preferences",
-    response_model=wire.PreferencesResponse,
-    responses=failures(400),
-    summary="Show the preferences of the caller",
-)
-async def preferences(call: PlatformCall) -> Response:
+@router.operation("get_preferences")
+async def preferences(call: Call) -> Response:
     """What the caller wants where a call does not say it. Contract platform 6.4."""
     return _preferred(call.user.preferences)
 
 
-@own.post(
-    "/preferences",
-    response_model=wire.PreferencesResponse,
-    responses=failures(400, 413, 415),
-    openapi_extra=accepts(PreferencesRequest),
-    summary="Change preferences of the caller",
-)
-async def change_preferences(call: PlatformCall) -> Response:
+@router.operation("change_preferences")
+async def change_preferences(call: Call) -> Response:
     """Preferences that are not sent stay as they are. Contract platform 6.4."""
     changes = (await call.read(PreferencesRequest)).changes
     if not changes:

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.platform_calls import PlatformCall, PlatformRoute
-from queryserver.api.presence import while_connected
+from queryserver.api.answers import answer, while_connected
+from queryserver.api.calls import Call, PathGroup
 from queryserver.domain.errors.base import InvalidParameter, configured
 from queryserver.domain.searching import Record, SourceName
 from queryserver.formats.search_html import description_of, highlighted
@@ -16,7 +15,8 @@ from queryserver.schemas.requests.searching import SearchRequest
 from queryserver.services.connector_catalogue import TYPES
 from queryserver.services.search.search import Asked, SearchResult
 
-router = APIRouter(prefix="/api/v1/metadata", tags=["metadata"], route_class=PlatformRoute)
+router = PathGroup()
+
 
 _AT_ONCE = 50
 """Records that are answered on the event loop."""
@@ -24,14 +24,8 @@ _OTHER_NAMES = {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
 
 
-@router.post(
-    "/search/entities_interactive",
-    response_model=wire.SearchResponse,
-    responses=failures(400, 403, 413, 415, 501),
-    openapi_extra=accepts(SearchRequest),
-    summary="Search documents, metadata and files",
-)
-async def entities_interactive(call: PlatformCall) -> Response:
+@router.operation("search_metadata")
+async def entities_interactive(call: Call) -> Response:
     """What matches in all sources, best first. Contract platform 8.1."""
     fields = await call.read(SearchRequest)
     visible = call.services.connectors.visible(call.user)

@@ -1,20 +1,16 @@
 """What clients ask before they upload; it is served with and without a task server (Contract storage 9.3)."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import answer, failures
+from queryserver.api.answers import answer
+from queryserver.api.calls import PathGroup
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
 from queryserver.schemas import generated as wire
 
-router = APIRouter(prefix="/api/v1/taskserver", tags=["taskserver"], route_class=StorageRoute)
+router = PathGroup(StorageRoute)
 
 
-@router.get(
-    "/upload/available_space",
-    response_model=wire.AvailableSpaceResponse,
-    responses=failures(403),
-    summary="Bytes that may still be uploaded",
-)
+@router.operation("get_available_space")
 async def available_space(call: StorageCall) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3."""
     space = await call.services.storage.uploading.space.available(call.caller.user)

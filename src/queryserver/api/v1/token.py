@@ -3,99 +3,64 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
-from queryserver.api.answers import accepts, answer
-from queryserver.api.client_address import client_address
-from queryserver.api.dependencies import Fields, ServicesOf
-from queryserver.api.v1.token_fields import TokenFields
-from queryserver.domain.errors.base import NotAuthenticated
+from queryserver.api.answers import answer
+from queryserver.api.auth import client_address
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
+from queryserver.domain.errors.base import InvalidFields, NotAuthenticated
+from queryserver.domain.json_text import boolean_of
 from queryserver.interfaces.auth import RequestInfo
 from queryserver.schemas import generated as wire
-from queryserver.schemas import requests
+from queryserver.schemas.fields import is_clean
 from queryserver.services.bearers import bearer_token
 
-router = APIRouter(prefix="/api/v1/token", tags=["token"])
+router = PathGroup(PublicRoute)
+
 
 _MOST_NAME_CHARACTERS = 150
 _MOST_PASSWORD_BYTES = 1024
 
 
-def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    every: dict[int, dict[str, Any]] = {
-        400: {"model": wire.FieldErrors, "description": "Fields are missing or wrong."},
-        401: {"model": wire.Unauthorized, "description": "Not accepted."},
-        413: {"model": wire.ErrorBody, "description": "The body is too large."},
-        415: {"model": wire.ErrorBody, "description": "This content type is not read."},
-        429: {"model": wire.ErrorBody, "description": "Too many failed logins."},
-        503: {"model": wire.ErrorBody, "description": "Something that the service needs is out of reach."},
-    }
-    return {status: every[status] for status in (400, 401, 413, 415, 503, *statuses)}
-
-
-@router.post(
-    "/auth",
-    response_model=wire.TokenPair,
-    responses=_failures(429),
-    openapi_extra=accepts(requests.LogInRequest),
-    summary="Log in",
-)
-async def auth(request: Request, fields: Fields, services: ServicesOf) -> Response:
+@router.operation("log_in")
+async def auth(call: PublicCall) -> Response:
     """A token pair for a name and a password. Contract platform 3.2."""
-    read = TokenFields(fields)
+    read = TokenFields(call.fields)
     username = read.text("username", most_characters=_MOST_NAME_CHARACTERS, trimmed=True)
     password = read.text("password", most_bytes=_MOST_PASSWORD_BYTES)
     read.require_good()
-    client = client_address(request, services.settings.desktop.trusted_proxies)
-    pair = await services.accounts.logins.log_in(username, password, RequestInfo(client))
+    client = client_address(call.request, call.services.settings.desktop.trusted_proxies)
+    pair = await call.services.accounts.logins.log_in(username, password, RequestInfo(client))
     return answer(wire.TokenPair(refresh=pair.refresh, access=pair.access))
 
 
-@router.post(
-    "/verify",
-    response_model=wire.TokenVerifyResponse,
-    responses=_failures(),
-    openapi_extra=accepts(requests.VerifyTokenRequest),
-    summary="Check an access token",
-)
-async def verify(fields: Fields, services: ServicesOf) -> Response:
+@router.operation("verify_token")
+async def verify(call: PublicCall) -> Response:
     """An empty object when the token would be accepted as bearer now. Contract platform 3.4."""
-    await services.accounts.tokens.verify(_one_token(fields, "token"))
+    await call.services.accounts.tokens.verify(_one_token(call.fields, "token"))
     return answer(wire.TokenVerifyResponse())
 
 
-@router.post(
-    "/refresh",
-    response_model=wire.TokenRefreshResponse,
-    responses=_failures(),
-    openapi_extra=accepts(requests.RefreshTokenRequest),
-    summary="Renew an access token",
-)
-async def refresh(fields: Fields, services: ServicesOf) -> Response:
+@router.operation("refresh_token")
+async def refresh(call: PublicCall) -> Response:
     """A new access token for a refresh token. Contract platform 3.5."""
-    renewed = await services.accounts.tokens.refresh(_one_token(fields, "refresh"))
+    renewed = await call.services.accounts.tokens.refresh(_one_token(call.fields, "refresh"))
     return answer(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
 
 
-@router.post(
-    "/revoke",
-    response_model=wire.TokenRevokeResponse,
-    responses=_failures(),
-    openapi_extra=accepts(requests.RevokeTokenRequest),
-    summary="Log out",
-)
-async def revoke(request: Request, fields: Fields, services: ServicesOf) -> Response:
+@router.operation("revoke_token")
+async def revoke(call: PublicCall) -> Response:
     """End the login that a token belongs to, or all logins of its user. Contract platform 3.6."""
-    read = TokenFields(fields)
+    read = TokenFields(call.fields)
     everything = read.flag("all")
-    tokens = [read.text(name) for name in ("token", "refresh") if name in fields]
-    if not tokens and (bearer := _bearer(request)):
+    tokens = [read.text(name) for name in ("token", "refresh") if name in call.fields]
+    if not tokens and (bearer := _bearer(call.request)):
         tokens = [bearer]
     if not tokens:
         read.text("token")
     read.require_good()
     for token in tokens:
-        await services.accounts.tokens.revoke(token, everything=everything)
+        await call.services.accounts.tokens.revoke(token, everything=everything)
     return answer(wire.TokenRevokeResponse())
 
 
@@ -111,3 +76,56 @@ def _bearer(request: Request) -> str | None:
         return bearer_token(request.scope["headers"])
     except NotAuthenticated:
         return None
+
+
+class TokenFields:
+    """Reads one field after the other and gathers what is wrong."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+        self._problems: dict[str, list[str]] = {}
+
+    def text(
+        self, name: str, *, trimmed: bool = False, most_characters: int | None = None, most_bytes: int | None = None
+    ) -> str:
+        """A required text; a JSON number counts as its text. Empty when it is no good, which is noted."""
+        value = self._fields.get(name)
+        if name not in self._fields:
+            return self._problem(name, "This field is required.")
+        if value is None:
+            return self._problem(name, "This field may not be null.")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str) or not is_clean(value):
+            return self._problem(name, "Not a valid string.")
+        text = value.strip() if trimmed else value
+        if not text:
+            return self._problem(name, "This field may not be blank.")
+        most = _exceeded(text, most_characters, most_bytes)
+        return self._problem(name, f"Ensure this field has no more than {most} characters.") if most else text
+
+    def flag(self, name: str) -> bool:
+        """An optional boolean, false when absent."""
+        value = self._fields.get(name)
+        if isinstance(value, bool) or value is None:
+            return bool(value)
+        flag = boolean_of(str(value) or "false") if isinstance(value, str | int) else None
+        if flag is None:
+            self._problem(name, "Must be a valid boolean.")
+        return bool(flag)
+
+    def require_good(self) -> None:
+        """Raises InvalidFields when anything was wrong."""
+        if self._problems:
+            raise InvalidFields(self._problems)
+
+    def _problem(self, name: str, text: str) -> str:
+        self._problems[name] = [text]
+        return ""
+
+
+def _exceeded(text: str, characters: int | None, octets: int | None) -> int | None:
+    """The limit that the text breaks."""
+    if characters is not None and len(text) > characters:
+        return characters
+    return octets if octets is not None and len(text.encode()) > octets else None

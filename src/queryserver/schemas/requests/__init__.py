@@ -54,10 +54,17 @@ from queryserver.schemas.requests.storage_changing import SaveRequest as SaveReq
 from queryserver.schemas.requests.storage_moving import MoveRequest as MoveRequest
 from queryserver.schemas.requests.storage_moving import OperationStatusParameters as OperationStatusParameters
 from queryserver.schemas.requests.storage_moving import RenameRequest as RenameRequest
+from queryserver.schemas.requests.storage_reading import ListParameters as ListParameters
+from queryserver.schemas.requests.storage_reading import PathParameters as PathParameters
+from queryserver.schemas.requests.storage_reading import ReadParameters as ReadParameters
 from queryserver.schemas.requests.storage_uploading import UploadCompleteRequest as UploadCompleteRequest
 from queryserver.schemas.requests.storage_uploading import UploadPartRequest as UploadPartRequest
 from queryserver.schemas.requests.storage_uploading import UploadRequest as UploadRequest
 from queryserver.schemas.requests.storage_uploading import UploadStateRequest as UploadStateRequest
+from queryserver.schemas.requests.storage_viewing import DisplayParameters as DisplayParameters
+from queryserver.schemas.requests.storage_viewing import DispositionParameters as DispositionParameters
+from queryserver.schemas.requests.storage_viewing import DownloadFileParameters as DownloadFileParameters
+from queryserver.schemas.requests.storage_viewing import ViewPathParameters as ViewPathParameters
 from queryserver.schemas.requests.tokens import LogInRequest as LogInRequest
 from queryserver.schemas.requests.tokens import RefreshTokenRequest as RefreshTokenRequest
 from queryserver.schemas.requests.tokens import RevokeTokenRequest as RevokeTokenRequest

@@ -7,6 +7,7 @@ from pydantic import Field
 from queryserver.domain.errors.base import InvalidParameter
 from queryserver.schemas.fields import Flag, Text, Whole
 from queryserver.schemas.requests.given import StorageFields
+from queryserver.schemas.requests.storage_reading import ViewParameters
 
 MAX_WINDOW_BYTES = 1024 * 1024
 _DEFAULT_WINDOW_BYTES = 4096
@@ -61,3 +62,7 @@ class DownloadFileParameters(DispositionParameters):
     """Fields of download."""
 
     path: Text | None = None
+
+
+class ViewPathParameters(ViewParameters, FileViewParameters):
+    """Fields of view=: those of the kind of entry that is found are read."""

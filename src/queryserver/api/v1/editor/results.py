@@ -1,30 +1,120 @@
-"""fetch_result_data, fetch_result_metadata, fetch_result_size: rows from the spool."""
+"""Status, log, rows, events and files of a statement: from the record and the spool, never from the engine."""
 
-from fastapi import APIRouter, Response
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
-from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import AuthenticatedCall, CallRoute
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.naming import operation_of
-from queryserver.api.v1.editor.pages import cell_form, numbers_as_text, page_answer
-from queryserver.domain.statement import ACTIVE
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import FetchRequest, OperationRequest, ResultMetadataRequest
-from queryserver.services.statements.reading import PageRequest
+from fastapi import Response
+from pydantic import BaseModel
 
-router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
-
-_FAILURES = failures(400, 403, 404, 413, 415)
-
-
-@router.post(
-    "/editor/fetch_result_data",
-    response_model=wire.ResultResponse | wire.StatementFailure,
-    responses=failures(400, 403, 404, 413, 415, 429),
-    openapi_extra=accepts(FetchRequest),
-    summary="A batch of rows",
+from queryserver.api.answers import (
+    HEADERS_ONLY,
+    answer,
+    coding_for,
+    conditions_of,
+    stream,
+    while_connected,
 )
-async def fetch_result_data(call: AuthenticatedCall) -> Response:
+from queryserver.api.calls import Call, PathGroup
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.shapes import cell_form, numbers_as_text, operation_of, page_answer
+from queryserver.domain.errors.base import NotAuthenticated, PermissionDenied
+from queryserver.domain.errors.statements import OperationNotFound
+from queryserver.domain.statement import ACTIVE, StatementRecord, StatementState, StatementStatus
+from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download import download as encode
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import (
+    CheckStatusRequest,
+    DownloadParameters,
+    EventsParameters,
+    FetchRequest,
+    LogsRequest,
+    OperationRequest,
+    ResultMetadataRequest,
+)
+from queryserver.services.ranges import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
+from queryserver.services.statements.downloading import StoredRows
+from queryserver.services.statements.reading import PageRequest
+from queryserver.services.statements.status import Progress, parse_operation_id
+
+router = PathGroup()
+
+
+_SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
+_FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
+
+
+@router.operation("check_status")
+async def check_status(call: Call) -> Response:
+    """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
+    asked = await call.read(CheckStatusRequest)
+    operation_id = await operation_of(call, asked)
+    status = await call.services.following.status(call.user, operation_id, wait_s=asked.wait)
+    if status.outcome is not None:
+        return shapes.failed(await call.services.following.record(call.user, operation_id))
+    headers = shapes.RETRY_HINT if status.state in ACTIVE else None
+    return answer(wire.StatusResponse(status=0, query_status=shapes.query_status(status)), headers=headers)
+
+
+@router.operation("get_logs")
+async def get_logs(call: Call) -> Response:
+    """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
+    asked = await call.read(LogsRequest)
+    operation_id = await operation_of(call, asked)
+    status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
+    return answer(
+        wire.LogsResponse(
+            status=0,
+            progress=shapes.shown_progress(status),
+            jobs=shapes.jobs(log.jobs),
+            logs="\n".join(log.lines),
+            isFullLogs=asked.start is None,
+            next_from=log.start + len(log.lines),
+            **shapes.times(status),
+        )
+    )
+
+
+@router.operation("watch")
+async def watch(call: Call, operation_id: str) -> Response:
+    """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
+    following = call.services.following
+    record = await following.record(call.user, parse_operation_id(operation_id))
+    status, log = await following.logs(call.user, record.status.id)
+    shown: dict[str, Any] = {
+        "query_status": shapes.query_status(status),
+        "id": status.history_id,
+        "operationId": str(status.id),
+        "watch_url": f"/api/v1/editor/watch/{status.id}",
+        "statement": record.handle.statement,
+        "log": "\n".join(log.lines),
+        "jobs": shapes.jobs(log.jobs),
+        "isSuccess": status.state in _SUCCEEDED,
+        "isFailure": status.state in _FAILED,
+    }
+    if status.outcome is None:
+        return answer(wire.WatchResponse(status=0, **shown))
+    if record.status.outcome is None:  # it ended between the two reads
+        record = await following.record(call.user, status.id)
+    number, code = status.outcome
+    failure = wire.WatchFailure(
+        status=number,
+        code=code,
+        message=status.message,
+        handle=shapes.handle(record),
+        history_id=status.history_id,
+        history_uuid=str(status.id),
+        **shapes.error_place(record.error_position),
+        **shown,
+    )
+    return answer(failure)
+
+
+@router.operation("fetch_result_data")
+async def fetch_result_data(call: Call) -> Response:
     """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1.
 
     JavaScript, and other readers that make doubles of numbers, lose digits of integers beyond 2^53:
@@ -41,14 +131,8 @@ async def fetch_result_data(call: AuthenticatedCall) -> Response:
     return page_answer(page, form)
 
 
-@router.post(
-    "/editor/fetch_result_metadata",
-    response_model=wire.ResultMetadataResponse | wire.StatementFailure,
-    responses=_FAILURES,
-    openapi_extra=accepts(ResultMetadataRequest),
-    summary="Columns of a result",
-)
-async def fetch_result_metadata(call: AuthenticatedCall) -> Response:
+@router.operation("fetch_result_metadata")
+async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
     asked = await call.read(ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
@@ -59,14 +143,8 @@ async def fetch_result_metadata(call: AuthenticatedCall) -> Response:
     return answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
 
-@router.post(
-    "/editor/fetch_result_size",
-    response_model=wire.ResultSizeResponse | wire.StatementFailure,
-    responses=_FAILURES,
-    openapi_extra=accepts(OperationRequest),
-    summary="Size of a result",
-)
-async def fetch_result_size(call: AuthenticatedCall) -> Response:
+@router.operation("fetch_result_size")
+async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
     operation_id = await operation_of(call, await call.read(OperationRequest))
     status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)
@@ -80,3 +158,202 @@ async def fetch_result_size(call: AuthenticatedCall) -> Response:
         truncated=status.truncated_reason is not None,
     )
     return answer(wire.ResultSizeResponse(status=0, result=size))
+
+
+_COMMENT_EVERY_S = 15.0
+# An event id carries the log position it stands for, so that any instance can go on from it.
+_IDS_PER_LINE = 1_000_000
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
+
+
+@router.operation("follow_events")
+async def events(call: Call, operation_id: str) -> Response:
+    """status, progress, log and end events of one operation. Contract editor 8.1."""
+    asked = await call.read(EventsParameters)
+    status = await call.services.following.status(call.user, parse_operation_id(operation_id))
+    resumed = call.request.headers.get("last-event-id", "")
+    sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
+    return await stream(
+        _events(call, status, sender), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
+    following = call.services.following
+    longest_s = call.services.settings.editor.stream_max_s
+    with call.services.streams.place(call.user) as place:
+        yield b"retry: 2000\n\n"
+        async with aclosing(following.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as looks:
+            try:
+                async for look in looks:
+                    for piece in await _told(call, look, sender):
+                        yield piece
+            except (NotAuthenticated, PermissionDenied, OperationNotFound) as error:
+                # The user was disabled, or may not follow the statement any more. A client that comes back is refused.
+                yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
+
+
+async def _told(call: Call, look: Progress, sender: "_Sender") -> list[bytes]:
+    """What a look brings that was not told yet."""
+    record = None
+    if look.status.outcome is not None:
+        record = await call.services.following.record(call.user, look.status.id)
+    status = look.status
+    if sender.is_news(status):
+        status = await call.services.following.placed(status)
+    pieces = sender.status(_event_body(status, record), status)
+    if not look.status.state.is_terminal:
+        pieces += sender.progress(look)
+    pieces += sender.log(look)
+    if look.status.state.is_terminal:
+        pieces.append(sender.event("end", _event_body(look.status, record)))
+    return pieces or sender.comment()
+
+
+def _event_body(status: StatementStatus, record: StatementRecord | None) -> BaseModel:
+    """The check_status body."""
+    if record is None:
+        return wire.StatusResponse(status=0, query_status=shapes.query_status(status))
+    return shapes.failure_body(record)
+
+
+class _Sender:
+    """Writes events and remembers what the client knows."""
+
+    def __init__(self, last_id: int) -> None:
+        self._last_id = last_id
+        self.log_line = last_id // _IDS_PER_LINE
+        self._state: str | None = None
+        self._progress: bytes | None = None
+        self._commented = asyncio.get_running_loop().time()
+
+    def event(self, name: str, body: BaseModel) -> bytes:
+        """One event with the next id."""
+        self._last_id = max(self._last_id + 1, self.log_line * _IDS_PER_LINE)
+        self._commented = asyncio.get_running_loop().time()
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
+
+    def is_news(self, status: StatementStatus) -> bool:
+        """Whether its state is another than the client knows."""
+        return self._state != status.state.value
+
+    def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
+        """First, and at every change of state."""
+        if not self.is_news(status):
+            return []
+        self._state = status.state.value
+        return [self.event("status", body)]
+
+    def progress(self, look: Progress) -> list[bytes]:
+        """At every change."""
+        body = wire.ProgressEvent(
+            progress=shapes.shown_progress(look.status), rows=look.status.rows, jobs=shapes.jobs(look.log.jobs)
+        )
+        written = body.model_dump_json().encode()
+        if written == self._progress:
+            return []
+        self._progress = written
+        return [self.event("progress", body)]
+
+    def log(self, look: Progress) -> list[bytes]:
+        """New lines."""
+        if not look.log.lines:
+            return []
+        body = wire.LogEvent(
+            from_=look.log.start, next_from=look.log.start + len(look.log.lines), logs="\n".join(look.log.lines)
+        )
+        self.log_line = body.next_from
+        return [self.event("log", body)]
+
+    def comment(self) -> list[bytes]:
+        """A sign of life when nothing else was said for a while."""
+        if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
+            return []
+        self._commented = asyncio.get_running_loop().time()
+        return [b": still there\n\n"]
+
+
+@router.operation("download_result")
+async def download(call: Call, operation_id: str) -> Response:
+    """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
+    asked = await call.read(DownloadParameters)
+    downloads = call.services.downloads
+    rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
+    kind = DownloadFormat(asked.format)
+    coding = ContentCoding.IDENTITY if kind.is_compressed else coding_for(call.request)
+    file = _File(call, rows, FileForm(kind, asked.guard, coding))
+    conditions = conditions_of(call.request)
+    if is_unchanged(conditions, file.version):
+        return Response(status_code=304, headers=file.version_headers)
+    if call.request.scope.get(HEADERS_ONLY) or not wants_part(conditions, file.version):
+        return await file.whole()
+    return await while_connected(call.request, file.part(conditions))
+
+
+class _File:
+    """One result in one form, on its way to one caller."""
+
+    def __init__(self, call: Call, rows: StoredRows, form: FileForm) -> None:
+        self._call = call
+        self._rows = rows
+        self._form = form
+        self.version = Version(form.entity_tag(rows.status.id))
+
+    async def whole(self) -> Response:
+        """All of it."""
+        return await self._answer(self._kept_size(self._pieces()), {}, 200)
+
+    async def part(self, conditions: Conditions) -> Response:
+        """The part that the caller requests. Raises RangeNotSatisfiable.
+
+        A range needs the size of the file: where it was not made before, it is made twice.
+        """
+        downloads, operation_id = self._call.services.downloads, self._rows.status.id
+        size = await downloads.size_of(self._call.user, operation_id, self.version.tag, self._pieces())
+        part = requested_part(conditions, self.version, size)
+        if part.is_whole:
+            return await self.whole()
+        headers = {"Content-Range": part.content_range, "Content-Length": str(part.length)}
+        return await self._answer(only_part(self._pieces(), part), headers, 206)
+
+    @property
+    def version_headers(self) -> dict[str, str]:
+        """What names the version."""
+        return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
+
+    async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
+        audited = self._call.services.downloads.audited(self._call.user, self._rows.status.id, pieces)
+        described = self.version_headers | self._description | headers
+        return await stream(audited, media_type=self._form.format.content_type, headers=described, status=status)
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
+        services = self._call.services
+        with services.streams.place(self._call.user) as place:
+            file = encode(self._rows, self._form, threads=services.threads.rendering)
+            async with aclosing(file) as pieces:
+                async for piece in pieces:
+                    await place.recheck(lambda user: services.downloads.require(user, self._rows.status))
+                    yield piece
+
+    async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The pieces; their sum makes a later range cheaper."""
+        size = 0
+        async with aclosing(pieces):
+            async for piece in pieces:
+                size += len(piece)
+                yield piece
+        self._call.services.downloads.sizes.put(self.version.tag, size)
+
+    @property
+    def _description(self) -> dict[str, str]:
+        status, form = self._rows.status, self._form
+        reason = status.truncated_reason
+        headers = {
+            "Accept-Ranges": "bytes",
+            "Content-Disposition": f'attachment; filename="query-{status.history_id}.{form.format.value}"',
+            "X-Result-Rows": str(status.rows),
+            "X-Result-Truncated": "true" if reason else "false",
+        }
+        if form.coding is not ContentCoding.IDENTITY:
+            headers["Content-Encoding"] = form.coding.value
+        return headers | ({"X-Result-Truncated-Reason": reason.value} if reason else {})

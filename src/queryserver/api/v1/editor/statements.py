@@ -1,4 +1,4 @@
-"""execute in its three forms, and create_notebook."""
+"""Statements: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -6,47 +6,44 @@ from functools import partial
 from uuid import uuid4
 
 import structlog
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import accepts, answer, failures
-from queryserver.api.dependencies import AuthenticatedCall, Call, CallRoute
-from queryserver.api.presence import while_connected
+from queryserver.api.answers import answer, milliseconds, moment, while_connected
+from queryserver.api.calls import Call, PathGroup
 from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.pages import cell_form, page_answer
+from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
 from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
 from queryserver.domain.errors.statements import PageRowTooLarge
 from queryserver.domain.splitter import PreviousStatement
-from queryserver.domain.statement import StatementRecord, StatementStatus
+from queryserver.domain.statement import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.interfaces.engine import Credentials
 from queryserver.interfaces.statements import Recorded
 from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import CreateNotebookRequest, ExecuteRequest
+from queryserver.schemas.requests import (
+    CloseSessionRequest,
+    CreateNotebookRequest,
+    EndRequest,
+    ExecuteRequest,
+    ExplainRequest,
+    FormatRequest,
+    HistoryParameters,
+    SessionRequest,
+)
+from queryserver.services import sessions
+from queryserver.services.metadata.explaining import ToExplain
 from queryserver.services.statements.reading import PageRequest, ResultPage
-from queryserver.services.statements.status import parse_operation_id
+from queryserver.services.statements.status import HistoryQuestion, parse_operation_id
 from queryserver.services.statements.submission import Submission
 from queryserver.services.streams import StreamPlace
 
-router = APIRouter(prefix="/api/v1", tags=["editor"], route_class=CallRoute)
+router = PathGroup()
+
 
 log = structlog.get_logger(__name__)
 
-_EXECUTE = failures(400, 403, 404, 409, 413, 415, 429)
 
-
-@router.post(
-    "/editor/create_notebook",
-    response_model=wire.NotebookResponse,
-    responses=failures(400, 404, 413, 415),
-    openapi_extra=accepts(CreateNotebookRequest),
-    summary="An empty notebook",
-)
-@router.post(
-    "/query/create_notebook",
-    response_model=wire.NotebookResponse,
-    responses=failures(400, 404, 413, 415),
-    openapi_extra=accepts(CreateNotebookRequest),
-    summary="An empty notebook",
-)
-async def create_notebook(call: AuthenticatedCall) -> Response:
+@router.operation("create_query_notebook", "create_notebook")
+async def create_notebook(call: Call) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
     asked = await call.read(CreateNotebookRequest)
     kind, name = "notebook", "My Notebook"
@@ -68,38 +65,20 @@ async def create_notebook(call: AuthenticatedCall) -> Response:
     return answer(wire.NotebookResponse(status=0, notebook=notebook))
 
 
-@router.post(
-    "/editor/execute",
-    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
-    responses=_EXECUTE,
-    openapi_extra=accepts(ExecuteRequest),
-    summary="Run a statement on the default or a named connector",
-)
-async def execute(call: AuthenticatedCall) -> Response:
+@router.operation("execute")
+async def execute(call: Call) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
     return await _execute(call, None)
 
 
-@router.post(
-    "/editor/execute/{dialect:name}",
-    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
-    responses=_EXECUTE,
-    openapi_extra=accepts(ExecuteRequest),
-    summary="Run a statement on a connector",
-)
-async def execute_on(call: AuthenticatedCall, dialect: str) -> Response:
+@router.operation("execute_on")
+async def execute_on(call: Call, dialect: str) -> Response:
     """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
 
-@router.post(
-    "/query/{dialect:name}",
-    response_model=wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody,
-    responses=_EXECUTE,
-    openapi_extra=accepts(ExecuteRequest),
-    summary="Run a statement on a connector",
-)
-async def query(call: AuthenticatedCall, dialect: str) -> Response:
+@router.operation("query_on")
+async def query(call: Call, dialect: str) -> Response:
     """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
@@ -206,3 +185,146 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
         query_status=shapes.query_status(record.status),
         history_parent_uuid=parent,
     )
+
+
+@router.operation("cancel_statement")
+async def cancel_statement(call: Call) -> Response:
+    """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
+    operation_id = await operation_of(call, await call.read(EndRequest))
+    status = await call.services.ending.cancel(call.user, operation_id)
+    return answer(
+        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
+    )
+
+
+@router.operation("close_statement")
+async def close_statement(call: Call) -> Response:
+    """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
+    operation_id = await operation_of(call, await call.read(EndRequest))
+    before = await call.services.ending.close(call.user, operation_id)
+    closed = before in ACTIVE or before is StatementState.AVAILABLE
+    message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
+    return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
+
+
+@router.operation("explain")
+async def explain(call: Call) -> Response:
+    """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
+    return await _explain(call, None)
+
+
+@router.operation("explain_on")
+async def explain_on(call: Call, dialect: str) -> Response:
+    """The plan of a statement on the data source of the path; it is not run. Contract editor 8.3."""
+    if not dialect.strip():
+        raise call.services.connectors.unknown(call.user, dialect)
+    return await _explain(call, dialect)
+
+
+async def _explain(call: Call, dialect: str | None) -> Response:
+    asked = await call.read(ExplainRequest)
+    named = asked.snippet.dialect or dialect
+    wanted = ToExplain(named, asked.script, asked.current_database, asked.session_id)
+    explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
+    refusal = explained.refusal
+    if refusal is None:
+        return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
+    return answer(
+        wire.ExplainFailure(
+            status=1,
+            code=refusal.code,
+            message=refusal.message,
+            statement=explained.statement,
+            **shapes.error_place(refusal.position),
+        )
+    )
+
+
+@router.operation("format_statements")
+async def format_statements(call: Call) -> Response:
+    """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
+    asked = await call.read(FormatRequest)
+    formatting = call.services.formatting.format_script(call.user.id, asked.script, asked.dialect)
+    laid_out = await while_connected(call.request, formatting)
+    return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
+
+
+@router.operation("get_history")
+async def get_history(call: Call) -> Response:
+    """The caller's own operations, newest first. Spec §4, Contract editor 11."""
+    asked = await call.read(HistoryParameters)
+    count, entries = 0, []
+    if not asked.is_notification_manager:
+        count, entries = await call.services.history.page(
+            call.user,
+            HistoryQuestion(
+                doc_type=asked.doc_type,
+                text=asked.doc_text,
+                connector=asked.doc_connector,
+                page=asked.page,
+                limit=asked.limit,
+            ),
+        )
+    shown = [_entry(one) for one in entries]
+    return answer(wire.HistoryResponse(status=0, count=count, message="History fetched", history=shown))
+
+
+def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
+    return wire.HistoryEntry(
+        name="",
+        id=entry.history_id,
+        uuid=str(entry.id),
+        type=f"query-{entry.dialect}",
+        data=wire.HistoryData(
+            statement=entry.statement,
+            lastExecuted=milliseconds(entry.times.submitted),
+            status=entry.state.wire_status,
+            parentSavedQueryUuid=entry.parent_uuid,
+            state=entry.state.value,
+            message=entry.message,
+            database=entry.database or "",
+            rows=entry.rows,
+            **shapes.times(entry),
+            **shapes.error_place(entry.error_position),
+        ),
+        absoluteUrl=f"/editor?editor={entry.history_id}",
+    )
+
+
+@router.operation("create_session")
+async def create_session(call: Call) -> Response:
+    """Open an engine session that statements can name. Contract editor 9.1."""
+    asked = (await call.read(SessionRequest)).session
+    opened = await call.services.sessions.create(
+        call.user,
+        sessions.SessionRequest(
+            connector=asked.type,
+            properties=asked.shown_properties,
+            settings=asked.settings,
+            credentials=Credentials(*asked.credentials) if asked.credentials else None,
+        ),
+    )
+    session = wire.Session(
+        type=opened.dialect,
+        id=opened.id,
+        session_id=opened.guid,
+        properties=[dict(one) for one in opened.properties],
+        configuration=dict(opened.settings),
+        reuse_session=False,
+        http_addr=None,
+        expires_at=moment(opened.last_used_at + opened.idle),
+    )
+    return answer(wire.CreateSessionResponse(status=0, session=session))
+
+
+@router.operation("close_session")
+async def close_session(call: Call) -> Response:
+    """Close one session, or all of the caller for a connector. Contract editor 9.2."""
+    asked = (await call.read(CloseSessionRequest)).session
+    if asked.id is None:
+        closed = await call.services.sessions.close_all(call.user, asked.type)
+    else:
+        closed = await call.services.sessions.close(call.user, asked.id)
+    shown = wire.ClosedSession(id=closed.id, application=closed.dialect, status=4) if closed else None
+    closure = wire.SessionClosure(status=0, message="Session successfully closed.", session=shown)
+    return answer(wire.CloseSessionResponse(status=0, session=closure))

@@ -1,27 +1,52 @@
-"""What a storage route gets: who calls and as whom, and the fields of the call (Contract storage 2.1, 2.5)."""
+"""Storage calls: who calls and as whom, fields, places, calls with many items or much work (Contract storage 2, 7)."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-from fastapi import Depends, Request, Response
-from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
+import orjson
+from fastapi import Request, Response
 
-from queryserver.api.dependencies import RawBody, authenticated, holding, parsed_aside, raw_body, services_of
-from queryserver.api.errors import respond
-from queryserver.api.unknown_fields import came, came_unread, reads
-from queryserver.api.v1.storage.counting import count
-from queryserver.domain.errors.base import InvalidParameter, QueryServerError, UnreadableParameter
+from queryserver.api.answers import answer
+from queryserver.api.auth import authenticated, services_of
+from queryserver.api.bodies import (
+    MULTIPART,
+    RawBody,
+    came,
+    came_unread,
+    holding,
+    multipart_type,
+    parsed_aside,
+    pieces,
+    raw_body,
+    reads,
+)
+from queryserver.api.calls import OperationRoute, PathGroup
+from queryserver.api.errors import http_status, respond
+from queryserver.domain.errors.base import (
+    InvalidParameter,
+    MissingParameter,
+    QueryServerError,
+    UnreadableParameter,
+    UnsupportedMediaType,
+)
 from queryserver.domain.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
 from queryserver.domain.files import StorageUser
+from queryserver.domain.storage_paths import decoded_path, repaired
 from queryserver.domain.user import User
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
+from queryserver.formats.multipart_stream import MultipartStream
+from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.given import NAME_FIELDS, PATH_FIELDS, QUERY_TOO, Given, StorageFields, parse_given
+from queryserver.schemas.requests.storage_moving import OperationStatusParameters
+from queryserver.schemas.requests.storage_reading import PathParameters
 from queryserver.services.everything import Services
-from queryserver.services.storage.stores import Caller
+from queryserver.services.storage.bulk import Outcomes, each_of, items_of
+from queryserver.services.storage.operations import Progress, Started, Work, failure_body
+from queryserver.services.storage.stores import Caller, Place
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
@@ -33,7 +58,7 @@ Model = TypeVar("Model", bound=StorageFields)
 
 
 @dataclass(frozen=True, slots=True)
-class _StorageCall:
+class StorageCall:
     """One authenticated call."""
 
     request: Request
@@ -48,54 +73,40 @@ class _StorageCall:
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
 
 
-async def _declared() -> None:
-    """StorageRoute makes the call; FastAPI only learns that it is neither a parameter nor a body."""
-
-
-StorageCall: TypeAlias = Annotated[_StorageCall, Depends(_declared)]
-"""One authenticated call; for endpoints of a StorageRoute."""
-
-
-class StorageRoute(APIRoute):
-    """A route whose endpoint takes a StorageCall and the path parameters; see CallRoute for why it is no dependency."""
+class StorageRoute(OperationRoute):
+    """A route whose handler takes a `StorageCall`. Each call is counted with its scheme and outcome."""
 
     max_body_bytes: ClassVar[int] = _MAX_BODY_BYTES
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
-        super().__init__(path, endpoint, **declared)
-        self.app = self._serve
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        await (await self._answer(request))(scope, receive, send)
-
-    async def _answer(self, request: Request) -> Response:
-        call, given, outcome = None, None, "internal_error"
+    async def respond(self, request: Request) -> Response:
+        """The response; the `status` of failures is -1 (Contract storage 3)."""
+        call, outcome = None, "internal_error"
         try:
-            call = await self._call(request)
-            given = call.given
-            answer = await self.endpoint(call, **request.path_params)
+            call = await self.call(request)
+            response = await self.handler(call, **request.path_params)
             outcome = "ok"
         except UnreadableParameter as error:
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
             shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
             shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
-            outcome, answer = shown.code, respond(request, shown, plain=True)
+            outcome, response = shown.code, respond(request, shown, plain=True)
         except QueryServerError as error:
             told = call.services.storage.stores.with_configured(error, call.caller) if call else error
-            outcome, answer = error.code, respond(request, told, plain=True)
+            outcome, response = error.code, respond(request, told, plain=True)
         finally:
-            count(request, given, outcome)
-        return answer
+            scheme = _scheme(request, call.given) if call else _NO_PLACE
+            operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
+            services_of(request).metrics.storage_operation(scheme, operation, outcome)
+        return response
 
-    async def _call(self, request: Request) -> _StorageCall:
-        """Who calls is asked first, then the body is read (Contract storage 2.5)."""
+    async def call(self, request: Request) -> StorageCall:
+        """Who calls, then the body (Contract storage 2.5). Raises domain errors."""
         services = services_of(request)
         user = await authenticated(request)
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             came(request.scope, query.keys() - _ALWAYS_READ)
-            return _StorageCall(request, services, _caller(request, user, query), Given(query, {}))
+            return StorageCall(request, services, _caller(request, user, query), Given(query, {}))
         body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
             raise InvalidParameter("doas is for GET calls only.")
@@ -103,7 +114,7 @@ class StorageRoute(APIRoute):
         came(request.scope, body)
         came(request.scope, chosen)
         came_unread(request.scope, but=chosen)
-        return _StorageCall(request, services, Caller.of(user), Given(chosen, body))
+        return StorageCall(request, services, Caller.of(user), Given(chosen, body))
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         with holding(request, user_id, self.max_body_bytes) as hold:
@@ -121,9 +132,10 @@ class StorageRoute(APIRoute):
 class StreamedRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
 
-    async def _answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
+        """The response; counted as an upload while it runs."""
         with services_of(request).metrics.upload():
-            return await super()._answer(request)
+            return await super().respond(request)
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         del request, services, user_id
@@ -166,3 +178,177 @@ def grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
 
 def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
     return fields[name][-1] if name in fields else None
+
+
+_NO_PLACE = "none"
+
+
+def _scheme(request: Request, given: Given) -> str:
+    text = next(iter([*request.path_params.values(), *_paths(given.query), *_paths(given.body)]), None)
+    if not isinstance(text, str):
+        return _NO_PLACE
+    try:
+        return services_of(request).storage.stores.path(text).scheme
+    except QueryServerError:
+        return _NO_PLACE
+
+
+def _paths(fields: Mapping[str, Sequence[Any]]) -> list[Any]:
+    return [fields[name][-1] for name in PATH_FIELDS if fields.get(name)]
+
+
+def decoded_place(call: StorageCall, raw: str, *, or_root: bool = False) -> Place:
+    """The place behind `=`. `or_root`: an empty path is the root of the default store, else it is missing.
+
+    Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
+    """
+    return _place(call, decoded_path(raw), or_root=or_root)
+
+
+def given_place(call: StorageCall, *, or_root: bool = False) -> Place:
+    """The place of the parameter `path`; else as `decoded_place`."""
+    return _place(call, repaired(call.read(PathParameters).path or ""), or_root=or_root)
+
+
+def _place(call: StorageCall, text: str, *, or_root: bool) -> Place:
+    stores = call.services.storage.stores
+    if not text and not or_root:
+        raise MissingParameter("path is required.")
+    return stores.place(call.caller, stores.path_or_root(text))
+
+
+@dataclass(frozen=True, slots=True)
+class FileCall:
+    """A call whose body was read up to its file."""
+
+    call: StorageCall
+    file_name: str
+    """As the client wrote it."""
+    content: AsyncGenerator[bytes]
+    """Ends only when the whole body was read and nothing is wrong with it."""
+
+    def read(self, model: type[Model]) -> Model:
+        """The fields of the query string and those before the file. Raises InvalidRequest."""
+        return self.call.read(model)
+
+
+async def file_call(
+    call: StorageCall, *, file_fields: Collection[str] = (), leading_fields: Collection[str] = ()
+) -> FileCall:
+    """Read the body up to its file.
+
+    Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
+    """
+    content_type = multipart_type(call.request)
+    if content_type is None:
+        raise UnsupportedMediaType(f"An upload is {MULTIPART}.")
+    leading = {*leading_fields, "doas"}  # refused wherever it stands
+    stream = MultipartStream(pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
+    name = await stream.file_name()
+    fields = grouped(stream.fields)
+    if "doas" in fields:
+        raise InvalidParameter("doas is for GET calls only.")
+    return FileCall(replace(call, given=Given(call.given.query, fields)), name, _noted(call, stream))
+
+
+async def _noted(call: StorageCall, stream: MultipartStream) -> AsyncGenerator[bytes]:
+    """The file; after it, the names of the fields behind it are known too."""
+    async with aclosing(stream.content()) as content:
+        async for piece in content:
+            yield piece
+    came(call.request.scope, (name for name, _ in stream.fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The answer at the end of the work."""
+
+    body: Mapping[str, Any] | str
+    http_status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """A call that need not be waited for."""
+
+    call: StorageCall
+    kind: str
+    """Such as `storage.move`."""
+    path: str
+    """What the answer 202 names."""
+    wait_s: int | None
+    """Seconds until the answer 202; None: wait for the end."""
+
+    async def answer(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
+        """The answer at the end of the work, or 202; the work goes on when the client leaves. Raises as `run`."""
+        work = Work(self.kind, self.path, run, lambda final: final.body)
+        outcome = await self.call.services.storage.operations.run(self.call.caller, work, wait_s=self.wait_s)
+        if isinstance(outcome, Started):
+            running = wire.RunningOperation(
+                status=0, path=outcome.path, operation_id=str(outcome.operation_id), state="running"
+            )
+            return answer(running, status=202)
+        return json_answer(outcome)
+
+
+def json_answer(final: Final) -> Response:
+    """The final answer."""
+    return Response(orjson.dumps(final.body), final.http_status, media_type="application/json")
+
+
+router = PathGroup(StorageRoute)
+
+
+@router.operation("get_storage_operation")
+async def operation(call: StorageCall) -> Response:
+    """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
+    asked = call.read(OperationStatusParameters)
+    status = await call.services.storage.operations.status(call.caller, asked.id)
+    return answer(
+        wire.OperationProgress(
+            status=0,
+            operation_id=str(status.operation_id),
+            state=status.state.value,
+            done=status.done,
+            total=status.total,
+            result=status.result if isinstance(status.result, str) or status.result is None else dict(status.result),
+        )
+    )
+
+
+Each = Callable[[str], Awaitable[Mapping[str, Any]]]
+"""Does one item and gives its success body. Raises QueryServerError."""
+
+
+async def answer_each(
+    sent: Sequence[str], each: Each, *, always_bulk: bool = False, long: LongCall | None = None
+) -> Response:
+    """Do each item; one alone is answered as itself, unless `always_bulk`. With `long` the work may go on after 202.
+
+    Raises MissingParameter, too_many_entries; for one alone, what `each` raises.
+    """
+    items = items_of(sent)
+
+    async def run(progress: Progress) -> Final:
+        if len(sent) == 1 and not always_bulk:
+            progress.expect(1)
+            body = await each(items[0])
+            progress.advance()
+            return Final(body)
+        return final_of(await each_of(items, each, progress))
+
+    return await long.answer(run) if long else json_answer(await run(Progress()))
+
+
+def final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
+    """The bodies of all items; the HTTP status is the highest of those that failed."""
+    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
+    results = {
+        item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome
+        for item, outcome in outcomes.items()
+    }
+    if not failed:
+        return Final({"status": 0, "results": results})
+    message = f"{len(failed)} of {len(outcomes)} items failed."
+    body = {"status": -1, "code": "partial_failure", "message": message, "results": results}
+    return Final(body, max(map(http_status, failed)))

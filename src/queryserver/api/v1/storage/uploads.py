@@ -1,23 +1,65 @@
-"""Upload of a file in parts (Contract storage 9.2)."""
+"""Uploads, in one request and in parts (Contract storage 9)."""
 
 from collections.abc import Mapping, Sequence
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from queryserver.api.answers import accepts, answer, failures, moment
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute
-from queryserver.api.v1.storage.multipart_calls import file_call
+from queryserver.api.answers import answer, moment
+from queryserver.api.bodies import announced_bytes
+from queryserver.api.calls import PathGroup
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute, file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.api.v1.storage.uploading import accepts_file
 from queryserver.interfaces.storage_uploads import PartUpload
 from queryserver.schemas import generated as wire
 from queryserver.schemas.requests.storage_uploading import (
+    FILE_NAMES,
+    LEADING_NAMES,
     UploadCompleteRequest,
     UploadPartRequest,
+    UploadRequest,
     UploadStateRequest,
 )
 from queryserver.services.storage.part_terms import GivenPart, contiguous, missing_parts, received
 from queryserver.services.storage.part_uploads import SaidOfUpload
+from queryserver.services.storage.uploading import ArrivingFile
+
+router = PathGroup(StorageRoute)
+
+
+@router.operation("upload_file", kind=StreamedRoute)
+async def upload_file(call: StorageCall) -> Response:
+    """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
+    storage = call.services.storage
+    length = announced_bytes(call.request)
+    storage.uploading.rules.admit(body_bytes=length)
+    with call.services.streams.place(call.caller.user) as place:
+        arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
+        asked = arriving.read(UploadRequest)
+        file = ArrivingFile(
+            directory=storage.stores.path(asked.dest, parameter="dest"),
+            name=arriving.file_name,
+            overwrite=asked.overwrite,
+            sha256=None if asked.sha256 is None else bytes.fromhex(asked.sha256),
+            size_bytes=length,
+        )
+        content = place.rechecked(
+            arriving.content, lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
+        )
+        uploaded = await storage.uploading.files.receive(call.caller, file, content)
+    shapes = EntryShapes.of(call.services.settings, uploaded.path.scheme)
+    return answer(
+        wire.UploadResponse(
+            status=0,
+            path=str(uploaded.path),
+            data="",
+            size=uploaded.entry.size_bytes,
+            sha256=uploaded.sha256.hex(),
+            next=None,
+            result=shapes.entry(uploaded.entry),
+            file_stats=shapes.flat(uploaded.entry),
+        ),
+        status=201,
+    )
 
 
 class QueryTooRoute(StorageRoute):
@@ -27,17 +69,7 @@ class QueryTooRoute(StorageRoute):
         return query
 
 
-router = APIRouter(prefix="/api/v1/storage/upload", tags=["storage"], route_class=StreamedRoute)
-completing = APIRouter(prefix="/api/v1/storage/upload", tags=["storage"], route_class=QueryTooRoute)
-
-
-@router.post(
-    "/chunks",
-    response_model=wire.UploadPartResponse | wire.UploadCompleteResponse,
-    responses=failures(400, 403, 404, 408, 409, 413, 415, 422, 429, 502, 507),
-    openapi_extra=accepts_file(UploadPartRequest.__name__, "file"),
-    summary="Upload a part of a file",
-)
+@router.operation("upload_part", kind=StreamedRoute)
 async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
     call.services.storage.uploading.rules.admit()
@@ -63,12 +95,7 @@ async def upload_part(call: StorageCall) -> Response:
     )
 
 
-@router.get(
-    "/chunks",
-    response_model=wire.UploadStateResponse,
-    responses=failures(400, 403, 404),
-    summary="State of an upload in parts",
-)
+@router.operation("get_upload", kind=StreamedRoute)
 async def upload_state(call: StorageCall) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
@@ -87,12 +114,7 @@ async def upload_state(call: StorageCall) -> Response:
     )
 
 
-@router.delete(
-    "/chunks",
-    response_model=wire.PathResponse,
-    responses=failures(400, 403, 404, 409, 502),
-    summary="Give up an upload in parts",
-)
+@router.operation("discard_upload", kind=StreamedRoute)
 async def discard_upload(call: StorageCall) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
@@ -100,14 +122,7 @@ async def discard_upload(call: StorageCall) -> Response:
     return answer(wire.PathResponse(status=0, path=str(target)))
 
 
-@completing.post(
-    "/complete",
-    response_model=wire.UploadCompleteResponse,
-    status_code=201,
-    responses=failures(400, 403, 404, 409, 413, 415, 422, 502, 507),
-    openapi_extra=accepts(UploadCompleteRequest),
-    summary="Join the parts of an upload",
-)
+@router.operation("complete_upload", kind=QueryTooRoute)
 async def complete_upload(call: StorageCall) -> Response:
     """Make the parts one file; once it is done, the same answer again. Contract storage 9.2."""
     asked = call.read(UploadCompleteRequest)

@@ -1,0 +1,392 @@
+"""The fields of a call: form, JSON, multipart or query; the bytes held for them; the fields that no route reads."""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote
+
+import structlog
+from fastapi import Request
+from starlette.types import Scope
+
+from queryserver.api.auth import client_address, services_of
+from queryserver.api.connections.guard import counted_address
+from queryserver.domain.errors.base import (
+    InvalidRequest,
+    LateBody,
+    PayloadTooLarge,
+    ServiceUnavailable,
+    TooManyRequests,
+    UnsupportedMediaType,
+)
+from queryserver.domain.errors.files import upload_aborted
+from queryserver.formats.bodies import form_fields, parse_form, parse_json_object, parse_multipart
+from queryserver.schemas.requests.given import wire_names
+from queryserver.schemas.snippets import Fields
+from queryserver.schemas.snippets import Fields as FieldsModel
+from queryserver.services.everything import Services
+
+BODY_SHARES = "queryserver.body_shares"
+"""Key of a call's scope under which the BodyShares of the process are."""
+
+_MIB = 1024 * 1024
+_OF_USERS_BYTES = 192 * _MIB
+_OF_STRANGERS_BYTES = 64 * _MIB
+
+Hold = Callable[[int], None]
+"""Counts that many further bytes. Raises TooManyRequests, ServiceUnavailable."""
+
+
+class BodyShares:
+    """The bytes of one process. Users together have one bound, and callers without credentials another.
+
+    Anybody can send bodies of logins from many addresses; they must not keep users from sending theirs.
+    """
+
+    def __init__(self, of_users: int = _OF_USERS_BYTES, of_strangers: int = _OF_STRANGERS_BYTES) -> None:
+        self._of_users = of_users
+        self._of_strangers = of_strangers
+        self._held: Counter[str] = Counter()
+        self._sums: Counter[bool] = Counter()
+
+    @contextmanager
+    def holding(self, sender: str, most: int, *, is_user: bool) -> Generator[Hold]:
+        """Counts the bytes of one body while inside; `most` bounds those of all bodies of the sender."""
+        held = 0
+        in_all = self._of_users if is_user else self._of_strangers
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held[sender] + size > most:
+                raise TooManyRequests("Too many bytes of your request bodies are under way.")
+            if self._sums[is_user] + size > in_all:
+                raise ServiceUnavailable("Too many bytes of request bodies are under way.")
+            held += size
+            self._sums[is_user] += size
+            self._held[sender] += size
+
+        try:
+            yield hold
+        finally:
+            self._sums[is_user] -= held
+            self._held[sender] -= held
+            if not self._held[sender]:
+                del self._held[sender]
+
+
+log = structlog.get_logger(__name__)
+
+HEADER = "X-Unknown-Fields"
+SEEN_FIELDS = "queryserver.seen_fields"
+"""Key of a scope: the `SeenFields` of the call."""
+
+SENT_BY_HUE: Final = frozenset(
+    {
+        "_",
+        "cluster",
+        "clusters",
+        "csrfmiddlewaretoken",
+        "editorMode",
+        "executable",
+        "fileFieldLabel",
+        "format",
+        "full_log",
+        "jobs",
+        "notebook",
+        "operation",
+        "operationId",
+        "qqchunksize",
+        "qqfilename",
+        "qqpartbyteoffset",
+        "qqpartindex",
+        "qqtotalfilesize",
+        "qqtotalparts",
+        "qquuid",
+        "session",
+        "silenceErrors",
+        "snippet",
+        "sourceMethod",
+    }
+)
+"""What Hue's own clients send to calls that do not need it; never reported."""
+
+_MOST_SEEN = 2000
+"""Names of one body. Forms have fewer; a JSON object may have a million, and sorting them takes seconds."""
+
+_MOST_NAMES = 20
+_MOST_CHARACTERS = 1024
+_NAME_CHARACTERS = 64
+_LOGINS = "/api/v1/token/"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\[\]-]{0,39}")
+_PLAIN = "-._~[]$@:"
+_LOG_AGAIN_S = 60.0
+_MOST_LINES = 100
+
+
+class SeenFields:
+    """The names of the fields of one call: those that came, and those that its route reads."""
+
+    def __init__(self) -> None:
+        self._came: set[str] = set()
+        self._unread: set[str] = set()
+        self._known: set[str] | None = None
+
+    def came(self, names: Iterable[str]) -> None:
+        """Names of the fields or query parameters that the call takes; the first 2000 of them count."""
+        self._came.update(islice(names, _MOST_SEEN))
+
+    def came_unread(self, names: Iterable[str]) -> None:
+        """Names in a place that this call does not read at all: the query string of a POST."""
+        self._unread.update(names)
+
+    def read(self, names: Iterable[str]) -> None:
+        """Names that the route reads, whether they came or not."""
+        self._known = (self._known or set()) | set(names)
+
+    def unknown(self, status: int) -> tuple[str, ...]:
+        """What came and is not read, in order; nothing for a call that was refused before its fields were read."""
+        if not (self._came or self._unread) or (self._known is None and status >= 400):
+            return ()
+        return tuple(sorted(((self._came - (self._known or set())) | self._unread) - SENT_BY_HUE))
+
+
+def came(scope: Scope, names: Iterable[str]) -> None:
+    """Note that these fields came."""
+    seen: SeenFields | None = scope.get(SEEN_FIELDS)
+    if seen is not None:  # else outside of the frame
+        seen.came(names)
+
+
+def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
+    """Note that the query string of a POST is not read, `but` for these names."""
+    seen: SeenFields | None = scope.get(SEEN_FIELDS)
+    if seen is not None and scope["query_string"]:
+        with suppress(InvalidRequest):  # what is not read need not be valid
+            seen.came_unread(name for name, _ in form_fields(scope["query_string"]) if name not in but)
+
+
+def reads(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
+    """Note that the route of this call reads the fields of `models`."""
+    seen: SeenFields | None = scope.get(SEEN_FIELDS)
+    if seen is not None:
+        seen.read(name for model in models for name in wire_names(model))
+        seen.read(also)
+
+
+def header_value(names: Iterable[str]) -> str:
+    """The names with commas between them, percent-encoded; at most 20 of them, and 1 KiB."""
+    shown: list[str] = []
+    left = _MOST_CHARACTERS
+    for name in names:
+        written = quote(name[:_NAME_CHARACTERS], safe=_PLAIN, errors="replace")
+        left -= len(written) + len(",")
+        if left < 0 or len(shown) == _MOST_NAMES:
+            break
+        shown.append(written)
+    return ",".join(shown)
+
+
+def log_value(names: Iterable[str]) -> str:
+    """The same for the log: a body that is no form reads as one long name, and may be a secret, so such names are `?`.
+
+    Each name once, in their order.
+    """
+    return ",".join(dict.fromkeys(name if _NAME.fullmatch(name) else "?" for name in islice(names, _MOST_NAMES)))
+
+
+class UnknownFieldsLog:
+    """One line for a path and its unknown names a minute, and at most 100 lines a minute in all."""
+
+    def __init__(self) -> None:
+        self._lines: set[tuple[str, str]] = set()
+        self._until = 0.0
+
+    def note(self, path: str, names: Iterable[str]) -> None:
+        """Write a line, unless the same one was written lately. Logins are left out: what they send is secret."""
+        if path.startswith(_LOGINS):
+            return
+        shown = log_value(names)
+        now = time.monotonic()
+        if now >= self._until:
+            self._lines.clear()
+            self._until = now + _LOG_AGAIN_S
+        if (path, shown) in self._lines or len(self._lines) >= _MOST_LINES:
+            return
+        self._lines.add((path, shown))
+        log.info("unknown request fields", path=path, fields=shown)
+
+
+MULTIPART = "multipart/form-data"
+
+_MOST_DIGITS = 18
+
+
+def multipart_type(request: Request) -> str | None:
+    """The header Content-Type; None unless it says that the body is multipart."""
+    content_type = request.headers.get("content-type", "")
+    return content_type if content_type.partition(";")[0].strip().lower() == MULTIPART else None
+
+
+def announced_bytes(request: Request) -> int | None:
+    """Length of the body, where the client tells it."""
+    length = request.headers.get("content-length", "")
+    # Of a number beyond all bounds the first digits are beyond them, too.
+    return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
+
+
+async def pieces(request: Request) -> AsyncGenerator[bytes]:
+    """The body as it arrives. Raises upload_aborted."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise upload_aborted("The client left before the body ended.")
+        if body := message.get("body"):
+            yield body
+        if not message.get("more_body"):
+            return
+
+
+ANONYMOUS = 0
+"""The user id of callers without credentials: all of them take turns as one user."""
+_FORM = "application/x-www-form-urlencoded"
+_THREAD_ABOVE_BYTES = 64 * 1024
+# 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
+_BODY_WITHIN_S = 60.0
+
+Model = TypeVar("Model", bound=FieldsModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The fields of a body, and whether it is too large to be looked through on the event loop."""
+
+    fields: Mapping[str, Any]
+    is_large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawBody:
+    """A body as it came: `kind` is its media type in lower case, without parameters."""
+
+    kind: str
+    content_type: str
+    content: bytes
+
+
+def _unbounded(size: int) -> None:
+    del size
+
+
+def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[Hold]:
+    """Counts the bytes of a body of at most `max_bytes` against the share of its sender.
+
+    A share is four bodies for a user, and two for an address without credentials; each size of bodies has its own.
+    """
+    shares = cast("BodyShares | None", request.scope.get(BODY_SHARES))
+    if shares is None:  # outside of the frame
+        return nullcontext(_unbounded)
+    if user_id != ANONYMOUS:
+        return shares.holding(f"user {user_id} {max_bytes}", 4 * max_bytes, is_user=True)
+    address = client_address(request, services_of(request).settings.desktop.trusted_proxies)
+    return shares.holding(f"{counted_address(address)} {max_bytes}", 2 * max_bytes, is_user=False)
+
+
+async def raw_body(
+    request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: Hold = _unbounded
+) -> RawBody | None:
+    """A POST body of a kind that is read; None when it is empty (Contract platform 1.2).
+
+    `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody
+    after `within_s`, and what `hold` raises.
+    """
+    content_type = request.headers.get("content-type", _FORM)
+    kind = content_type.partition(";")[0].strip().lower() or _FORM
+    length = request.headers.get("content-length", "")
+    is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
+    if is_empty:
+        return None
+    if kind not in {_FORM, "multipart/form-data", "application/json"}:
+        if await _in_time(_is_empty(request), within_s):
+            return None
+        raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+    content = await _in_time(_read(request, max_bytes, hold), within_s)
+    return RawBody(kind, content_type, content) if content else None
+
+
+async def read_body(
+    request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
+) -> Body:
+    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
+
+    Raises as `raw_body`, and InvalidRequest.
+    """
+    came_unread(request.scope)
+    with holding(request, user_id, max_bytes) as hold:
+        body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
+        if body is None:
+            return Body({})
+        services = services_of(request)
+        parsed = partial(_parse, body, services.settings.limits.max_json_depth)
+        fields, is_large = await parsed_aside(services, user_id, parsed, len(body.content))
+        came(request.scope, fields)
+        return Body(fields, is_large)
+
+
+def query_fields(request: Request) -> Body:
+    """The query parameters of a GET call. Raises InvalidParameter."""
+    fields = parse_form(request.scope["query_string"])
+    came(request.scope, fields)
+    return Body(fields)
+
+
+async def parsed_aside(services: Services, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
+    """What `parsed` gives, and whether it was too large for the event loop. Raises TooManyRequests."""
+    if size_bytes <= _THREAD_ABOVE_BYTES:
+        return parsed(), False
+    return await services.threads.bodies.run(user_id, lambda _: parsed()), True
+
+
+async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
+    try:
+        async with asyncio.timeout(within_s):
+            return await reading
+    except TimeoutError:
+        raise LateBody from None
+
+
+async def _is_empty(request: Request) -> bool:
+    """Whether a body whose length nobody told has no byte; reads no further than the first."""
+    async for piece in request.stream():
+        if piece:
+            return False
+    return True
+
+
+async def _read(request: Request, max_bytes: int, hold: Hold) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > max_bytes:
+            raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+        hold(len(piece))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _parse(body: RawBody, max_json_depth: int) -> dict[str, Any]:
+    if body.kind == "application/json":
+        return parse_json_object(body.content, max_depth=max_json_depth)
+    if body.kind == _FORM:
+        return parse_form(body.content)
+    return parse_multipart(body.content, body.content_type)

@@ -1,0 +1,221 @@
+"""Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
+
+from collections.abc import Iterable, Mapping
+
+from fastapi import Response
+
+from queryserver.api.answers import answer, moment
+from queryserver.api.calls import Call, PathGroup
+from queryserver.domain.connector_instances import SettingValue
+from queryserver.domain.connector_types import Category, Flags
+from queryserver.domain.errors.statements import connector_not_found
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import ConnectorFields, ConnectorIdRequest, ConnectorRequest, NewConnectorRequest
+from queryserver.services.connector_instances import GivenConnector, ShownInstance, ShownType, Template
+
+router = PathGroup()
+
+
+@router.operation("list_connector_types")
+async def types(call: Call) -> Response:
+    """The types that a connector may have, in six groups."""
+    return await _types(call)
+
+
+@router.operation("get_connectors_types")
+async def types_of_connectors(call: Call) -> Response:
+    """The types that a connector may have, in six groups."""
+    return await _types(call)
+
+
+@router.operation("post_connectors_types")
+async def ask_types(call: Call) -> Response:
+    """The types that a connector may have, in six groups."""
+    return await _types(call)
+
+
+async def _types(call: Call) -> Response:
+    found = await call.services.stored_connectors.instances.types()
+    return answer(wire.ConnectorTypeList(connectors=type_groups(found), categories=categories(), status=0))
+
+
+@router.operation("list_connectors")
+async def instances(call: Call) -> Response:
+    """The instances that the caller may use, by ascending id in six groups."""
+    found = await call.services.stored_connectors.instances.visible(call.user)
+    return answer(wire.ConnectorList(connectors=groups(found), status=0))
+
+
+@router.operation("new_connector")
+async def new(call: Call, dialect: str, interface: str) -> Response:
+    """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
+    fields = await call.read(NewConnectorRequest)
+    found = await call.services.stored_connectors.instances.template(dialect, interface, given(fields.connector))
+    return answer(wire.ConnectorTemplateResponse(connector=template(found), status=0))
+
+
+@router.operation("get_connector")
+async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
+    """A connector with its settings; secrets are masked."""
+    shown = await call.services.stored_connectors.instances.get(call.user, id)
+    return answer(wire.ConnectorResponse(**dict(connector(shown)), status=0))
+
+
+@router.operation("save_connector")
+async def update(call: Call) -> Response:
+    """Create without an id, else change; nothing is connected to."""
+    fields = await call.read(ConnectorRequest)
+    shown, is_new = await call.services.stored_connectors.instances.save(call.user, given(fields.connector))
+    return answer(wire.ConnectorUpdateResponse(connector=connector(shown), saved_as=is_new, status=0))
+
+
+@router.operation("delete_connector")
+async def delete(call: Call) -> Response:
+    """History and results of its statements stay; its id is not used again."""
+    fields = await call.read(ConnectorIdRequest)
+    if fields.connector.id is None:
+        raise connector_not_found("(none)")
+    deleted = await call.services.stored_connectors.instances.delete(call.user, fields.connector.id)
+    return answer(wire.ConnectorDeleteResponse(id=str(deleted), status=0))
+
+
+@router.operation("install_connector_examples")
+async def install(call: Call) -> Response:
+    """Adds missing ones, and updates those that this call added and that were not edited since."""
+    done = await call.services.stored_connectors.examples.install(call.user)
+    return answer(
+        wire.ConnectorExamplesResponse(
+            status=0,
+            message=done.message,
+            added=[str(one.id) for one in done.added],
+            updated=[str(one.id) for one in done.updated],
+            unchanged=[str(one.id) for one in done.unchanged],
+        )
+    )
+
+
+@router.operation("test_connector")
+async def test(call: Call) -> Response:
+    """Makes a real connection with these settings, or those stored under the id, and stores nothing."""
+    fields = await call.read(ConnectorRequest)
+    outcome = await call.services.connection_tests.test(call.user, given(fields.connector))
+    return answer(
+        wire.ConnectorTestResponse(
+            status=0,
+            ok=not outcome.reason,
+            warnings=outcome.warnings,
+            hasWarnings=bool(outcome.warnings),
+            reason=outcome.reason,
+            checks=[wire.ConnectionCheck(name=one.name, ok=one.ok, ms=one.ms) for one in outcome.checks],
+            duration_ms=outcome.duration_ms,
+            server_version=outcome.server_version,
+        )
+    )
+
+
+def given(fields: ConnectorFields) -> GivenConnector:
+    """What a call gave."""
+    return GivenConnector(
+        id=fields.id,
+        nice_name=fields.nice_name,
+        dialect=fields.dialect,
+        interface=fields.interface,
+        description=fields.description,
+        settings=fields.setting_values,
+        groups=fields.groups,
+        version=fields.version,
+    )
+
+
+def type_groups(types: Iterable[ShownType]) -> list[wire.ConnectorTypeGroup]:
+    """Six groups, also when empty."""
+    every = list(types)
+    return [
+        wire.ConnectorTypeGroup(
+            category=category,
+            category_name=category.label,
+            description="",
+            values=[_type(one) for one in every if one.row.category is category],
+        )
+        for category in Category
+    ]
+
+
+def categories() -> list[wire.ConnectorCategoryEntry]:
+    """All six, in their order."""
+    return [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
+
+
+def groups(instances: Iterable[ShownInstance]) -> list[wire.ConnectorGroup]:
+    """Six groups, also when empty."""
+    every = list(instances)
+    return [
+        wire.ConnectorGroup(
+            category=category,
+            category_name=category.label,
+            description="",
+            values=[connector(one) for one in every if one.category is category],
+        )
+        for category in Category
+    ]
+
+
+def connector(shown: ShownInstance) -> wire.Connector:
+    """An instance."""
+    instance = shown.instance
+    return wire.Connector(
+        id=str(instance.id),
+        name=str(instance.id),
+        nice_name=instance.nice_name,
+        dialect=instance.dialect,
+        interface=instance.interface,
+        category=shown.category,
+        description=shown.description,
+        settings=_settings(shown.settings),
+        dialect_properties=_flags(shown.flags),
+        is_runnable=shown.is_runnable,
+        version=instance.version,
+        groups=list(instance.groups) if shown.shows_groups else None,
+        last_modified=moment(instance.last_modified) or "",
+    )
+
+
+def template(found: Template) -> wire.ConnectorTemplate:
+    """A type to be named and sent to update."""
+    row = found.type.row
+    return wire.ConnectorTemplate(
+        dialect=row.dialect,
+        interface=row.interface,
+        category=row.category,
+        nice_name=found.nice_name,
+        description=found.description,
+        name="",
+        settings=_settings(found.settings),
+        properties=_flags(row.flags),
+        is_runnable=found.type.is_runnable,
+        dialect_properties=_flags(row.flags),
+        id=None,
+    )
+
+
+def _type(shown: ShownType) -> wire.ConnectorType:
+    row = shown.row
+    return wire.ConnectorType(
+        dialect=row.dialect,
+        interface=row.interface,
+        category=row.category,
+        nice_name=row.nice_name,
+        description=row.description,
+        name=row.dialect,
+        settings=_settings(row.defaults),
+        properties=_flags(row.flags),
+        is_runnable=shown.is_runnable,
+    )
+
+
+def _settings(values: Mapping[str, SettingValue]) -> list[wire.ConnectorSetting]:
+    return [wire.ConnectorSetting(name=name, value=value) for name, value in values.items()]
+
+
+def _flags(flags: Flags) -> wire.DialectProperties:
+    return wire.DialectProperties.model_validate(flags)

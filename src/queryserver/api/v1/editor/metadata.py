@@ -1,0 +1,361 @@
+"""autocomplete, describe and sample: databases, tables, columns, functions and some of their values."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Response
+
+from queryserver.api.answers import answer
+from queryserver.api.calls import Call, PathGroup, names_of
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.shapes import cell_form
+from queryserver.domain.catalog import (
+    DatabaseDescription,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+)
+from queryserver.domain.errors.base import InvalidParameter, MissingParameter
+from queryserver.domain.locations import storage_path
+from queryserver.domain.result import CellForm
+from queryserver.domain.sql_types import SqlType
+from queryserver.domain.statement import StatementRecord
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import AutocompleteRequest, DescribeRequest, SampleRequest
+from queryserver.schemas.wire import WireModel
+from queryserver.services.metadata import questions
+from queryserver.services.metadata.browsing import Excerpt, Names, Source
+from queryserver.services.metadata.questions import DescribedColumn, TableList
+from queryserver.services.metadata.samples import NOT_SAMPLED, Sample, Sampled
+
+router = PathGroup()
+
+
+_THREAD_ABOVE_NAMES = 1000
+
+
+@router.operation("autocomplete_databases_of_query", "autocomplete_databases")
+async def databases(call: Call) -> Response:
+    """Databases that the caller may see, or functions of the data source. Spec §4, Contract editor 10.1, 10.2."""
+    asked = await call.read(AutocompleteRequest)
+    if asked.operation == "functions":
+        return await _functions(call, asked, None)
+    if asked.operation == "function":
+        raise MissingParameter("The path must end with the name of a function.")
+    found = await call.services.metadata.browsing.databases(_source(call, asked), _excerpt(asked))
+    return answer(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
+
+
+@router.operation("autocomplete_tables_of_query", "autocomplete_tables")
+async def tables(call: Call, database: str) -> Response:
+    """Tables and views; with `operation` functions, or the function of that name. Contract editor 10.1, 10.2."""
+    asked = await call.read(AutocompleteRequest)
+    if asked.operation == "functions":
+        return await _functions(call, asked, database)
+    if asked.operation == "function":
+        found = await call.services.metadata.browsing.function(_source(call, asked), database)
+        return answer(wire.FunctionResponse(status=0, function=function_detail(found)))
+    names = await call.services.metadata.browsing.tables(_source(call, asked), database, _excerpt(asked))
+    if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
+        return Response(_tables_json(names), media_type="application/json")
+    written = await call.services.threads.answers.run(call.user.id, lambda _: _tables_json(names))
+    return Response(written, media_type="application/json")
+
+
+@router.operation("autocomplete_columns_of_query", "autocomplete_columns")
+async def table(call: Call, database: str, table: str) -> Response:
+    """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
+    asked = await _of_schema(call)
+    found = await call.services.metadata.browsing.table(_source(call, asked), database, table)
+    return answer(table_metadata(found))
+
+
+@router.operation("autocomplete_column_of_query", "autocomplete_column")
+async def column(call: Call, database: str, table: str, column: str) -> Response:
+    """A column with the parts of its type. Spec §4, Contract editor 10.1."""
+    return await _column(call, database, table, column, ())
+
+
+@router.operation("autocomplete_nested_of_query", "autocomplete_nested")
+async def nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
+    """What lies at `item`, `key`, `value` or names of fields below a column. Contract editor 10.1."""
+    return await _column(call, database, table, column, names_of(nested))
+
+
+async def _column(call: Call, database: str, table: str, column: str, path: tuple[str, ...]) -> Response:
+    asked = await _of_schema(call)
+    found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
+    return answer(column_metadata(found, questions.nested_type(found, path), path))
+
+
+async def _functions(call: Call, asked: AutocompleteRequest, database: str | None) -> Response:
+    found = await call.services.metadata.browsing.functions(_source(call, asked), database, _excerpt(asked))
+    shown = [listed_function(one) for one in found.shown]
+    return answer(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
+
+
+async def _of_schema(call: Call) -> AutocompleteRequest:
+    asked = await call.read(AutocompleteRequest)
+    if asked.operation != "schema":
+        raise InvalidParameter("operation must be schema for a table or a column.")
+    return asked
+
+
+def _source(call: Call, asked: AutocompleteRequest) -> Source:
+    return Source(call.user, asked.snippet.dialect, asked.refresh)
+
+
+def _excerpt(asked: AutocompleteRequest) -> Excerpt:
+    return Excerpt(asked.prefix, asked.page, asked.limit)
+
+
+def _tables_json(found: Names[TableList]) -> bytes:
+    """DatabaseMetadata without its models: there may be 50,000 tables."""
+    words = TABLE_TYPES
+    listed = zip(found.shown.names, found.shown.kinds, found.shown.comments, strict=True)
+    tables = [{"name": name, "type": words.get(kind, "Table"), "comment": comment} for name, kind, comment in listed]
+    return orjson.dumps({"status": 0, "tables_meta": tables, "truncated": found.truncated})
+
+
+@router.operation("describe_database")
+async def describe_database(call: Call, database: str) -> Response:
+    """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
+    found = await call.services.metadata.browsing.database(await _described(call), database)
+    return answer(database_description(found))
+
+
+@router.operation("describe_table_statistics", "describe_table")
+async def describe_table(call: Call, database: str, table: str) -> Response:
+    """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
+    found = await call.services.metadata.browsing.table(await _described(call), database, table)
+    return answer(table_description(found))
+
+
+@router.operation("describe_column_statistics")
+async def describe_column(call: Call, database: str, table: str, column: str) -> Response:
+    """What the engine already knows of a column's values. Contract editor 10.4."""
+    found = await call.services.metadata.browsing.statistics(await _described(call), database, table, column)
+    return answer(column_description(found))
+
+
+async def _described(call: Call) -> Source:
+    asked = await call.read(DescribeRequest)
+    return Source(call.user, asked.chosen, asked.refresh)
+
+
+@router.operation("sample_table")
+async def sample_table(call: Call, database: str, table: str) -> Response:
+    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    return await _sample(call, database, table)
+
+
+@router.operation("sample_column")
+async def sample_column(call: Call, database: str, table: str, column: str) -> Response:
+    """Distinct values, or the largest or smallest one. Spec §4, Contract editor 10.3."""
+    return await _sample(call, database, table, column)
+
+
+@router.operation("sample_nested")
+async def sample_nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
+    """The values at nested segments below a column. Contract editor 10.3."""
+    return await _sample(call, database, table, column, names_of(nested))
+
+
+async def _sample(
+    call: Call, database: str, table: str, column: str | None = None, nested: tuple[str, ...] = ()
+) -> Response:
+    asked = await call.read(SampleRequest)
+    samples, connector = call.services.metadata.samples, asked.snippet.dialect
+    wanted = None
+    if asked.operation != "hello":
+        wanted = Sampled(database, table, column, nested, SampleKind(asked.operation))
+    form = cell_form(call, asked)
+    if asked.is_async:
+        started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
+        if started is None:
+            return _rows(Sample(message=NOT_SAMPLED), form)
+        return answer(_start(started.record))
+    if wanted is None:
+        return _rows(await samples.hello(call.user, connector, form), form)
+    return _rows(await samples.read(call.user, connector, wanted, form), form)
+
+
+def _rows(sample: Sample, form: CellForm) -> Response:
+    """The body, put together around rows that are JSON already."""
+    body = wire.SampleResponse(
+        status=0,
+        headers=[one.name for one in sample.columns],
+        full_headers=shapes.meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
+        rows=[],
+        message=sample.message,
+        isEscaped=form.is_escaped,
+    )
+    fields = body.model_dump()
+    fields["rows"] = orjson.Fragment(sample.rows_json)
+    return Response(orjson.dumps(fields), media_type="application/json")
+
+
+def _start(record: StatementRecord) -> wire.SampleStartResponse:
+    operation = str(record.status.id)
+    result = wire.SampleStart(status=0, handle=shapes.handle(record))
+    return wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
+
+
+Model = TypeVar("Model", bound=WireModel)
+
+TABLE_TYPES: Mapping[str, str] = MappingProxyType(
+    {TableKind.VIEW.value: "View", TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
+)
+"""`tables_meta.type` of kinds of tables; all others are `Table`."""
+
+
+def table_metadata(found: TableDescription) -> wire.TableMetadata:
+    """The table form of autocomplete (Contract editor 10.1)."""
+    return wire.TableMetadata(
+        status=0,
+        name=found.name,
+        comment=found.comment,
+        is_view=found.kind.is_view,
+        support_updates=found.support_updates,
+        hdfs_link=storage_path(found.location) or None,
+        columns=[one.name for one in found.columns],
+        extended_columns=[_like(wire.ColumnSummary, one) for one in found.columns],
+        partition_keys=_partition_keys(found),
+        primary_keys=_primary_keys(found),
+        foreign_keys=_foreign_keys(found),
+    )
+
+
+def column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
+    """A column, or the part of it at `path`, whose type is `at` (Contract editor 10.1)."""
+    return wire.ColumnMetadata(
+        status=0,
+        name=path[-1] if path else found.name,
+        type=at.base,
+        native_type=at.text,
+        comment="" if path else found.comment,
+        nullable=None if path else found.nullable,
+        default=None if path else found.default,
+        primary_key=None if path else found.primary_key,
+        partition_key=not path and found.partition_key,
+        sample=[],
+        **_parts(at),
+    )
+
+
+def function_detail(found: FunctionDescription | None) -> wire.FunctionDetail:
+    """One function; no keys for None (Contract editor 10.2)."""
+    return wire.FunctionDetail() if found is None else _like(wire.FunctionDetail, found)
+
+
+def listed_function(found: FunctionDescription) -> wire.FunctionSummary:
+    """A function in a list."""
+    return _like(wire.FunctionSummary, found)
+
+
+def database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
+    """describe of a database (Contract editor 10.4)."""
+    return wire.DatabaseDescription(
+        status=0,
+        message="",
+        db_name=found.name,
+        name=found.name,
+        comment=found.comment,
+        location=found.location,
+        hdfs_link=storage_path(found.location),
+        owner_name=found.owner_name,
+        owner_type=found.owner_type,
+        parameters=found.parameters,
+    )
+
+
+def table_description(found: TableDescription) -> wire.TableDescription:
+    """describe of a table (Contract editor 10.4)."""
+    return wire.TableDescription(
+        status=0,
+        message="",
+        name=found.name,
+        comment=found.comment,
+        is_view=found.kind.is_view,
+        path_location=found.location,
+        hdfs_link=storage_path(found.location),
+        cols=[_like(wire.DescribedColumn, one) for one in found.columns],
+        partition_keys=_partition_keys(found),
+        primary_keys=_primary_keys(found),
+        foreign_keys=_foreign_keys(found),
+        properties=[
+            wire.TableProperty(col_name=one.name, data_type=one.value, comment=one.comment) for one in found.properties
+        ],
+        stats=[
+            wire.TableProperty(col_name="", data_type=name, comment=value) for name, value in found.statistics.items()
+        ],
+        details=wire.TableDetails(
+            properties=wire.TableDetailProperties(
+                owner=found.owner,
+                create_time=found.create_time,
+                table_type=found.kind.value,
+                format=found.format,
+            ),
+            stats=dict(found.statistics),
+        ),
+    )
+
+
+def column_description(found: DescribedColumn) -> wire.ColumnDescription:
+    """describe of a column (Contract editor 10.4)."""
+    known = found.statistics
+    numbers = (known.num_nulls, known.distinct_count, known.avg_col_len, known.max_col_len, known.num_trues)
+    is_empty = all(one is None for one in (known.min, known.max, *numbers, known.num_falses))
+    reason = "A view has no statistics." if found.of_view else "There are no statistics of this column."
+    return wire.ColumnDescription(
+        status=0,
+        message=(known.message or reason) if is_empty else known.message,
+        col_name=found.column.name,
+        data_type=found.column.type,
+        min=known.min,
+        max=known.max,
+        num_nulls=known.num_nulls,
+        distinct_count=known.distinct_count,
+        avg_col_len=known.avg_col_len,
+        max_col_len=known.max_col_len,
+        num_trues=known.num_trues,
+        num_falses=known.num_falses,
+    )
+
+
+def _partition_keys(found: TableDescription) -> list[wire.PartitionKey]:
+    return [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key]
+
+
+def _primary_keys(found: TableDescription) -> list[wire.PrimaryKey]:
+    return [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key]
+
+
+def _foreign_keys(found: TableDescription) -> list[wire.ForeignKey]:
+    return [_like(wire.ForeignKey, one) for one in found.foreign_keys]
+
+
+def _like(model: type[Model], found: object) -> Model:
+    """A wire model whose keys all have the names of the value's own fields."""
+    return model.model_validate(found, from_attributes=True)
+
+
+def _parts(of: SqlType) -> dict[str, Any]:
+    """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add none."""
+    parts: dict[str, Any] = {
+        name: _nested(part) for name, part in (("item", of.item), ("key", of.key), ("value", of.value)) if part
+    }
+    if of.fields:
+        parts["fields"] = [
+            wire.NestedField(name=one.name, type=one.type.base, native_type=one.type.text, **_parts(one.type))
+            for one in of.fields
+        ]
+    return parts
+
+
+def _nested(of: SqlType) -> wire.NestedType:
+    return wire.NestedType(type=of.base, native_type=of.text, **_parts(of))

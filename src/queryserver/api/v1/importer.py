@@ -1,0 +1,372 @@
+"""Files that become tables (Contract importer): upload, detection, preview, create_table."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import orjson
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from queryserver.api.answers import answer, moment, while_connected
+from queryserver.api.auth import authenticated, services_of
+from queryserver.api.bodies import (
+    MULTIPART,
+    Body,
+    announced_bytes,
+    came,
+    came_unread,
+    multipart_type,
+    pieces,
+    query_fields,
+    read_body,
+    reads,
+)
+from queryserver.api.calls import CallRoute, PathGroup
+from queryserver.api.errors import IMPORTER_STYLE
+from queryserver.domain.errors.base import MissingParameter, QueryServerError
+from queryserver.domain.errors.files import (
+    DetectionFailed,
+    ImporterDenied,
+    import_connector_not_found,
+    invalid_dialect,
+    not_multipart,
+)
+from queryserver.domain.errors.statements import UnknownDialect
+from queryserver.domain.import_types import PREVIEW_DIALECTS, SQL_TYPES, type_name
+from queryserver.domain.importing import RECORD_TYPES, Origin
+from queryserver.domain.storage_paths import repaired
+from queryserver.domain.user import IMPORTER, User
+from queryserver.formats.cell_types.preview import Analysis, PreviewColumn, SampleWarning
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.multipart_stream import MultipartStream
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests import (
+    ColumnParameters,
+    CreateTableRequest,
+    HeaderParameters,
+    ImportColumn,
+    MetadataParameters,
+    PreviewParameters,
+    SqlTypesParameters,
+    idempotency_key,
+)
+from queryserver.schemas.requests.importing import parse_import
+from queryserver.schemas.snippets import Fields
+from queryserver.services.everything import Services
+from queryserver.services.importing.creating import AskedTable
+from queryserver.services.importing.detecting import Records, Sheets
+from queryserver.services.importing.files import ImportFile
+from queryserver.services.importing.plans import AskedColumn
+from queryserver.services.importing.samples import ReadingOptions
+
+_MAX_BODY_BYTES = 1024 * 1024
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ImporterCall:
+    """One authenticated call of somebody who may import."""
+
+    request: Request
+    services: Services
+    user: User
+    body: Body
+    """The fields as they came: of the query string, or of a body, where JSON values stay what they are."""
+
+    async def read(self, model: type[Model]) -> Model:
+        """The fields as the call wants them. Raises InvalidRequest."""
+        reads(self.request.scope, model)
+        depth = self.services.settings.limits.max_json_depth
+        parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
+        if not self.body.is_large:
+            return parsed()
+        return await self.services.threads.bodies.run(self.user.id, lambda _: parsed())
+
+
+def require_importer(user: User) -> None:
+    """Raises ImporterDenied."""
+    if not user.may(IMPORTER):
+        raise ImporterDenied("You lack the right to import files.")
+
+
+class ImporterRoute(CallRoute):
+    """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
+
+    fault_code: ClassVar[str] = QueryServerError.code
+    """`code` of what goes wrong inside."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Route."""
+        scope[IMPORTER_STYLE] = self.fault_code
+        await super().handle(scope, receive, send)
+
+    async def call(self, request: Request) -> ImporterCall:
+        """Who calls is asked first, then whether they may import; only then the body is read."""
+        services = services_of(request)
+        user = await authenticated(request)
+        if not services.settings.importer.is_enabled:
+            raise ImporterDenied("The importer is switched off.")
+        require_importer(user)
+        return ImporterCall(request, services, user, await self.body(request, user.id))
+
+    async def body(self, request: Request, user_id: int) -> Body:
+        """The fields of the call; of a repeated one the last counts. Raises as `read_body`."""
+        if request.method == "GET":
+            return query_fields(request)
+        return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
+
+
+class StreamedRoute(ImporterRoute):
+    """A route that reads its body itself."""
+
+    async def body(self, request: Request, user_id: int) -> Body:
+        """None yet."""
+        del request, user_id
+        return Body(dict[str, Any]())
+
+
+def asked_file(
+    call: ImporterCall, asked: MetadataParameters | HeaderParameters
+) -> AbstractAsyncContextManager[ImportFile]:
+    """The file of a GET call. Raises as `ImportSources.opened`."""
+    # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
+    remote = asked.import_type is Origin.REMOTE
+    file_path = repaired(asked.file_path) if remote else asked.file_path
+    return call.services.importing.sources.opened(call.user, asked.import_type, file_path)
+
+
+def asked_reading(asked: HeaderParameters) -> ReadingOptions:
+    """How the file of a call is to be read. Raises sheet_required, InvalidParameter."""
+    return ReadingOptions.given(
+        asked.file_type,
+        sheet_name=asked.sheet_name,
+        field_separator=asked.field_separator,
+        quote_char=asked.quote_char,
+        record_separator=asked.record_separator,
+        encoding=asked.encoding,
+        formats=_formats(asked),
+    )
+
+
+def asked_header(asked: ColumnParameters) -> bool:
+    """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
+    if asked.file_type in RECORD_TYPES:
+        return True
+    if asked.has_header is None:
+        raise MissingParameter("has_header is required.")
+    return asked.has_header
+
+
+def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
+    """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
+    if asked.sql_dialect is not None:
+        return asked.sql_dialect
+    if asked.connector is None:
+        raise MissingParameter("sql_dialect is required.")
+    try:
+        dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
+    except UnknownDialect:
+        raise import_connector_not_found(asked.connector) from None
+    if dialect not in PREVIEW_DIALECTS:
+        raise invalid_dialect(
+            f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
+        )
+    return dialect
+
+
+def _formats(asked: HeaderParameters) -> GivenFormats:
+    if not isinstance(asked, ColumnParameters):
+        return NOT_GIVEN
+    return GivenFormats(asked.date_format, asked.number_format)
+
+
+_FIELD = "file"
+_MISSING = "No file was submitted."
+
+
+router = PathGroup(ImporterRoute)
+
+
+@router.operation("upload_import_file", kind=StreamedRoute)
+async def upload_file(call: ImporterCall) -> Response:
+    """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
+    uploads = call.services.importing.uploads
+    content_type = multipart_type(call.request)
+    if content_type is None:
+        raise not_multipart(f"An upload is {MULTIPART}.")
+    length = announced_bytes(call.request)
+    if length == 0:
+        raise MissingParameter(_MISSING)
+    with call.services.streams.place(call.user) as place, call.services.metrics.upload():
+        room_bytes = await uploads.admit(call.user, length)
+        stream = MultipartStream(pieces(call.request), content_type)
+        name = await _file_name(stream)
+        content = place.rechecked(stream.content(), require_importer)
+        received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
+    came_unread(call.request.scope)
+    came(call.request.scope, (field for field, _ in stream.fields))
+    return answer(
+        wire.ImportedFile(
+            file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""
+        ),
+        status=201,
+    )
+
+
+async def _file_name(stream: MultipartStream) -> str:
+    """Raises MissingParameter, and as `MultipartStream.file_name`."""
+    try:
+        name = await stream.file_name()
+    except MissingParameter:
+        raise MissingParameter(_MISSING) from None
+    if stream.file_field != _FIELD:
+        raise MissingParameter(_MISSING)
+    return name
+
+
+class DetectionRoute(ImporterRoute):
+    """A route whose faults are told as such of detection."""
+
+    fault_code: ClassVar[str] = DetectionFailed.code
+
+
+@router.operation("guess_file_metadata", kind=DetectionRoute)
+async def guess_metadata(call: ImporterCall) -> Response:
+    """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
+    asked = await call.read(MetadataParameters)
+    async with asked_file(call, asked) as file:
+        detecting = call.services.importing.detection.metadata(call.user.id, file)
+        found = await while_connected(call.request, detecting)
+    if isinstance(found, Sheets):
+        return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
+    if isinstance(found, Records):
+        return answer(wire.RecordsMetadata(type=found.type))
+    return answer(
+        wire.DelimitedMetadata(
+            type=found.type,
+            field_separator=found.delimiters.field,
+            quote_char=found.delimiters.quote or '"',
+            record_separator=found.record_separator,
+            encoding=found.encoding,
+            confidence=found.confidence,
+        )
+    )
+
+
+@router.operation("guess_file_header")
+async def guess_header(call: ImporterCall) -> Response:
+    """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
+    asked = await call.read(HeaderParameters)
+    reading = asked_reading(asked)
+    async with asked_file(call, asked) as file:
+        guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
+        return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
+
+
+_CELLS_AT_ONCE = 2_000
+_CHARACTERS_AT_ONCE = 256 * 1024
+"""What is written on the event loop: 2,000 columns take some 10 ms."""
+
+
+@router.operation("preview_file")
+async def preview(call: ImporterCall) -> Response:
+    """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
+    asked = await call.read(PreviewParameters)
+    reading, dialect, has_header = asked_reading(asked), asked_dialect(call, asked), asked_header(asked)
+    reading.require_separator()
+    async with asked_file(call, asked) as file:
+        previews = call.services.importing.previews
+        analysing = previews.analysis(call.user.id, file, reading, has_header=has_header)
+        analysis = await while_connected(call.request, analysing)
+    if _is_small(analysis):
+        return _preview(asked, dialect, analysis)
+    return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
+
+
+def _is_small(analysis: Analysis) -> bool:
+    cells = sum(map(len, analysis.rows))
+    return cells <= _CELLS_AT_ONCE and sum(len(cell) for row in analysis.rows for cell in row) <= _CHARACTERS_AT_ONCE
+
+
+def _preview(asked: PreviewParameters, dialect: str, analysis: Analysis) -> Response:
+    """A hundred thousand cells are not worth a validation each, which would hold all other calls up."""
+    told = wire.Preview(
+        type=asked.file_type,
+        columns=[_column(source, column, dialect) for source, column in enumerate(analysis.columns, 1)],
+        preview_data=[],
+        warnings=[_warning(warning) for warning in analysis.warnings] or None,
+    )
+    body = told.model_dump(mode="json", by_alias=True)
+    body["preview_data"] = analysis.rows
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewColumn:
+    found = column.type
+    return wire.PreviewColumn(
+        name=column.name,
+        type=type_name(found, dialect),
+        precision=found.precision,
+        scale=found.scale,
+        source=source,
+        format=column.format,
+    )
+
+
+def _warning(warning: SampleWarning) -> wire.PreviewWarning:
+    return wire.PreviewWarning(code=warning.code, count=warning.count, rows=list(warning.rows))
+
+
+@router.operation("list_sql_types")
+async def sql_type_mapping(call: ImporterCall) -> Response:
+    """Names of types, sorted. Spec §4, Contract importer 6."""
+    asked = await call.read(SqlTypesParameters)
+    return answer(wire.SqlTypes(list(SQL_TYPES[asked_dialect(call, asked)])))
+
+
+@router.operation("submit_import", "create_table")
+async def create_table(call: ImporterCall) -> Response:
+    """Answers once the import is recorded; check_status follows it. Contract importer 13."""
+    asked = await call.read(CreateTableRequest)
+    key = idempotency_key(call.request.headers.get("idempotency-key"))
+    created = await call.services.importing.tables.create(call.user, _table(asked, key))
+    status = created.recorded.record.status
+    return answer(
+        wire.CreateTableResponse(
+            status=0,
+            history_uuid=str(status.id),
+            history_id=status.history_id,
+            path=asked.file_path,
+            table=created.table,
+        ),
+        status=202,
+        headers={"Idempotency-Replayed": "true"} if created.recorded.replayed else {},
+    )
+
+
+def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
+    return AskedTable(
+        origin=asked.import_type,
+        file_path=asked.file_path,
+        reading=asked_reading(asked),
+        has_header=asked_header(asked),
+        connector=asked.connector,
+        database=asked.database,
+        table=asked.table,
+        columns=None if asked.columns is None else _asked_columns(asked.columns),
+        append=asked.if_exists == "append",
+        replace=asked.if_exists == "replace",
+        max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,
+        idempotency_key=key,
+    )
+
+
+def _asked_columns(asked: Sequence[ImportColumn]) -> Sequence[AskedColumn]:
+    return [
+        AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format) for one in asked
+    ]

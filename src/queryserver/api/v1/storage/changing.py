@@ -1,0 +1,337 @@
+"""Calls that change entries: create, save, permissions, delete, rename, move, copy, trash (Contract storage 6 to 8)."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import Response
+
+from queryserver.api.answers import answer
+from queryserver.api.bodies import parsed_aside
+from queryserver.api.calls import PathGroup
+from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
+from queryserver.domain.errors.base import NotSupported, PayloadTooLarge, QueryServerError
+from queryserver.domain.files import StoragePath
+from queryserver.domain.storage_names import new_name
+from queryserver.domain.storage_paths import repaired
+from queryserver.domain.transfers import TransferKind
+from queryserver.formats.files import mode_text
+from queryserver.formats.text_encodings import encoded
+from queryserver.schemas import generated as wire
+from queryserver.schemas.requests.storage_changing import (
+    ChmodRequest,
+    ChownRequest,
+    DeleteRequest,
+    NamedEntryRequest,
+    NewEntryRequest,
+    OptionalPathRequest,
+    PathRequest,
+    PathsRequest,
+    ReplicationRequest,
+    SaveRequest,
+)
+from queryserver.schemas.requests.storage_moving import MoveRequest, RenameRequest
+from queryserver.services.storage.moving import final_body, moved_body
+from queryserver.services.storage.operations import Progress
+from queryserver.services.storage.targets import Asked
+
+router = PathGroup(StorageRoute)
+
+
+_MAX_TEXT_BYTES = 10 * MIB
+
+
+class SaveRoute(StorageRoute):
+    """Text takes more room in a form or in JSON than in the file."""
+
+    max_body_bytes = 12 * MIB
+
+
+async def _mkdir(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
+    path = _target(call, asked, is_directory=True)
+    made = await call.services.storage.creations.mkdir(call.caller, path)
+    return answer(wire.PathResponse(status=0, path=str(made)), status=201)
+
+
+async def _touch(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
+    path = _target(call, asked, is_directory=False)
+    made = await call.services.storage.creations.touch(call.caller, path)
+    return answer(wire.PathResponse(status=0, path=str(made)), status=201)
+
+
+@router.operation("make_directory")
+async def mkdir(call: StorageCall) -> Response:
+    """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    return await _mkdir(call, call.read(NewEntryRequest))
+
+
+@router.operation("create_directory")
+async def create_directory(call: StorageCall) -> Response:
+    """Make a directory in another one. Contract storage 6."""
+    return await _mkdir(call, call.read(NamedEntryRequest))
+
+
+@router.operation("touch")
+async def touch(call: StorageCall) -> Response:
+    """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    return await _touch(call, call.read(NewEntryRequest))
+
+
+@router.operation("create_file")
+async def create_file(call: StorageCall) -> Response:
+    """Make an empty file in a directory. Contract storage 6."""
+    return await _touch(call, call.read(NamedEntryRequest))
+
+
+@router.operation("save_file", kind=SaveRoute)
+async def save(call: StorageCall) -> Response:
+    """Replace the content of a file in one step. Contract storage 6."""
+    asked = call.read(SaveRequest)
+    path = call.services.storage.stores.path(asked.path)
+    # Some encodings take a thread's time for megabytes.
+    content, _ = await parsed_aside(
+        call.services, call.caller.user.id, partial(encoded, asked.contents, asked.encoding), len(asked.contents)
+    )
+    if len(content) > _MAX_TEXT_BYTES:
+        raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")
+    saved = await call.services.storage.creations.save(call.caller, path, content)
+    return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
+
+
+def _target(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> StoragePath:
+    path = call.services.storage.stores.path(asked.path)
+    if asked.name is None:
+        return path
+    return path.child(new_name(asked.name, is_directory=is_directory))
+
+
+_Each = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+def _chmod(call: StorageCall, asked: ChmodRequest) -> _Each:
+    permissions = asked.permissions()
+
+    async def change(text: str) -> dict[str, Any]:
+        path = call.services.storage.stores.path(text)
+        changed = await call.services.storage.attributes.chmod(
+            call.caller, path, permissions, recursive=asked.recursive
+        )
+        return wire.ChmodResponse(status=0, path=str(path), mode=mode_text(changed.mode)).model_dump()
+
+    return change
+
+
+def _chown(call: StorageCall, asked: ChownRequest) -> _Each:
+    owner, group = asked.chosen()
+
+    async def change(text: str) -> dict[str, Any]:
+        path = call.services.storage.stores.path(text)
+        await call.services.storage.attributes.chown(call.caller, path, owner, group, recursive=asked.recursive)
+        return wire.ChownResponse(status=0, path=str(path), user=owner, group=group).model_dump()
+
+    return change
+
+
+async def _replication(call: StorageCall) -> Response:
+    asked = call.read(ReplicationRequest)
+    path = call.services.storage.stores.path(asked.path)
+    await call.services.storage.attributes.set_replication(call.caller, path, asked.replication_factor)
+    return answer(wire.ReplicationResponse(status=0, path=str(path), replication=asked.replication_factor))
+
+
+@router.operation("chmod")
+async def chmod(call: StorageCall) -> Response:
+    """Set the permissions of an entry, or of a tree. Contract storage 6."""
+    asked = call.read(ChmodRequest)
+    return await answer_each(asked.path, _chmod(call, asked))
+
+
+@router.operation("chmod_bulk")
+async def chmod_bulk(call: StorageCall) -> Response:
+    """Set the permissions of each entry. Contract storage 6, 7.8."""
+    asked = call.read(ChmodRequest)
+    return await answer_each(asked.path, _chmod(call, asked), always_bulk=True)
+
+
+@router.operation("chown")
+async def chown(call: StorageCall) -> Response:
+    """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
+    asked = call.read(ChownRequest)
+    return await answer_each(asked.path, _chown(call, asked))
+
+
+@router.operation("chown_bulk")
+async def chown_bulk(call: StorageCall) -> Response:
+    """Set owner, group, or both, of each entry. Contract storage 6, 7.8."""
+    asked = call.read(ChownRequest)
+    return await answer_each(asked.path, _chown(call, asked), always_bulk=True)
+
+
+@router.operation("set_replication")
+async def set_replication(call: StorageCall) -> Response:
+    """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
+    return await _replication(call)
+
+
+@router.operation("change_replication")
+async def replication(call: StorageCall) -> Response:
+    """Set the replication factor of a file, as `set_replication`. Contract storage 1, 6."""
+    return await _replication(call)
+
+
+async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
+    asked = call.read(DeleteRequest)
+
+    async def delete(text: str) -> dict[str, Any]:
+        path = call.services.storage.stores.path(text)
+        deleted = await call.services.storage.deletions.delete(call.caller, path, skip_trash=asked.skip_trash)
+        trash_path = None if deleted.trash_path is None else str(deleted.trash_path)
+        return wire.DeleteResponse(
+            status=0, path=str(path), trashed=trash_path is not None, trash_path=trash_path
+        ).model_dump()
+
+    long = LongCall(call, "storage.delete", _shown(call, asked.path[0]), asked.wait)
+    return await answer_each(asked.path, delete, always_bulk=always_bulk, long=long)
+
+
+def _shown(call: StorageCall, text: str) -> str:
+    """What the answer 202 names; a path that is none is an item that fails, and does not stop the others."""
+    try:
+        return str(call.services.storage.stores.path(text))
+    except QueryServerError:
+        return text
+
+
+@router.operation("remove_tree")
+async def rmtree(call: StorageCall) -> Response:
+    """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
+    return await _delete(call)
+
+
+@router.operation("delete_entry")
+async def delete(call: StorageCall) -> Response:
+    """Delete an entry with its content, as `rmtree`. Contract storage 1, 7.7."""
+    return await _delete(call)
+
+
+@router.operation("delete_bulk")
+async def delete_bulk(call: StorageCall) -> Response:
+    """Delete each entry; a failure does not stop the rest. Contract storage 7.7, 7.8."""
+    return await _delete(call, always_bulk=True)
+
+
+@router.operation("extract_archive")
+async def extract_archive(call: StorageCall) -> Response:
+    """Always 501. Contract storage 1."""
+    del call
+    raise NotSupported("Archives are not unpacked by this server.")
+
+
+@router.operation("compress")
+async def compress(call: StorageCall) -> Response:
+    """Always 501. Contract storage 1."""
+    del call
+    raise NotSupported("Archives are not made by this server.")
+
+
+async def _one(call: StorageCall, asked: Asked, wait_s: int | None) -> Response:
+    moving = call.services.storage.moving
+    prepared = await moving.prepare(call.caller, asked)
+
+    async def run(progress: Progress) -> Final:
+        return Final(final_body(await moving.carry_out(call.caller, prepared, progress)))
+
+    return await LongCall(call, f"storage.{asked.kind}", str(prepared.target), wait_s).answer(run)
+
+
+async def _many(call: StorageCall, kind: TransferKind, asked: MoveRequest) -> Response:
+    moving, several = call.services.storage.moving, len(set(asked.src_path)) > 1
+    if several:
+        shown = await moving.directory(call.caller, asked.dest_path)
+    else:
+        shown = call.services.storage.stores.path(asked.dest_path, parameter="dest_path")
+
+    async def each(source: str) -> Mapping[str, Any]:
+        item = Asked(kind, source, asked.dest_path, overwrite=asked.overwrite, several=several)
+        prepared = await moving.prepare(call.caller, item)
+        return moved_body(await moving.carry_out(call.caller, prepared, Progress()))
+
+    long = LongCall(call, f"storage.{kind}", str(shown), asked.wait)
+    return await answer_each(asked.src_path, each, always_bulk=True, long=long)
+
+
+async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
+    asked = call.read(MoveRequest)
+    first, *more = asked.src_path
+    if more:
+        return await _many(call, kind, asked)
+    return await _one(call, Asked(kind, first, asked.dest_path, overwrite=asked.overwrite), asked.wait)
+
+
+@router.operation("rename")
+async def rename(call: StorageCall) -> Response:
+    """Rename an entry beside itself, or to a full path of the same store. Spec §4, Contract storage 7.2."""
+    asked = call.read(RenameRequest)
+    item = Asked(TransferKind.RENAME, asked.src_path, asked.dest_path, overwrite=asked.overwrite)
+    return await _one(call, item, asked.wait)
+
+
+@router.operation("move")
+async def move(call: StorageCall) -> Response:
+    """Move entries into a directory, or one to a new path; also to another store. Spec §4, Contract storage 7.3."""
+    return await _one_or_many(call, TransferKind.MOVE)
+
+
+@router.operation("copy")
+async def copy(call: StorageCall) -> Response:
+    """Copy entries with all they hold; on Ozone the answer names what was skipped. Spec §4, Contract storage 7.3."""
+    return await _one_or_many(call, TransferKind.COPY)
+
+
+@router.operation("move_bulk")
+async def move_bulk(call: StorageCall) -> Response:
+    """Move each entry; a failure does not stop the rest. Contract storage 7.8."""
+    return await _many(call, TransferKind.MOVE, call.read(MoveRequest))
+
+
+@router.operation("copy_bulk")
+async def copy_bulk(call: StorageCall) -> Response:
+    """Copy each entry; a failure does not stop the rest. Contract storage 7.8."""
+    return await _many(call, TransferKind.COPY, call.read(MoveRequest))
+
+
+@router.operation("get_trash_path")
+async def trash_path(call: StorageCall) -> Response:
+    """The trash folder for a path; null when there is none yet. Contract storage 8."""
+    storage = call.services.storage
+    path = storage.stores.path(repaired(call.read(PathRequest).path))
+    found = await storage.trash.where(call.caller, path)
+    return answer(wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found)))
+
+
+async def _restore(call: StorageCall, text: str) -> dict[str, Any]:
+    path = call.services.storage.stores.path(text)
+    restored = await call.services.storage.trash.restore(call.caller, path)
+    return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
+
+
+@router.operation("restore")
+async def restore(call: StorageCall) -> Response:
+    """Bring an entry back to where it was. Spec §4, Contract storage 8."""
+    return await answer_each(call.read(PathsRequest).path, lambda text: _restore(call, text))
+
+
+@router.operation("restore_bulk")
+async def restore_bulk(call: StorageCall) -> Response:
+    """Bring each entry back to where it was. Contract storage 7.8, 8."""
+    return await answer_each(call.read(PathsRequest).path, lambda text: _restore(call, text), always_bulk=True)
+
+
+@router.operation("purge_trash")
+async def purge(call: StorageCall) -> Response:
+    """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
+    storage = call.services.storage
+    text = call.read(OptionalPathRequest).path
+    path = storage.stores.path(text) if text else storage.stores.default_home(call.caller)
+    root, purged = await storage.trash.purge(call.caller, path)
+    return answer(wire.PurgeResponse(status=0, path=str(root), purged=purged))
