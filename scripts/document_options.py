@@ -10,10 +10,10 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from scripts.support_table import Page  # noqa: E402 the project is no installed package
+from scripts.support_table import Page
 
-from queryserver.services import connector_options as models  # noqa: E402 as above
-from queryserver.services.connector_urls import UrlOptions  # noqa: E402 as above
+from queryserver.connectors import options as models
+from queryserver.connectors.urls import UrlOptions
 
 BEGIN, END = "<!-- options: made by make docs -->", "<!-- end of the options -->"
 

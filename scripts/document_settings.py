@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from queryserver.settings.report import toml_value
-from queryserver.settings.section import Key, descriptions, keys, tables
-from queryserver.settings.tree import Settings
+from queryserver.platform.settings.report import toml_value
+from queryserver.platform.settings.sections import Key, descriptions, keys, tables
+from queryserver.platform.settings.tree import Settings
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 

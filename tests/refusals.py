@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.errors.base import QueryServerError
+from queryserver.errors.base import QueryServerError
 
 
 def raises_code(code: str, *, match: str | None = None) -> pytest.RaisesExc[QueryServerError]:

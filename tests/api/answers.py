@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from pydantic import BaseModel, ValidationError
 from scripts.check_operations import SERVED, Operation, read_operations
 
-from queryserver.schemas import generated
+from queryserver.api.schemas import generated
 
 # Contract editor 1.3, security: what no answer may show.
 INSIDE = re.compile(

@@ -10,8 +10,8 @@ from tests.api.dialects import ALL, Dialect
 from tests.api.driving import Api, Caller, open_api
 from tests.fixtures.database import execute
 
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.settings import Settings
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.settings.tree import Settings
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 

@@ -15,20 +15,18 @@ from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.container.services import open_services
-from queryserver.container.storage import BUILDERS, Builder
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.database import Database, PoolLimits, open_database
-from queryserver.domain.connector import Connector
-from queryserver.domain.files import Scheme
-from queryserver.domain.usernames import Username
-from queryserver.interfaces.accounts import NewAccount, StoredLogin
-from queryserver.interfaces.engine import Engine
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.model import Connector
+from queryserver.engines.protocol import Engine
+from queryserver.files.build import BUILDERS, Builder
+from queryserver.files.model import Scheme
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
 from queryserver.main import create_app
-from queryserver.services.everything import Services
-from queryserver.settings import Settings
+from queryserver.platform.database import Database, PoolLimits, open_database
+from queryserver.platform.settings.tree import Settings
+from queryserver.services import Services
+from queryserver.wiring import open_services
 
 _numbers = count(1)
 _ACTIVE = {"waiting", "running"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from tests.api.conftest import ApiOpener
 
-from queryserver.logs.access import ACCESS_LOGGER
-from queryserver.logs.lines import FIELDS
+from queryserver.platform.log_lines import FIELDS
+from queryserver.platform.logs import ACCESS_LOGGER
 
 
 @pytest.fixture

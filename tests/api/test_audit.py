@@ -11,8 +11,7 @@ from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
 from tests.fixtures.logs import told_of_audit_events
 
-from queryserver.logs.cleaning import Redactor
-from queryserver.logs.lines import FIELDS, LineFormatter
+from queryserver.platform.log_lines import FIELDS, LineFormatter, Redactor
 
 Event = dict[str, object]
 

@@ -16,10 +16,10 @@ from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
 from tests.api.walk import Walk, served_calls, steady
 
-from queryserver.domain.statement import HistoryEntry
-from queryserver.domain.user import User
+from queryserver.identity.model import User
 from queryserver.main import create_app
-from queryserver.services.statements.status import History, HistoryQuestion
+from queryserver.statements.model import HistoryEntry
+from queryserver.statements.status import History, HistoryQuestion
 
 # The root is a page for browsers; programs find nothing there by any method.
 CALLS = [one for one in read_operations() if one.status == SERVED and one.path != "/"]

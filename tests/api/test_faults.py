@@ -13,7 +13,7 @@ from tests.api.driving import Api, Caller, verdict
 from tests.fixtures.database import execute
 from tests.timing import at_best
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 BAD_STATEMENTS = [
     (DUCKDB, "SELEC 1"),

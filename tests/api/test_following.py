@@ -14,7 +14,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect
 from tests.api.driving import Caller, verdict
 
-from queryserver.schemas import generated as wire
+from queryserver.api.schemas import generated as wire
 
 SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
     "status": (wire.StatusResponse, wire.StatementFailure),

@@ -15,7 +15,7 @@ from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller
 from tests.api.test_conventions import name_of
 
-from queryserver.schemas import requests
+from queryserver.api.schemas import requests
 
 pytestmark = pytest.mark.security("T20")
 

@@ -8,7 +8,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.fakes.catalog import FakeCatalogEngine, table
 
-from queryserver.domain.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
+from queryserver.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 LOOKS = (
@@ -219,7 +219,7 @@ class TestFailures:
         small.shelf.sample = "sleep 30 then rows 3"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
         async with asyncio.timeout(5):
-            while small.shelf.running:  # noqa: ASYNC110 what is waited for is a fact, not an event
+            while small.shelf.running:
                 await asyncio.sleep(0.02)
         assert small.shelf.cancels == 1
 

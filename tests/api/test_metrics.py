@@ -153,7 +153,7 @@ async def test_running_statements_and_stored_results_are_told_from_the_records(
     counted: Api, monkeypatch: pytest.MonkeyPatch
 ):
     # A busy machine may take longer than ten seconds from one look to the next.
-    monkeypatch.setattr("queryserver.metrics.page._FACTS_EVERY_S", 3600.0)
+    monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")
     running = (await ana.execute("mysql", "sleep 300"))["history_uuid"]
     await ana.running(running)

@@ -15,7 +15,7 @@ from tests.api.driving import Api, Caller, open_api
 from tests.engines.fault_proxy import FaultProxy, fault_proxy
 from tests.engines.scripted_hs2.server import ScriptedServer
 
-from queryserver.settings import Settings
+from queryserver.platform.settings.tree import Settings
 
 BREAK_S = 3.0
 SLOW = "SELECT SLEEP(60000)"

@@ -19,14 +19,14 @@ from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_trino import Reply, column, error, page, scripted_trino
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
-from queryserver.container.services import open_services
-from queryserver.db.database import PoolLimits, open_database
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.user import ExternalToken, User
-from queryserver.interfaces.auth import Authenticator, AuthRequest
-from queryserver.logs.audit import AUDIT_LOGGER
+from queryserver.errors.base import ConfigurationError
+from queryserver.identity.model import ExternalToken, User
+from queryserver.identity.protocols import Authenticator, AuthRequest
 from queryserver.main import create_app
-from queryserver.settings import Settings
+from queryserver.platform.audit import AUDIT_LOGGER
+from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.settings.tree import Settings
+from queryserver.wiring import open_services
 
 # Of the form that logs mask; planted parts of it are looked for, too.
 PLANTED = "cGxhbnRlZC1leHRlcm5hbC10b2tlbg"

@@ -4,8 +4,8 @@ import pytest
 import structlog.testing
 from tests.api.driving import Caller
 
-from queryserver.db.statements.retention import alone_in_cleaning
-from queryserver.services import retention
+from queryserver.statements import retention
+from queryserver.statements.retention_repository import alone_in_cleaning
 
 
 async def aged(ana: Caller, operation: str, age: str) -> None:

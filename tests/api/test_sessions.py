@@ -11,8 +11,7 @@ from tests.api.conftest import ApiOpener, make_settings
 from tests.api.dialects import POSTGRESQL, Dialect
 from tests.api.driving import Api, Caller, open_api, verdict
 
-from queryserver.settings.connectors import InterpreterSettings
-from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
+from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings, InterpreterSettings
 
 
 async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from tests.api.driving import Api, Caller
 from tests.fixtures.database import execute
 from tests.unit.test_cli import Ended, command_in
 
-from queryserver.db.sessions import Sessions
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.interfaces.sessions import SessionRecord
-from queryserver.services.retention import Closed
+from queryserver.errors.files import StorageUnavailable
+from queryserver.statements.retention import Closed
+from queryserver.statements.session_repository import SessionRecord, Sessions
 
 Command = Callable[..., Awaitable[Ended]]
 

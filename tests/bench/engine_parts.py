@@ -17,22 +17,21 @@ from tests.engines.servers import ServerAddress
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
 
-from queryserver.domain.user import User
-from queryserver.engines.hiveserver2.address import Hs2Address, Login, Member
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.protocol.calls import (
+from queryserver.engines.hiveserver2.protocol.messages import EXECUTE_STATEMENT, FETCH_RESULTS, OPEN_SESSION
+from queryserver.engines.hiveserver2.protocol.structs import (
     FetchType,
     TExecuteStatementReq,
     TFetchOrientation,
     TFetchResultsReq,
     TOpenSessionReq,
 )
-from queryserver.engines.hiveserver2.protocol.methods import EXECUTE_STATEMENT, FETCH_RESULTS, OPEN_SESSION
-from queryserver.engines.hiveserver2.variants import VARIANTS
-from queryserver.engines.trino.address import TrinoAddress
+from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Login, Member
+from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
+from queryserver.engines.trino.protocol import TrinoAddress
+from queryserver.identity.model import User
 
 _USER = User(id=1, username="bench")
 _ROWS = 500_000

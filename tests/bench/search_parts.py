@@ -17,14 +17,13 @@ from tests.api.driving import Api, Caller, open_api
 from tests.bench.setting import Measured
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine
 
-from queryserver.db.migrations import migrate
-from queryserver.domain.catalog import DatabaseDescription, TableColumn, TableDescription, TableSummary
-from queryserver.domain.user import User
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import SessionOptions
-from queryserver.services.search.index_refresh import IndexRefresh, RefreshLimits
-from queryserver.services.search.scoping import Scoping
+from queryserver.engines.metadata import DatabaseDescription, TableColumn, TableDescription, TableSummary
+from queryserver.engines.protocol import Catalog, SessionOptions
+from queryserver.identity.model import User
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.migrations import migrate
+from queryserver.search.feeding import Scoping
+from queryserver.search.refresh import IndexRefresh, RefreshLimits
 
 _DATABASES, _TABLES, _COLUMNS = 50, 600, 34
 _ROUNDS = 40

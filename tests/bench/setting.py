@@ -13,8 +13,7 @@ import psutil
 from tests.bench.client import Client
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server
 
-from queryserver.embedded.defaults import prepare
-from queryserver.embedded.settings import sample_interpreters
+from queryserver.platform.embedded.defaults import prepare, sample_interpreters
 
 PASSWORD = "bench-" + os.urandom(8).hex()
 USERS = 8

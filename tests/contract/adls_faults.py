@@ -9,8 +9,8 @@ from tests.contract.storage_basis import MIB, body, content, names, put
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     InvalidName,
     PathExists,
@@ -18,10 +18,10 @@ from queryserver.domain.errors.files import (
     StorageError,
     StorageUnavailable,
 )
-from queryserver.domain.files import StorageUser
-from queryserver.interfaces.storage import FileSystem, PartPlan, Storage
-from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SharedKey
-from queryserver.storages.adls.account import Patience
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import FileSystem, PartPlan, Storage
+from queryserver.files.stores.adls.credentials import AzureAccount, Patience, SharedKey
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
 SHORT = Patience(connect_s=3, answer_s=3, commit_s=10, first_retry_s=0.01)
 WRONG_KEY = "d3Jvbmc="

@@ -10,13 +10,12 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors.statements import EngineError
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import Engine, SessionOptions
-from queryserver.settings import Settings
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.protocol import Engine, SessionOptions
+from queryserver.errors.statements import EngineError
+from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
 
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 _REFUSED_WITHIN_S = 20

@@ -11,10 +11,9 @@ from tests.contract.catalog_facts import CatalogFacts
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import run
 
-from queryserver.domain.catalog import TableDescription
-from queryserver.domain.result import Column
-from queryserver.interfaces.catalog import Catalog, CatalogEngine
-from queryserver.interfaces.engine import Engine, EngineSession, OperationHandle, OperationStatus
+from queryserver.engines.metadata import TableDescription
+from queryserver.engines.protocol import Catalog, CatalogEngine, Engine, EngineSession, OperationHandle, OperationStatus
+from queryserver.formats.columns import Column
 
 FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 
@@ -92,7 +91,7 @@ class CatalogBasis:
 
     async def eventually_idle(self, engine: Engine) -> None:
         async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+            while await self.running_statements(engine):
                 await asyncio.sleep(0.05)
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:

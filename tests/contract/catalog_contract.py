@@ -16,11 +16,10 @@ from tests.contract.catalog_sampling import CatalogSampling
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.refusals import raises_code
 
-from queryserver.domain.catalog import ColumnStatistics, SampleKind, TableKind
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import EngineUnavailable, TableNotFound
-from queryserver.interfaces.catalog import Catalog, CatalogEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.metadata import ColumnStatistics, SampleKind, TableKind
+from queryserver.engines.protocol import Catalog, CatalogEngine, Engine
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import EngineUnavailable, TableNotFound
 
 
 class CatalogContract(CatalogNames, CatalogSampling):

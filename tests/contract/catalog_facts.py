@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queryserver.domain.catalog import ForeignKey, TableColumn, TableKind
-from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.quoting import identifier
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.catalog_queries import Folding, identifier
+from queryserver.engines.metadata import ForeignKey, TableColumn, TableKind
+from queryserver.engines.protocol import Catalog, EngineSession
 
 ODD_NAMES = (
     "o'brien",

@@ -5,11 +5,10 @@ from tests.contract.catalog_basis import FEW_ROWS, CatalogBasis
 from tests.contract.catalog_facts import ODD_NAMES
 from tests.refusals import raises_code
 
-from queryserver.domain.catalog import SampleKind
-from queryserver.domain.errors.statements import TableNotFound
 from queryserver.engines.catalog_queries import Folding
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.metadata import SampleKind
+from queryserver.engines.protocol import Catalog, Engine
+from queryserver.errors.statements import TableNotFound
 
 _MADE_AND_ASKED = {
     Folding.LOWER: ("plain_items", "PLAIN_Items"),

@@ -4,10 +4,9 @@ import pytest
 from tests.contract.catalog_basis import CatalogBasis
 from tests.contract.catalog_facts import NestedFact
 
-from queryserver.domain.catalog import SAMPLE_ROWS, SampleKind
-from queryserver.domain.errors.base import NotSupported
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind
+from queryserver.engines.protocol import Catalog, Engine
+from queryserver.errors.base import NotSupported
 
 _ROWS = (("1", "'b'"), ("2", "'a'"), ("3", "NULL"), ("10", "'b'"), ("9", "'c'"))
 

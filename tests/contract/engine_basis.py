@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from tests.contract.engine_facts import EngineFacts
 
-from queryserver.domain.errors.statements import EngineError
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import Engine, EngineSession, SessionOptions
+from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
+from queryserver.errors.statements import EngineError
+from queryserver.identity.model import User
 
 USER = User(id=1, username="ada")
 NO_OPTIONS = SessionOptions()
@@ -42,7 +42,7 @@ class EngineBasis:
     async def eventually_idle(self, engine: Engine) -> None:
         """The engine has stopped all work within `STOP_S`."""
         async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+            while await self.running_statements(engine):
                 await asyncio.sleep(0.05)
 
     def assert_tidy(self, error: EngineError) -> None:

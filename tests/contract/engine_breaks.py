@@ -15,8 +15,8 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, rows_of, started
 from tests.engines.fault_proxy import FaultProxy, fault_proxy
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.interfaces.engine import Engine, OperationState
+from queryserver.engines.protocol import Engine, OperationState
+from queryserver.errors.statements import StatementRejected
 
 _PROMPTLY_S = 10.0
 """For what takes at most 3 s on a machine without other load (Limits.end_s); the statements run for longer."""

@@ -27,14 +27,9 @@ from tests.contract.engine_facts import SessionState, TypeFact
 from tests.contract.engine_stopping import StoppingContract
 from tests.timing import at_best, soon
 
-from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.domain.positions import position_of
-from queryserver.interfaces.engine import (
-    Engine,
-    EngineSession,
-    OperationState,
-    SessionOptions,
-)
+from queryserver.engines.protocol import Engine, EngineSession, OperationState, SessionOptions
+from queryserver.errors.statements import EngineUnavailable, StatementRejected
+from queryserver.sql.positions import position_of
 
 MIB = 1024 * 1024
 AWKWARD_TEXT = "Zoë 🐘 日本 ' '' \" \\ \\n % %s %(x)s {y} :z ? $1 `b` -- /* \t\n end"

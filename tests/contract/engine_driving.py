@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors.statements import EngineError
-from queryserver.domain.result import Column
-from queryserver.interfaces.engine import (
+from queryserver.engines.protocol import (
     EngineSession,
     OperationHandle,
     OperationState,
     OperationStatus,
     ResumableSession,
 )
+from queryserver.errors.statements import EngineError
+from queryserver.formats.columns import Column
 
 
 @dataclass(frozen=True, slots=True)

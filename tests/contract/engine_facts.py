@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queryserver.domain.result import ResultType
+from queryserver.formats.columns import ResultType
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,8 @@ from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 
-from queryserver.domain.errors.statements import (
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-)
-from queryserver.interfaces.engine import Engine, EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import Engine, EngineSession, OperationHandle, SessionOptions
+from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
 
 _MANY_ROWS = 200_000
 _SOME_BYTES = 100_000
@@ -143,7 +137,7 @@ class FaultsContract(EngineBasis):
             operation(session, self.facts.rows_sql(5_000_000)) as handle,
         ):
             await ended(session, handle)
-            with pytest.raises(_LOST):  # noqa: PT012 the first batch may come
+            with pytest.raises(_LOST):
                 async for _ in session.batches(handle):
                     await proxy.die()
         await self.works_again(engine, proxy)

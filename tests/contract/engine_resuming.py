@@ -7,8 +7,8 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, read, rows_of, started
 
-from queryserver.domain.errors.statements import OutcomeUnknown
-from queryserver.interfaces.engine import Engine, EngineSession, OperationState, ResumableEngine, ResumableSession
+from queryserver.engines.protocol import Engine, EngineSession, OperationState, ResumableEngine, ResumableSession
+from queryserver.errors.statements import OutcomeUnknown
 
 ROWS = 60_000
 

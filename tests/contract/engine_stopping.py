@@ -7,8 +7,8 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER, EngineBasis
 from tests.contract.engine_driving import count_rows, ended, operation, patient_poll, read, run, started
 
-from queryserver.domain.errors.statements import EngineError, SessionLost
-from queryserver.interfaces.engine import Engine, EngineSession, OperationState
+from queryserver.engines.protocol import Engine, EngineSession, OperationState
+from queryserver.errors.statements import EngineError, SessionLost
 
 
 class StoppingContract(EngineBasis):

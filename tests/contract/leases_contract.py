@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from queryserver.domain.result import Column, ResultType, Segment
-from queryserver.domain.statement import EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.interfaces.statements import Reach, StatementLeases
+from queryserver.formats.columns import Column, ResultType, Segment
+from queryserver.statements.model import EngineMark, Lease, Outcome, Resumption, StatementState
+from queryserver.statements.rows import Reach, StatementLeases
 
 ME, OTHER = "me", "other"
 HELD = 10**12

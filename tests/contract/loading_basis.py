@@ -16,10 +16,8 @@ from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import run
 from tests.contract.loading_facts import LoadingFacts
 
-from queryserver.domain.import_types import arrow_type, declared_type
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import LoadColumn, LoadingEngine, TableLoad, TableLoader, TableName
+from queryserver.engines.protocol import Engine, LoadColumn, LoadingEngine, TableLoad, TableLoader, TableName
+from queryserver.imports.model import BaseType, ColumnType, arrow_type, declared_type
 
 INT64 = ColumnType(BaseType.INT64)
 STRING = ColumnType(BaseType.STRING)
@@ -113,7 +111,7 @@ class LoadingBasis:
     async def eventually_idle(self, engine: Engine) -> None:
         """The engine has stopped all work within `STOP_S`."""
         async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
+            while await self.running_statements(engine):
                 await asyncio.sleep(0.05)
 
     def column(self, name: str, kind: ColumnType, *, nullable: bool = True) -> LoadColumn:

@@ -28,10 +28,9 @@ from tests.contract.loading_basis import (
 )
 from tests.contract.loading_facts import DECIMAL, VALUES
 
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableLoad, TableLoader, TableName
+from queryserver.engines.protocol import Engine, TableLoad, TableLoader, TableName
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 MIB = 1024 * 1024
 TYPES = {base: DECIMAL if base is BaseType.DECIMAL else ColumnType(base) for base in VALUES}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from types import MappingProxyType
 
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.interfaces.loading import TableName
+from queryserver.engines.protocol import TableName
+from queryserver.imports.model import BaseType, ColumnType
 
 INF, NAN = float("inf"), float("nan")
 

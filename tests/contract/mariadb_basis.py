@@ -8,7 +8,7 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.engines.servers import ServerAddress, free_port
 
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
 
 
 class MariadbBasis:

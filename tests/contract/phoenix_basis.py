@@ -6,7 +6,7 @@ import pytest
 from tests.engines.phoenix_threads import scans_of, statements_of
 from tests.engines.servers import HttpAddress
 
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
 
 _REST_S = 30.0
 """The Query Server ends its part at once; what it waits for of the region server may take some seconds more."""
@@ -32,10 +32,10 @@ class PhoenixBasis:
     async def no_scans(self, *, within_s: float) -> None:
         """By then HBase has ended all scans, and the Query Server waits for none."""
         async with asyncio.timeout(within_s):
-            while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
+            while await scans_of(self._port) or await statements_of(self._port):
                 await asyncio.sleep(0.2)
 
     async def _idle(self, *, within_s: float) -> None:
         async with asyncio.timeout(within_s):
-            while await statements_of(self._port):  # noqa: ASYNC110 the engine sends no event
+            while await statements_of(self._port):
                 await asyncio.sleep(0.2)

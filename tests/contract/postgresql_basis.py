@@ -9,8 +9,8 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.engines.servers import ServerAddress, free_port
 
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.protocol import Engine
 
 
 def address_of(dsn: str) -> PostgresqlAddress:

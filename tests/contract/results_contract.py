@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.errors.files import PathNotFound
-from queryserver.interfaces.results import ResultStore
+from queryserver.errors.files import PathNotFound
+from queryserver.results.segments import ResultStore
 
 STATEMENTS = [UUID(int=n) for n in range(3)]
 """They share their first digits, as ids made at one time do."""

@@ -8,8 +8,7 @@ import pytest
 from tests.contract.loading_basis import LoadingBasis
 from tests.contract.loading_contract import LoadingContract, RowsBroke
 
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableLoader, TableName
+from queryserver.engines.protocol import Engine, TableLoader, TableName
 
 
 class SlowLoadingContract(LoadingBasis):

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
 
 
 class SparkBasis:

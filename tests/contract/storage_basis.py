@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 from tests.contract.storage_facts import StorageFacts
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import PathNotFound
-from queryserver.domain.files import FileStatus, StorageUser
-from queryserver.interfaces.storage import Batch, FileSystem, Storage, StorageTraits
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import PathNotFound
+from queryserver.files.model import FileStatus, StorageUser
+from queryserver.files.protocol import Batch, FileSystem, Storage, StorageTraits
 
 MIB = 1024 * 1024
 USER = StorageUser("alice")

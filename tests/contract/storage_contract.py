@@ -14,17 +14,10 @@ from tests.contract.storage_parts import PartsContract
 from tests.contract.storage_powers import SUITES
 from tests.contract.storage_writing import WritingContract
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import (
-    DirectoryNotEmpty,
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-)
-from queryserver.domain.files import EntryKind
-from queryserver.interfaces.storage import PartPlan, RenamingStorage, Storage
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import DirectoryNotEmpty, InvalidPath, NotADirectory, NotAFile, PathExists, PathNotFound
+from queryserver.files.model import EntryKind
+from queryserver.files.protocol import PartPlan, RenamingStorage, Storage
 
 INVALID_PATHS = (
     "..",

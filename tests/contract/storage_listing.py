@@ -5,9 +5,9 @@ from contextlib import aclosing
 import pytest
 from tests.contract.storage_basis import StorageBasis, batches, entries, names, put
 
-from queryserver.domain.errors.files import NotADirectory, PathNotFound
-from queryserver.domain.files import EntryKind
-from queryserver.interfaces.storage import Batch, Storage, StorageTraits
+from queryserver.errors.files import NotADirectory, PathNotFound
+from queryserver.files.model import EntryKind
+from queryserver.files.protocol import Batch, Storage, StorageTraits
 
 UNORDERED = ("b", "a", "B", "é", "a.b", "10", "9")
 

@@ -7,8 +7,8 @@ import pytest
 from tests.contract.storage_basis import StorageBasis, body, content, failing_body, names, put
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import PathExists, PathNotFound, VerificationFailed, upload_aborted
-from queryserver.interfaces.storage import PartPlan, ReadableParts, Storage, StorageTraits, StoredPart
+from queryserver.errors.files import PathExists, PathNotFound, VerificationFailed, upload_aborted
+from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StorageTraits, StoredPart
 
 
 class PartsContract(StorageBasis):

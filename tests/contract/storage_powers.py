@@ -3,10 +3,10 @@
 import pytest
 from tests.contract.storage_basis import StorageBasis, content, is_there, names, put
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.errors.files import NotADirectory, NotAFile, PathExists, PathNotFound, TargetInsideSource
-from queryserver.domain.files import EntryKind
-from queryserver.interfaces.storage import (
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.files import NotADirectory, NotAFile, PathExists, PathNotFound, TargetInsideSource
+from queryserver.files.model import EntryKind
+from queryserver.files.protocol import (
     ModeStorage,
     OwnedStorage,
     RenamingStorage,

@@ -17,9 +17,9 @@ from tests.contract.storage_basis import (
 )
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, upload_aborted
-from queryserver.domain.files import EntryKind
-from queryserver.interfaces.storage import Storage
+from queryserver.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, upload_aborted
+from queryserver.files.model import EntryKind
+from queryserver.files.protocol import Storage
 
 
 class WritingContract(StorageBasis):

@@ -13,12 +13,13 @@ from tests.contract.storage_basis import batches, content, names, put
 from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import ChangedMeanwhile, PathExists, upload_aborted
-from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SasToken, SharedKey
-from queryserver.storages.adls.blob_calls import BlobCalls, is_folder
-from queryserver.storages.adls.http import AzureClient
-from queryserver.storages.adls.places import AzurePlace
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import ChangedMeanwhile, PathExists, upload_aborted
+from queryserver.files.stores.adls.blob import BlobCalls, is_folder
+from queryserver.files.stores.adls.credentials import AzureAccount, SasToken, SharedKey
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.http import AzureClient
+from queryserver.files.stores.adls.places import AzurePlace
 
 pytestmark = pytest.mark.engine("azurite")
 

@@ -11,8 +11,8 @@ from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Refused
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import (
     NotADirectory,
     PathExists,
     StorageError,
@@ -20,8 +20,9 @@ from queryserver.domain.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
-from queryserver.interfaces.storage import PartPlan
-from queryserver.storages.adls import AdlsFileSystem, AzureAccount, ClientCredentials, SharedKey
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SharedKey
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from tests.contract.storage_powers import ModesContract, OwnersContract, Renamin
 from tests.engines import azurite as emulator
 from tests.engines.standin_dfs import dfs_server
 
-from queryserver.domain.files import StorageUser
-from queryserver.storages.adls import AdlsFileSystem, AzureAccount, SharedKey
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.adls.credentials import AzureAccount, SharedKey
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
 CONTAINER = "contract"
 USER = StorageUser("alice")

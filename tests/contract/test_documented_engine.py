@@ -15,12 +15,12 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, TypeFact
 from tests.contract.test_sqlite_engine import FACTS as SQLITE_FACTS
 
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.result import ResultType
-from queryserver.interfaces.engine import Engine
-from queryserver.settings import Settings
+from queryserver.connectors.building import BuildContext
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.protocol import Engine
+from queryserver.errors.base import ConfigurationError
+from queryserver.formats.columns import ResultType
+from queryserver.platform.settings.tree import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
 LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)

@@ -8,12 +8,11 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
 from tests.contract.test_duckdb_engine import held_by_another_process
 
-from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn
+from queryserver.engines.protocol import Catalog, Engine
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 _DEEP = 'STRUCT(k VARCHAR, "a b" INTEGER[])[]'

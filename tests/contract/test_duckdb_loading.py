@@ -9,11 +9,10 @@ from tests.contract.loading_basis import MemoryLedger, numbered, stream
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import LoadingFacts
 
-from queryserver.domain.errors.statements import StatementDenied
+from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.quoting import identifier
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableName
+from queryserver.engines.protocol import Engine, TableName
+from queryserver.errors.statements import StatementDenied
 
 FACTS = LoadingFacts(
     dialect="duckdb",

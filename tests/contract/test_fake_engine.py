@@ -9,8 +9,8 @@ from tests.contract.engine_driving import operation, run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.fakes.engine import FakeEngine
 
-from queryserver.domain.result import ResultType
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
+from queryserver.formats.columns import ResultType
 
 FACTS = EngineFacts(
     slow_sql="sleep 30",

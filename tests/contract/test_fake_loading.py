@@ -8,7 +8,7 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import LoadingFacts
 from tests.fakes.loading import FakeLoadingEngine, quoted
 
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
 
 FACTS = LoadingFacts(
     dialect="postgresql",

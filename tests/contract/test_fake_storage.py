@@ -14,8 +14,8 @@ from tests.contract.storage_powers import (
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.domain.files import Scheme
-from queryserver.interfaces.storage import StorageTraits
+from queryserver.files.model import Scheme
+from queryserver.files.protocol import StorageTraits
 
 OBJECT_STORE = StorageTraits(lists_in_order=True, container_levels=1)
 

@@ -8,15 +8,13 @@ from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFac
 from tests.contract.test_hive_engine import statements_at_work
 from tests.engines.servers import ServerAddress, free_port
 
-from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.address import Hs2Address, Member
-from queryserver.engines.hiveserver2.catalog_hive import HiveCatalog
-from queryserver.engines.hiveserver2.catalog_quoting import quoted
+from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import HIVE
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Member
+from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn, TableKind
+from queryserver.engines.protocol import Catalog, Engine
 
 _COLUMNS = "(id int COMMENT 'the id', name string DEFAULT 'x', PRIMARY KEY (id) DISABLE NOVALIDATE)"
 _KEY = "CONSTRAINT {table}_fk FOREIGN KEY (owner) REFERENCES {db}.owners (id) DISABLE NOVALIDATE"

@@ -23,13 +23,12 @@ from tests.engines.servers import ServerAddress, free_port
 from tests.fixtures.hiveserver2 import run_statements
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.statements import OutcomeUnknown
-from queryserver.domain.result import ResultType as T
-from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
+from queryserver.engines.catalog_queries import escaped_literal
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import HIVE
-from queryserver.engines.quoting import escaped_literal
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Limits, Member
+from queryserver.engines.protocol import Engine
+from queryserver.errors.statements import OutcomeUnknown
+from queryserver.formats.columns import ResultType as T
 
 
 def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:
@@ -59,8 +58,8 @@ TYPES = (
     ),
     typed("unhex('00FF')", T.BINARY, "binary", b"\x00\xff"),
     typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
-    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
-    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),
+    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),
     typed("array(1, 2)", T.ARRAY, "array", "[1,2]"),
     typed("map('a', 1)", T.MAP, "map", '{"a":1}'),
     typed("named_struct('x', 1, 'y', 'z')", T.STRUCT, "struct", '{"x":1,"y":"z"}'),
@@ -190,7 +189,7 @@ async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
     """Statements whose clients are lost go on; other tests count what Hive is at work on."""
     yield
     async with asyncio.timeout(2 * _FAULTS_SLEEP_S):
-        while await statements_at_work(hive_server.port):  # noqa: ASYNC110 Hive sends no event
+        while await statements_at_work(hive_server.port):
             await asyncio.sleep(0.2)
 
 

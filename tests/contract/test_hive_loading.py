@@ -10,10 +10,9 @@ from tests.contract.test_hive_engine import statements_at_work
 from tests.contract.test_spark_loading import HIVE_FAMILY
 from tests.engines.servers import ServerAddress
 
-from queryserver.engines.hiveserver2.address import Hs2Address, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import HIVE
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Member
+from queryserver.engines.protocol import Engine
 
 FACTS = replace(
     HIVE_FAMILY,

@@ -12,9 +12,9 @@ from tests.engines.certificates import Authority
 from tests.engines.hive_secured import PASSWORDS, SERVICE, SecuredHive
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import Credentials, Engine, OperationState, ResumableEngine, SessionOptions
+from queryserver.engines.protocol import Credentials, Engine, OperationState, ResumableEngine, SessionOptions
+from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
+from queryserver.identity.model import User
 
 pytestmark = pytest.mark.engine("hive")
 

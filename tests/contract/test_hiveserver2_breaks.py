@@ -13,11 +13,10 @@ from tests.contract.test_hiveserver2_faults import Peers, scripted
 from tests.contract.test_impala_engine import FACTS
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.domain.errors.statements import OutcomeUnknown
-from queryserver.engines.hiveserver2.address import Hs2Address, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import IMPALA
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Member
+from queryserver.engines.protocol import Engine
+from queryserver.errors.statements import OutcomeUnknown
 
 DIALECTS = ("hive", "impala")
 TESTED_WITH = "scripted peer"

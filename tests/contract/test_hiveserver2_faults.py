@@ -15,17 +15,16 @@ from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_hs2.wire import Passwords
 from tests.engines.servers import free_port
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.hiveserver2.engine import Hs2Engine
+from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Limits, Mechanism, Member
+from queryserver.engines.protocol import OperationState
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
 )
-from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Mechanism, Member
-from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import IMPALA
-from queryserver.interfaces.engine import OperationState
 
 pytestmark = pytest.mark.capability("A line that breaks is told in time")
 DIALECTS = ("hive", "sparksql", "impala")

@@ -15,16 +15,14 @@ from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.domain.errors.statements import EngineUnavailable, OutcomeUnknown
-from queryserver.engines.hiveserver2.address import Hs2Address, Login, Member
 from queryserver.engines.hiveserver2.connecting import connect
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import Connection, Wire
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq
-from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TSessionHandle
-from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.engines.hiveserver2.protocol.messages import CLOSE_SESSION
+from queryserver.engines.hiveserver2.protocol.structs import TCloseSessionReq, THandleIdentifier, TSessionHandle
+from queryserver.engines.hiveserver2.variants import Hs2Address, Login, Member
+from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
 

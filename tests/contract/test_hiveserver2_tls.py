@@ -11,8 +11,8 @@ from tests.engines.certificates import Authority
 from tests.engines.scripted_hs2.server import ScriptedServer
 from tests.engines.scripted_hs2.wire import Passwords
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
+from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 PASSWORD = "Ana's pass:word ü"
 TRANSPORTS = ("sasl", "nosasl", "http")

@@ -22,11 +22,11 @@ from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.engines.hdfs import SERVICE_USER
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
-from queryserver.domain.files import StorageUser
-from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
-from queryserver.storages.webhdfs.file_system import WebHdfsCluster
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.webhdfs.gateway import Timeouts, WebHdfsAddress
+from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsFileSystem
 
 pytestmark = [pytest.mark.engine("hdfs"), pytest.mark.engine("httpfs")]
 
@@ -151,7 +151,7 @@ async def test_a_store_that_fails_at_half_ends_a_download_with_an_error(file_sys
 
 async def sizes(pieces: AsyncIterator[bytes], got: list[int]) -> None:
     async for piece in pieces:
-        got.append(len(piece))  # noqa: PERF401 what came before a failure counts
+        got.append(len(piece))
 
 
 @pytest.mark.storage(9, 86)

@@ -5,13 +5,12 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.test_impala_engine import ScriptedImpala
 
-from queryserver.domain.catalog import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.domain.errors.base import NotSupported
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.catalog_impala import ImpalaCatalog
-from queryserver.engines.hiveserver2.catalog_quoting import quoted
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.hiveserver2.catalog_variants import ImpalaCatalog
+from queryserver.engines.metadata import SampleKind, TableColumn, TableDescription, TableKind
+from queryserver.engines.protocol import Catalog, Engine
+from queryserver.errors.base import NotSupported
 
 FACTS = CatalogFacts(
     folding=Folding.LOWER,

@@ -12,11 +12,10 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.engines.scripted_hs2.process import ScriptedProcess, scripted_process
 from tests.engines.servers import free_port
 
-from queryserver.domain.result import ResultType
-from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import IMPALA
-from queryserver.interfaces.engine import Engine, EngineSession
+from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member
+from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.formats.columns import ResultType
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object) -> TypeFact:
@@ -40,9 +39,9 @@ TYPES = (
     _typed("decimal(38,0)", "99999999999999999999999999999999999999", ResultType.DECIMAL, Decimal("9" * 38)),
     _typed("string", "'Zoë 🐘'", ResultType.STRING, "Zoë 🐘"),
     _typed("varchar(20)", "'ab'", ResultType.VARCHAR, "ab"),
-    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+    _typed("timestamp", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30)),
     _typed("timestamp", "'2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP,
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),
     _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31)),
     _typed("binary", "'ab'", ResultType.BINARY, b"ab"),
 )  # fmt: skip

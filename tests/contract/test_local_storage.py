@@ -10,9 +10,9 @@ from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import ModesContract, RenamingContract, SummaryContract, TrashContract
 from tests.unit.storages.local.descriptors import open_below
 
-from queryserver.domain.files import StorageUser
-from queryserver.interfaces.storage import StorageTraits
-from queryserver.storages.local import LocalFileSystem, PrivateStorage
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import StorageTraits
+from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage
 
 
 class LocalContract(StorageContract, RenamingContract, TrashContract, SummaryContract, ModesContract):

@@ -7,12 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.catalog import MetadataCacheRecords
-from queryserver.db.database import open_database
-from queryserver.domain.usernames import Username
-from queryserver.interfaces.accounts import NewAccount
-from queryserver.interfaces.metadata_cache import CacheKey
+from queryserver.catalog.repository import CacheKey, MetadataCacheRecords
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.platform.database import open_database
 
 AGE = timedelta(minutes=5)
 ROOM = 1 << 20

@@ -9,13 +9,12 @@ from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
-from queryserver.domain.catalog import ForeignKey, TableColumn
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.mysql import MysqlAddress, MysqlEngine
+from queryserver.engines.metadata import ForeignKey, TableColumn
 from queryserver.engines.mysql.catalog import MysqlCatalog
-from queryserver.engines.mysql.quoting import quoted
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.mysql.catalog_sql import quoted
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.protocol import Catalog, Engine
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 

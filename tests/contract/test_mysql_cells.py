@@ -8,9 +8,9 @@ from tests.contract.engine_driving import run
 from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.statements import RowTooLarge
-from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.statements import RowTooLarge
 
 pytestmark = pytest.mark.engine("mariadb")
 

@@ -7,8 +7,8 @@ from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_mysql_engine import FACTS
 from tests.engines.servers import ServerAddress
 
-from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.protocol import Engine
 
 
 @pytest.mark.engine("mariadb")

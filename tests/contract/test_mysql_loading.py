@@ -12,12 +12,11 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.importing import BaseType
-from queryserver.engines.mysql.loading_rows import RowWriter
-from queryserver.engines.mysql.quoting import quoted
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableLoader, TableName
+from queryserver.engines.mysql.catalog_sql import quoted
+from queryserver.engines.mysql.loading import RowWriter
+from queryserver.engines.protocol import Engine, TableLoader, TableName
+from queryserver.errors.statements import StatementRejected
+from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
     dialect="mysql",

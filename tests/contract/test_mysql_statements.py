@@ -10,16 +10,16 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+from queryserver.engines.protocol import Credentials, SessionOptions
+from queryserver.engines.sessions import StreamedSession
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     OutcomeUnknown,
     SessionLost,
     StatementRejected,
 )
-from queryserver.engines.mysql import MysqlAddress, MysqlEngine
-from queryserver.engines.streamed_session import StreamedSession
-from queryserver.interfaces.engine import Credentials, SessionOptions
 
 pytestmark = pytest.mark.engine("mariadb")
 

@@ -17,8 +17,8 @@ from tests.contract.storage_powers import (
 from tests.engines.ozone import SERVICE_USER, OzoneGateway
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import NotSupported
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     InvalidName,
     InvalidPath,
@@ -26,10 +26,10 @@ from queryserver.domain.errors.files import (
     PathNotFound,
     upload_aborted,
 )
-from queryserver.domain.files import StorageUser
-from queryserver.interfaces.storage import TrashStorage
-from queryserver.storages.ozone import OzoneFileSystem
-from queryserver.storages.webhdfs import WebHdfsAddress
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import TrashStorage
+from queryserver.files.stores.ozone import OzoneFileSystem
+from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
 
 pytestmark = pytest.mark.engine("ozone")
 

@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 from tests.fakes import http_driver
 
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import SessionOptions
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.network.rest_trials import RestAttempt, RestQuestion
-from queryserver.services.engine_trials import EngineAttempt
-from queryserver.settings import Settings
-from queryserver.settings.connectors import ConnectorPolicySettings
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.failures import RestAttempt, RestQuestion
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.connectors.tests import EngineAttempt
+from queryserver.engines.protocol import SessionOptions
+from queryserver.errors.statements import EngineError, EngineUnavailable
+from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.settings.editor import ConnectorPolicySettings
+from queryserver.platform.settings.tree import Settings
 
 pytestmark = [pytest.mark.platform(72), pytest.mark.security("T8")]
 

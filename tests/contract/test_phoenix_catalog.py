@@ -9,11 +9,11 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
-from queryserver.domain.catalog import TableColumn, TableKind
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.metadata import TableColumn, TableKind
+from queryserver.engines.phoenix.connection import PhoenixAddress
+from queryserver.engines.phoenix.engine import PhoenixEngine
+from queryserver.engines.protocol import Catalog, Engine
 
 TABLES = (
     DescribedTable(

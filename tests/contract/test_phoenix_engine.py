@@ -13,11 +13,12 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ResultType
-from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
-from queryserver.engines.quoting import escaped_literal
-from queryserver.interfaces.engine import Engine, OperationState, SessionOptions
+from queryserver.engines.catalog_queries import escaped_literal
+from queryserver.engines.phoenix.connection import PhoenixAddress
+from queryserver.engines.phoenix.engine import PhoenixEngine
+from queryserver.engines.protocol import Engine, OperationState, SessionOptions
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
 
 NUMBERS = 1024
 """Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
@@ -45,11 +46,11 @@ _TYPED = (
     ("DATE", "TO_DATE('2024-01-31 10:20:30')", ResultType.DATE, dt.date(2024, 1, 31)),
     ("TIME", "TO_TIME('2024-01-31 10:20:30.5')", ResultType.STRING, dt.time(10, 20, 30, 500_000)),
     ("TIMESTAMP", "TO_TIMESTAMP('2024-01-31 10:20:30.123')", ResultType.TIMESTAMP,
-     dt.datetime(2024, 1, 31, 10, 20, 30, 123_000)),  # noqa: DTZ001 it has none
+     dt.datetime(2024, 1, 31, 10, 20, 30, 123_000)),
     ("UNSIGNED_DATE", "CAST(TO_DATE('2024-01-31') AS UNSIGNED_DATE)", ResultType.DATE, dt.date(2024, 1, 31)),
     ("UNSIGNED_TIME", "CAST(TO_TIME('2024-01-31 10:20:30') AS UNSIGNED_TIME)", ResultType.STRING, dt.time(10, 20, 30)),
     ("UNSIGNED_TIMESTAMP", "CAST(TO_TIMESTAMP('2024-01-31 10:20:30') AS UNSIGNED_TIMESTAMP)", ResultType.TIMESTAMP,
-     dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
+     dt.datetime(2024, 1, 31, 10, 20, 30)),
     ("BINARY(3)", "X'010203'", ResultType.BINARY, b"\1\2\3"),
     ("VARBINARY", "X'00FF'", ResultType.BINARY, b"\0\xff"),
     ("INTEGER ARRAY", "ARRAY[1,2]", ResultType.ARRAY, [1, 2]),
@@ -59,7 +60,7 @@ _TYPED = (
     ("BOOLEAN ARRAY", "ARRAY[TRUE,FALSE]", ResultType.ARRAY, [True, False]),
     ("DATE ARRAY", "ARRAY[TO_DATE('2024-01-31')]", ResultType.ARRAY, [dt.date(2024, 1, 31)]),
     ("TIMESTAMP ARRAY", "ARRAY[TO_TIMESTAMP('2024-01-31 10:20:30')]", ResultType.ARRAY,
-     [dt.datetime(2024, 1, 31, 10, 20, 30)]),  # noqa: DTZ001 it has none
+     [dt.datetime(2024, 1, 31, 10, 20, 30)]),
     ("CHAR(3) ARRAY", "ARRAY['abc']", ResultType.ARRAY, ["abc"]),
     ("BINARY(3) ARRAY", "ARRAY[X'010203']", ResultType.ARRAY, [b"\1\2\3"]),
 )  # fmt: skip

@@ -13,9 +13,10 @@ from tests.contract.test_phoenix_engine import FACTS, make_tables
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.engines.phoenix import Authentication, Patience, PhoenixAddress, PhoenixEngine
-from queryserver.interfaces.engine import Credentials, Engine, OperationState, SessionOptions
+from queryserver.engines.phoenix.connection import Authentication, Patience, PhoenixAddress
+from queryserver.engines.phoenix.engine import PhoenixEngine
+from queryserver.engines.protocol import Credentials, Engine, OperationState, SessionOptions
+from queryserver.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
 
 PATIENCE = Patience(connect_s=2, answer_s=3, stop_s=1, beat_s=0.5, silence_s=2)
 

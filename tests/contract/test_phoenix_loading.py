@@ -13,12 +13,12 @@ from tests.contract.loading_facts import NAMES, TEXTS, LoadingFacts
 from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.engines.phoenix import PhoenixAddress, PhoenixEngine
-from queryserver.engines.quoting import identifier, qualified
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableLoader, TableName
+from queryserver.engines.catalog_queries import identifier, qualified
+from queryserver.engines.phoenix.connection import PhoenixAddress
+from queryserver.engines.phoenix.engine import PhoenixEngine
+from queryserver.engines.protocol import Engine, LoadColumn, TableLoad, TableLoader, TableName
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 FACTS = LoadingFacts(
     dialect="phoenix",

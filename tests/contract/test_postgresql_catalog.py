@@ -8,14 +8,13 @@ from tests.contract.engine_driving import failure
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 from tests.fixtures.database import execute
 
-from queryserver.domain.catalog import ForeignKey, SampleKind, TableColumn, TableKind
-from queryserver.domain.errors.statements import EngineForbidden, StatementDenied
-from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.postgresql import PostgresqlEngine
+from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn, TableKind
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.engines.protocol import Catalog, Engine
+from queryserver.errors.statements import EngineForbidden, StatementDenied
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 

@@ -8,8 +8,8 @@ from tests.contract.engine_faults import FaultsContract
 from tests.contract.postgresql_basis import address_of
 from tests.contract.test_postgresql_engine import FACTS
 
-from queryserver.engines.postgresql import PostgresqlEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.engines.protocol import Engine
 
 
 class TestPostgresqlFaults(FaultsContract):

@@ -13,12 +13,11 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
-from queryserver.domain.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
-from queryserver.engines.quoting import identifier
-from queryserver.interfaces.engine import Engine, SessionOptions
-from queryserver.interfaces.loading import LoadingEngine, TableLoader, TableName
+from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.protocol import Engine, LoadingEngine, SessionOptions, TableLoader, TableName
+from queryserver.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 FACTS = LoadingFacts(
     dialect="postgresql",

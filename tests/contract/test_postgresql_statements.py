@@ -10,16 +10,16 @@ from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, run, started
 from tests.contract.postgresql_basis import address_of
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
+from queryserver.engines.protocol import Credentials, OperationState, SessionOptions
+from queryserver.engines.sessions import StreamedSession
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     OutcomeUnknown,
     SessionLost,
     StatementRejected,
 )
-from queryserver.engines.postgresql import PostgresqlAddress, PostgresqlEngine
-from queryserver.engines.streamed_session import StreamedSession
-from queryserver.interfaces.engine import Credentials, OperationState, SessionOptions
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from tests.fakes.results import MemoryResults
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.storage_faults import FaultyStorage
 
-from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
-from queryserver.domain.files import FileStatus
+from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
+from queryserver.files.model import FileStatus
+from queryserver.files.stores.local.file_system import PrivateStorage
 from queryserver.results.segments import SegmentStore
-from queryserver.storages.local import PrivateStorage
 
 
 class TestMemoryResults(ResultStoreContract):

@@ -7,8 +7,8 @@ from tests.contract.storage_basis import USER, batches, content, names, put
 from tests.engines.scripted_s3 import Reply, scripted_s3
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import NotSupported, PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     PathExists,
     PathNotFound,
@@ -17,9 +17,9 @@ from queryserver.domain.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
-from queryserver.logs.cleaning import Redactor
-from queryserver.storages.s3 import S3FileSystem, S3Options
-from queryserver.storages.s3.options import S3Keys
+from queryserver.files.stores.s3.connection import S3Keys, S3Options
+from queryserver.files.stores.s3.storage import S3FileSystem
+from queryserver.platform.log_lines import Redactor
 
 EMPTY_LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 MISSING = Reply(404)

@@ -16,8 +16,8 @@ from tests.contract.test_s3_storage import options
 from tests.engines.fault_proxy import Fault, fault_proxy
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     PathExists,
     PathNotFound,
@@ -25,19 +25,15 @@ from queryserver.domain.errors.files import (
     StorageUnavailable,
     upload_aborted,
 )
-from queryserver.domain.files import Scheme
-from queryserver.domain.storage_names import ExtensionRules
-from queryserver.domain.storage_paths import PathReader
-from queryserver.domain.user import User
-from queryserver.interfaces.storage import PartPlan
-from queryserver.services.storage.auditing import StorageAudit
-from queryserver.services.storage.leftovers import Leftovers
-from queryserver.services.storage.stores import Stores
-from queryserver.services.storage.upload_rules import UploadRules
-from queryserver.services.storage.uploading import ArrivingFile, Uploads
-from queryserver.storages.s3 import S3FileSystem
-from queryserver.storages.s3.options import S3Keys
-from queryserver.storages.s3.storage import S3Storage
+from queryserver.files.model import Scheme
+from queryserver.files.orphans import Leftovers
+from queryserver.files.paths import ExtensionRules, PathReader
+from queryserver.files.places import StorageAudit, Stores
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.s3.connection import S3Keys
+from queryserver.files.stores.s3.storage import S3FileSystem, S3Storage
+from queryserver.files.uploading import ArrivingFile, UploadRules, Uploads
+from queryserver.identity.model import User
 
 pytestmark = pytest.mark.engine("s3")
 BUCKET = "objects"

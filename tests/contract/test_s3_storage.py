@@ -6,8 +6,8 @@ from tests.contract.storage_contract import StorageContract
 from tests.contract.storage_facts import StorageFacts
 from tests.engines.versitygw import S3Address
 
-from queryserver.storages.s3 import S3FileSystem, S3Options
-from queryserver.storages.s3.options import S3Keys
+from queryserver.files.stores.s3.connection import S3Keys, S3Options
+from queryserver.files.stores.s3.storage import S3FileSystem
 
 BUCKET = "contract"
 

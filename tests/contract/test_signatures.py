@@ -21,12 +21,18 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.storage_contract import StorageContract
 
-from queryserver.interfaces.catalog import Catalog, CatalogEngine
-from queryserver.interfaces.engine import Engine, EngineSession, ResumableEngine, ResumableSession
-from queryserver.interfaces.import_uploads import ImportUploadRecords, UploadArea
-from queryserver.interfaces.loading import LoadingEngine, LoadLedger, TableLoader
-from queryserver.interfaces.results import ResultStore
-from queryserver.interfaces.storage import (
+from queryserver.engines.protocol import (
+    Catalog,
+    CatalogEngine,
+    Engine,
+    EngineSession,
+    LoadingEngine,
+    LoadLedger,
+    ResumableEngine,
+    ResumableSession,
+    TableLoader,
+)
+from queryserver.files.protocol import (
     CheckedWrites,
     ClusterFileSystem,
     FileSystem,
@@ -39,7 +45,9 @@ from queryserver.interfaces.storage import (
     TrashStorage,
     UnseenUploads,
 )
-from queryserver.interfaces.workbooks import WorkbookReader
+from queryserver.imports.uploads import ImportUploadRecords, UploadArea
+from queryserver.results.segments import ResultStore
+from queryserver.workbooks.reader import WorkbookReader
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -69,17 +77,17 @@ ADAPTERS = (
     Adapter(Engine, "queryserver.engines.sqlalchemy.engine", "SqlalchemyEngine"),
     Adapter(CatalogEngine, "queryserver.engines.sqlalchemy.engine", "SqlalchemyEngine"),
     Adapter(Catalog, "queryserver.engines.sqlalchemy.catalog", "SqlalchemyCatalog"),
-    Adapter(EngineSession, "queryserver.engines.threaded_session", "ThreadedSession"),
+    Adapter(EngineSession, "queryserver.engines.threaded", "ThreadedSession"),
     Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
-    Adapter(EngineSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(EngineSession, "queryserver.engines.trino.operation", "TrinoSession"),
     Adapter(ResumableEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
-    Adapter(ResumableSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(ResumableSession, "queryserver.engines.trino.operation", "TrinoSession"),
     Adapter(Engine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(EngineSession, "queryserver.engines.hiveserver2.session", "Hs2Session"),
     Adapter(ResumableEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(ResumableSession, "queryserver.engines.hiveserver2.session", "Hs2Session"),
     Adapter(Engine, "tests.fakes.engine", "FakeEngine"),
-    Adapter(EngineSession, "queryserver.engines.streamed_session", "StreamedSession"),
+    Adapter(EngineSession, "queryserver.engines.sessions", "StreamedSession"),
     Adapter(EngineSession, "tests.fakes.engine", "FakeSession"),
     Adapter(LoadingEngine, "queryserver.engines.postgresql.engine", "PostgresqlEngine"),
     Adapter(TableLoader, "queryserver.engines.postgresql.loading", "PostgresqlLoader"),
@@ -99,8 +107,8 @@ ADAPTERS = (
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
-    Adapter(LoadLedger, "queryserver.services.importing.imports", "StatementLedger"),
-    Adapter(EngineSession, "queryserver.services.importing.import_session", "ImportSession"),
+    Adapter(LoadLedger, "queryserver.imports.running", "StatementLedger"),
+    Adapter(EngineSession, "queryserver.imports.create_table", "ImportSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
@@ -113,25 +121,25 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
-    Adapter(ImportUploadRecords, "queryserver.db.imports", "DatabaseImportUploads"),
+    Adapter(ImportUploadRecords, "queryserver.imports.repository", "DatabaseImportUploads"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
-    Adapter(UploadArea, "queryserver.storages.local.upload_area", "LocalUploadArea"),
-    Adapter(Storage, "queryserver.storages.local.storage", "LocalStorage"),
-    Adapter(RenamingStorage, "queryserver.storages.local.storage", "LocalStorage"),
-    Adapter(SummarizedStorage, "queryserver.storages.local.storage", "LocalStorage"),
-    Adapter(ModeStorage, "queryserver.storages.local.storage", "LocalStorage"),
-    Adapter(TrashStorage, "queryserver.storages.local.file_system", "UserStorage"),
-    Adapter(FileSystem, "queryserver.storages.local.file_system", "LocalFileSystem"),
-    Adapter(Storage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
-    Adapter(RenamingStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
-    Adapter(ModeStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
-    Adapter(OwnedStorage, "queryserver.storages.adls.dfs_storage", "HierarchicalStorage"),
-    Adapter(Storage, "queryserver.storages.adls.blob_storage", "FlatStorage"),
-    Adapter(FileSystem, "queryserver.storages.adls.file_system", "AdlsFileSystem"),
-    Adapter(Storage, "queryserver.storages.s3.storage", "S3Storage"),
-    Adapter(CheckedWrites, "queryserver.storages.s3.storage", "S3Storage"),
-    Adapter(UnseenUploads, "queryserver.storages.s3.storage", "S3Storage"),
-    Adapter(FileSystem, "queryserver.storages.s3.file_system", "S3FileSystem"),
+    Adapter(UploadArea, "queryserver.files.stores.local.file_system", "LocalUploadArea"),
+    Adapter(Storage, "queryserver.files.stores.local.storage", "LocalStorage"),
+    Adapter(RenamingStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
+    Adapter(SummarizedStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
+    Adapter(ModeStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
+    Adapter(TrashStorage, "queryserver.files.stores.local.file_system", "UserStorage"),
+    Adapter(FileSystem, "queryserver.files.stores.local.file_system", "LocalFileSystem"),
+    Adapter(Storage, "queryserver.files.stores.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(RenamingStorage, "queryserver.files.stores.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(ModeStorage, "queryserver.files.stores.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(OwnedStorage, "queryserver.files.stores.adls.dfs_storage", "HierarchicalStorage"),
+    Adapter(Storage, "queryserver.files.stores.adls.blob_storage", "FlatStorage"),
+    Adapter(FileSystem, "queryserver.files.stores.adls.file_system", "AdlsFileSystem"),
+    Adapter(Storage, "queryserver.files.stores.s3.storage", "S3Storage"),
+    Adapter(CheckedWrites, "queryserver.files.stores.s3.storage", "S3Storage"),
+    Adapter(UnseenUploads, "queryserver.files.stores.s3.storage", "S3Storage"),
+    Adapter(FileSystem, "queryserver.files.stores.s3.storage", "S3FileSystem"),
     Adapter(Storage, "tests.fakes.storage", "MemoryStorage"),
     Adapter(RenamingStorage, "tests.fakes.storage", "Renames"),
     Adapter(TrashStorage, "tests.fakes.storage", "Trashes"),

@@ -9,15 +9,13 @@ from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.domain.catalog import SampleKind, TableColumn, TableKind
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.address import Hs2Address, Member
-from queryserver.engines.hiveserver2.catalog_quoting import quoted
-from queryserver.engines.hiveserver2.catalog_spark import SparkCatalog
+from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.hiveserver2.catalog_variants import SparkCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import SPARKSQL
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Member
+from queryserver.engines.metadata import SampleKind, TableColumn, TableKind
+from queryserver.engines.protocol import Catalog, Engine
 
 _KEPT = "(id int COMMENT 'the id', name string DEFAULT 'x', dt string COMMENT 'day')"
 

@@ -16,13 +16,12 @@ from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.statements import OutcomeUnknown
-from queryserver.domain.result import ResultType as T
-from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Member
+from queryserver.engines.catalog_queries import escaped_literal
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import SPARKSQL
-from queryserver.engines.quoting import escaped_literal
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Limits, Member
+from queryserver.engines.protocol import Engine
+from queryserver.errors.statements import OutcomeUnknown
+from queryserver.formats.columns import ResultType as T
 
 
 def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:
@@ -43,8 +42,8 @@ TYPES = (
     typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
     typed("X'00FF'", T.BINARY, "binary", b"\x00\xff"),
     typed("DATE '2024-01-31'", T.DATE, "date", dt.date(2024, 1, 31)),
-    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),  # noqa: DTZ001 it has none
-    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+    typed("TIMESTAMP '2024-01-31 10:20:30'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30)),
+    typed("TIMESTAMP '2024-01-31 10:20:30.5'", T.TIMESTAMP, "timestamp", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),
     typed("INTERVAL '1-2' YEAR TO MONTH", T.INTERVAL_YEAR_MONTH, "interval year to month", "1-2"),
     typed("INTERVAL '2 3:4:5' DAY TO SECOND", T.INTERVAL_DAY_TIME, "interval day to second", "2 03:04:05.000000000"),
     typed("array(1, NULL)", T.ARRAY, "array", "[1,null]"),

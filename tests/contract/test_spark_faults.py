@@ -7,8 +7,8 @@ from tests.contract.engine_faults import FaultsContract
 from tests.contract.test_spark_engine import FACTS, spark_engine
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.engines.hiveserver2.address import Limits
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.engines.protocol import Engine
 
 # Spark holds GetOperationStatus for 5 s.
 LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s=4.0, end_s=1.0, retry_s=2.0)

@@ -9,11 +9,10 @@ from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.spark_basis import SparkBasis
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.engines.hiveserver2.address import Hs2Address, Member
-from queryserver.engines.hiveserver2.catalog_quoting import quoted
+from queryserver.engines.hiveserver2.catalog import quoted
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import SPARKSQL
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Member
+from queryserver.engines.protocol import Engine
 
 HIVE_FAMILY = LoadingFacts(
     dialect="hive",

@@ -16,10 +16,10 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import FACTS as MARIADB_FACTS
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.domain.result import ResultType
-from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
-from queryserver.interfaces.engine import Credentials, Engine, SessionOptions
+from queryserver.engines.protocol import Credentials, Engine, SessionOptions
+from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
+from queryserver.errors.statements import EngineUnavailable, StatementRejected
+from queryserver.formats.columns import ResultType
 
 
 def _typed(declared: str, literal: str, kind: ResultType, value: object, native_type: str = "") -> TypeFact:
@@ -48,7 +48,7 @@ TYPES = (
     _typed("date", "'2024-01-31'", ResultType.DATE, dt.date(2024, 1, 31), "date"),
     _typed("date", "'0000-00-00'", ResultType.DATE, "0000-00-00", "date"),
     _typed("time", "'-838:59:59'", ResultType.STRING, "-838:59:59", "time"),
-    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30), "datetime"),  # noqa: DTZ001 it has none
+    _typed("datetime", "'2024-01-31 10:20:30'", ResultType.TIMESTAMP, dt.datetime(2024, 1, 31, 10, 20, 30), "datetime"),
 )  # fmt: skip
 
 FACTS = replace(

@@ -7,12 +7,11 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 
-from queryserver.domain.catalog import ColumnStatistics, ForeignKey, TableColumn
 from queryserver.engines.catalog_queries import Folding
+from queryserver.engines.metadata import ColumnStatistics, ForeignKey, TableColumn
+from queryserver.engines.protocol import Catalog, Engine
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 

@@ -8,9 +8,9 @@ import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 
-from queryserver.domain.result import ResultType as T
+from queryserver.engines.protocol import Engine
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.formats.columns import ResultType as T
 
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT {rows}) "
 

@@ -9,12 +9,11 @@ from tests.contract.loading_basis import numbered
 from tests.contract.loading_contract import LoadingContract
 from tests.contract.loading_facts import INF, NAN, LoadingFacts
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.importing import BaseType
-from queryserver.engines.quoting import identifier
+from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.interfaces.engine import Engine
-from queryserver.interfaces.loading import TableLoader, TableName
+from queryserver.errors.statements import StatementRejected
+from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
     dialect="sqlite",

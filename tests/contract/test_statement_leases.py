@@ -14,19 +14,16 @@ from tests.contract.leases_contract import COLUMNS, FAILED, LEASE, ME, SUCCESS, 
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 
-from queryserver.auth.keys import Keyring, SecretKey
-from queryserver.auth.sealing import AesSealer
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.database import Database, open_database
-from queryserver.db.sessions import Sessions
-from queryserver.db.statements.leases import Leases
-from queryserver.db.statements.records import StatementRecords
-from queryserver.domain.result import Segment
-from queryserver.domain.statement import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
-from queryserver.domain.usernames import Username
-from queryserver.interfaces.accounts import NewAccount
-from queryserver.interfaces.sessions import SessionRecords
-from queryserver.interfaces.statements import StatementLeases
+from queryserver.formats.columns import Segment
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.platform.database import Database, open_database
+from queryserver.statements.leases import Leases
+from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.rows import StatementLeases
+from queryserver.statements.session_repository import SessionRecords, Sessions
 
 _numbers = count(1)
 

@@ -10,15 +10,13 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
-from queryserver.domain.catalog import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.quoting import qualified
-from queryserver.engines.trino import TrinoAddress, TrinoEngine
-from queryserver.engines.trino.catalog import TrinoCatalog
-from queryserver.engines.trino.names import join_database, split_database
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.catalog_queries import Folding, qualified
+from queryserver.engines.metadata import SampleKind, TableColumn, TableDescription, TableKind
+from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.trino.catalog import TrinoCatalog, join_database, split_database
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.engines.trino.protocol import TrinoAddress
+from queryserver.errors.statements import StatementRejected
 
 ODD = tuple(name.lower() for name in ODD_NAMES)
 """Trino folds quoted names too."""

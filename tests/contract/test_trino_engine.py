@@ -11,9 +11,10 @@ from tests.contract.engine_resuming import ResumingContract
 from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
-from queryserver.domain.result import ResultType
-from queryserver.engines.trino import TrinoAddress, TrinoEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.engines.trino.protocol import TrinoAddress
+from queryserver.formats.columns import ResultType
 
 """Tells the statements of this run from others at the same coordinator."""
 
@@ -51,9 +52,9 @@ TYPES = (
     _typed("time without fraction", "TIME '10:20:30.000'", ResultType.STRING, "time(3)", "10:20:30"),
     _typed("time with zone", "TIME '10:20:30+02:00'", ResultType.STRING, "time(0) with time zone", "10:20:30+02:00"),
     _typed("timestamp(3)", "TIMESTAMP '2024-01-31 10:20:30.123'", ResultType.TIMESTAMP, "timestamp(3)",
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123000)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123000)),
     _typed("timestamp(6)", "TIMESTAMP '2024-01-31 10:20:30.123456'", ResultType.TIMESTAMP, "timestamp(6)",
-           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),  # noqa: DTZ001 it has none
+           dt.datetime(2024, 1, 31, 10, 20, 30, 123456)),
     _typed("timestamp(12)", "TIMESTAMP '2024-01-31 10:20:30.123456789012'", ResultType.TIMESTAMP, "timestamp(12)",
            "2024-01-31 10:20:30.123456789012"),
     _typed("timestamp with zone", "TIMESTAMP '2024-01-31 10:20:30.000 Europe/Berlin'", ResultType.TIMESTAMP_TZ,

@@ -9,8 +9,9 @@ from tests.contract.test_trino_engine import FACTS
 from tests.contract.trino_basis import SOURCE
 from tests.engines.servers import HttpAddress
 
-from queryserver.engines.trino import Patience, TrinoAddress, TrinoEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.engines.trino.protocol import Patience, TrinoAddress
 
 SHORT = Patience(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open_s=8.0)
 

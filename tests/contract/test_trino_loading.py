@@ -10,10 +10,10 @@ from tests.contract.loading_facts import NAMES, LoadingFacts
 from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress
 
-from queryserver.domain.importing import BaseType
-from queryserver.engines.quoting import identifier
-from queryserver.engines.trino import TrinoEngine
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.protocol import Engine
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
     dialect="trino",

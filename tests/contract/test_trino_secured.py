@@ -11,10 +11,16 @@ from tests.contract.engine_driving import ended, failure, read, run, started
 from tests.engines.certificates import Authority
 from tests.engines.trino_secured import PASSWORDS, SERVICE, SecuredAddress, new_signing_key
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineForbidden, EngineUnavailable
-from queryserver.domain.user import User
-from queryserver.interfaces.catalog import CatalogEngine
-from queryserver.interfaces.engine import Credentials, OperationState, ResumableEngine, ResumableSession, SessionOptions
+from queryserver.engines.protocol import (
+    CatalogEngine,
+    Credentials,
+    OperationState,
+    ResumableEngine,
+    ResumableSession,
+    SessionOptions,
+)
+from queryserver.errors.statements import CredentialsRequired, EngineForbidden, EngineUnavailable
+from queryserver.identity.model import User
 
 pytestmark = pytest.mark.engine("trino")
 
@@ -72,7 +78,7 @@ async def test_a_statement_is_canceled_over_https(secured_trino_server: SecuredA
         assert (await ended(session, handle)).state is OperationState.CANCELED
         running = f"SELECT count(*) FROM system.runtime.queries WHERE state = 'RUNNING' AND query = '{_quoted(SLOW)}'"
         async with asyncio.timeout(5):
-            while (await run(session, running)).cell:  # noqa: ASYNC110 the engine sends no event
+            while (await run(session, running)).cell:
                 await asyncio.sleep(0.05)
 
 

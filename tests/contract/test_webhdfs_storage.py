@@ -18,12 +18,13 @@ from tests.contract.storage_powers import (
 )
 from tests.engines.hdfs import SERVICE_USER, HdfsCluster
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import InvalidPath, StorageUnavailable, StoreQuotaExceeded
-from queryserver.domain.files import StorageUser
-from queryserver.interfaces.storage import PartPlan
-from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem
-from queryserver.storages.webhdfs.tree import NewFile
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import InvalidPath, StorageUnavailable, StoreQuotaExceeded
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
+from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem
+from queryserver.files.stores.webhdfs.tree import NewFile
 
 pytestmark = pytest.mark.engine("hdfs")
 

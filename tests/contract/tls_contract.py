@@ -11,8 +11,8 @@ from tests.contract.engine_driving import ended, started
 from tests.engines.certificates import Authority
 from tests.engines.servers import ServerAddress
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
-from queryserver.interfaces.engine import OperationState
+from queryserver.engines.protocol import OperationState
+from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 
 class TlsContract(ABC):

@@ -7,8 +7,8 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.engines.servers import HttpAddress
 
-from queryserver.engines.trino import TrinoAddress
-from queryserver.interfaces.engine import Engine
+from queryserver.engines.protocol import Engine
+from queryserver.engines.trino.protocol import TrinoAddress
 
 SOURCE = f"tests-{uuid4().hex[:8]}"
 

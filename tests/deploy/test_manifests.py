@@ -13,9 +13,9 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.deploy.proxies import DEPLOY
 
-from queryserver.settings import Settings
-from queryserver.settings.loading import read_settings
-from queryserver.settings.task_server import LocalResults
+from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.sections import LocalResults
+from queryserver.platform.settings.tree import Settings
 
 DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
 SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
@@ -118,7 +118,7 @@ def test_the_pods_have_no_rights_that_they_do_not_need():
             "capabilities": {"drop": ["ALL"]},
         }
         mounts = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
-        assert {"/tmp", "/var/lib/queryserver"} <= mounts  # noqa: S108 what the image writes to
+        assert {"/tmp", "/var/lib/queryserver"} <= mounts
         assert "memory" in container["resources"]["limits"]
 
 

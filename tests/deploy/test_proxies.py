@@ -17,7 +17,7 @@ import pytest
 from tests.deploy.proxies import PROXIES, SERVICE, Proxy
 from tests.e2e.installation import Installation, Node, eventually, installed
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 26)]
 SENT_BY_CLIENTS = {"X-Forwarded-For": "198.51.100.7", "Forwarded": "for=198.51.100.7"}

@@ -15,13 +15,12 @@ import httpx
 from tests.e2e.harness import ServerProcess, running_server
 from tests.fixtures.database import execute, new_database
 
-from queryserver.container.accounts import open_accounts
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.database import PoolLimits, open_database
-from queryserver.domain.usernames import Username
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.interfaces.accounts import NewAccount, StoredLogin
-from queryserver.settings import Settings
+from queryserver.identity.build import open_accounts
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
+from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.settings.tree import Settings
 
 SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 USERS = ("ana", "bob", "eve")

@@ -18,8 +18,8 @@ from tests.e2e.harness import PROGRAM, free_port, running_server, started
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, at_work, eventually, installed
 from tests.fixtures.database import execute
 
-from queryserver.embedded.cluster import SERVICE_ROLE
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 LASTING = {
     "postgresql": "SELECT pg_sleep(60)",

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed, query
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
 

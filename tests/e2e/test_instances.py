@@ -21,8 +21,8 @@ from tests.e2e.installation import (
 from tests.fixtures.database import execute
 from tests.timing import at_best, soon
 
-from queryserver.auth.passwords import Argon2Passwords
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.identity.passwords import Argon2Passwords
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")

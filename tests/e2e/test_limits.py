@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.installation import Installation, Node, at_work, installed, query
 from tests.timing import at_best, soon
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 MIB = 1024 * 1024
 

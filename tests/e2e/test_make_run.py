@@ -14,11 +14,9 @@ import psutil
 import pytest
 from tests.e2e.harness import ServerProcess, free_port, running_server, started
 
-from queryserver.embedded.binaries import Binaries
-from queryserver.embedded.cluster import Cluster
-from queryserver.embedded.passwords import kept_secrets
-from queryserver.embedded.postmaster import recorded_address
-from queryserver.embedded.processes import processes_of
+from queryserver.platform.embedded.cluster import Binaries, Cluster
+from queryserver.platform.embedded.postmaster import recorded_address
+from queryserver.platform.embedded.system import kept_secrets, processes_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
@@ -119,8 +117,8 @@ async def test_a_killed_server_starts_again_with_everything_it_had(tmp_path: Pat
 async def test_without_the_extra_the_embedded_postgresql_is_refused_with_the_way_to_get_it(tmp_path: Path):
     without_it = """
 import sys
-from queryserver.cli import main
-from queryserver.embedded import binaries
+from queryserver.cli.commands import main
+from queryserver.platform.embedded.defaults import binaries
 binaries.find_spec = lambda name: None
 sys.argv = ["queryserver", "serve", "--embedded"]
 main()

@@ -13,7 +13,7 @@ from tests.e2e.installation import Installation, Node, eventually, installed, qu
 from tests.engines.versitygw import S3Address
 from tests.fixtures.database import execute
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 # A dead server's transfers are looked for every ten seconds.
 TAKEN_OVER_WITHIN_S = 60
@@ -73,7 +73,7 @@ async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installa
     source, target = "file:///shared/tree", "file:///shared/copy"
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:
         operation = await begin(victim, "copy", source, target)
-        while not any((shared / "copy").rglob("[0-9]*")):  # noqa: ASYNC110 another process
+        while not any((shared / "copy").rglob("[0-9]*")):
             await asyncio.sleep(0.01)
         await victim.process.kill9()
     assert 0 < len(files_below(shared / "copy")) < len(before)

@@ -14,7 +14,7 @@ from tests.e2e.harness import PROGRAM
 from tests.e2e.installation import Installation, Node, installed
 from tests.fixtures.database import execute
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 PART = 100_000
 
@@ -98,7 +98,7 @@ async def test_a_kill_while_uploading(place: Installation) -> None:
         sent = asyncio.Event()
         client = asyncio.create_task(uploading(victim, sent))
         await asyncio.wait_for(sent.wait(), 30)
-        while sum(entry.stat().st_size for entry in temporary(shared)) < 1_000_000:  # noqa: ASYNC110 another process
+        while sum(entry.stat().st_size for entry in temporary(shared)) < 1_000_000:
             await asyncio.sleep(0.05)
         await victim.process.kill9()
         await client

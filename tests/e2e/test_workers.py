@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.harness import PROGRAM, ServerProcess, free_port, running_server, started
 from tests.fixtures.database import execute
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 SECRET_KEY = "QUERYSERVER__DESKTOP__SECRET_KEY"
 WITHIN_S = 90

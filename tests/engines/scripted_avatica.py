@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from queryserver.engines.phoenix.protobuf import Message, number, octets, text
+from queryserver.engines.phoenix.protocol import Message, number, octets, text
 
 _PACKAGE = "org.apache.calcite.avatica.proto."
 _SLOW_S = 30

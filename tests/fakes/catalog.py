@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.fakes.engine import FakeEngine
 
-from queryserver.domain.catalog import (
+from queryserver.engines.metadata import (
     ColumnStatistics,
     DatabaseDescription,
     FunctionDescription,
@@ -18,11 +18,10 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import EngineError, TableNotFound, database_not_found
-from queryserver.domain.user import User
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import EngineError, TableNotFound, database_not_found
+from queryserver.identity.model import User
 
 TAGS = "array<struct<k:string,v:map<string,int>>>"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from queryserver.computation.tasks import computation_of
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.interfaces.computation import Task
+from queryserver.computation_worker import computation_of
+from queryserver.errors.base import QueryServerError
+from queryserver.platform.computing import Task
 
 
 @dataclass

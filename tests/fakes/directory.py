@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from queryserver.auth.ldap.directory import Entry, Search
+from queryserver.identity.ldap.login import Entry, Search
 
 BASE = "dc=example,dc=test"
 

@@ -6,9 +6,10 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from queryserver.domain.errors.files import StorageError
-from queryserver.domain.result import Column, ResultType
-from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download
+from queryserver.errors.files import StorageError
+from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download.stream import download
 
 
 class StoredTables:

@@ -24,16 +24,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import (
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-)
-from queryserver.domain.result import Column, ResultType
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import (
+from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,
     OperationHandle,
@@ -41,6 +32,15 @@ from queryserver.interfaces.engine import (
     OperationStatus,
     SessionOptions,
 )
+from queryserver.errors.statements import (
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
+from queryserver.formats.columns import Column, ResultType
+from queryserver.identity.model import User
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024

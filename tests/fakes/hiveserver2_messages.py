@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass
 
-from queryserver.engines.hiveserver2.protocol import methods
-from queryserver.engines.hiveserver2.protocol.declaring import Struct, struct
+from queryserver.engines.hiveserver2.protocol import messages as methods
 from queryserver.engines.hiveserver2.protocol.messages import (
     _CALL,
     _EXCEPTION,
     _REPLY,
+    AnyMethod,
     MalformedMessage,
+    Method,
     TApplicationException,
     _bytes_of,
     _message,
     _Reader,
     _start,
 )
-from queryserver.engines.hiveserver2.protocol.methods import AnyMethod, Method
-from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
+from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode, struct
 
 METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
 SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queryserver.domain.errors.files import sheet_not_found
-from queryserver.domain.importing import TypedText
-from queryserver.interfaces.workbooks import SheetRows
+from queryserver.errors.files import sheet_not_found
+from queryserver.imports.model import TypedText
+from queryserver.workbooks.reader import SheetRows
 
 
 @dataclass

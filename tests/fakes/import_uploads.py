@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.interfaces.import_uploads import NewImportUpload, StoredImportUpload, UploadUsage
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 
 
 class MemoryImportUploads:

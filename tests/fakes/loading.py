@@ -22,19 +22,22 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from tests.fakes.engine import FakeEngine, FakeSession
 
-from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
-from queryserver.domain.import_types import arrow_type
-from queryserver.domain.result import Column, ResultType
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import (
+from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,
+    LoadLedger,
     OperationHandle,
     OperationState,
     OperationStatus,
     SessionOptions,
+    TableLoad,
+    TableLoader,
+    TableName,
 )
-from queryserver.interfaces.loading import LoadLedger, TableLoad, TableLoader, TableName
+from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
+from queryserver.formats.columns import Column, ResultType
+from queryserver.identity.model import User
+from queryserver.imports.model import arrow_type
 
 _STATEMENT = re.compile(r"(table|count|make table|make table n|make view|make database|fill|drop) (\".*\")", re.DOTALL)
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.interfaces.storage import Batch, StorageTraits
+from queryserver.errors.base import QueryServerError
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.files.protocol import Batch, StorageTraits
 
 _TIME = datetime(2025, 1, 1, tzinfo=UTC)
 

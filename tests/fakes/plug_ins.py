@@ -6,8 +6,9 @@ import time
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from queryserver.auth import AuthenticatedUser, AuthenticationFailed
-from queryserver.settings import Settings
+from queryserver.errors.base import AuthenticationFailed
+from queryserver.identity.model import AuthenticatedUser
+from queryserver.platform.settings.tree import Settings
 
 
 class Journal:

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import PathNotFound
-from queryserver.domain.result import Segment
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import PathNotFound
+from queryserver.formats.columns import Segment
 
 
 class MemoryResults:

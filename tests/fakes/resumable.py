@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import pyarrow as pa
 from tests.fakes.engine import BATCH_ROWS, FakeEngine, FakeSession
 
-from queryserver.domain.errors.statements import OutcomeUnknown
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
+from queryserver.errors.statements import OutcomeUnknown
+from queryserver.identity.model import User
 
 
 class ResumableFakeEngine(FakeEngine):

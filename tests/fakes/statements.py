@@ -9,12 +9,12 @@ from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.result import Column, Segment
-from queryserver.domain.statement import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.domain.user import User
-from queryserver.interfaces.sessions import SessionRecord
-from queryserver.interfaces.statements import Reach
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.formats.columns import Column, Segment
+from queryserver.identity.model import User
+from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
+from queryserver.statements.rows import Reach
+from queryserver.statements.session_repository import SessionRecord
 
 OWNER = "this-process"
 _numbers = count(1)

@@ -8,11 +8,11 @@ from functools import cache
 
 from tests.fakes.storage_tree import Entry, MemoryTree
 
-from queryserver.domain.errors.base import InvalidParameter, PermissionDenied
-from queryserver.domain.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError, VerificationFailed
-from queryserver.domain.files import ClusterFacts, ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
-from queryserver.interfaces.storage import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart
+from queryserver.errors.base import InvalidParameter, PermissionDenied
+from queryserver.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError, VerificationFailed
+from queryserver.files.model import ClusterFacts, ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.files.paths import RESERVED_PREFIX, names_of
+from queryserver.files.protocol import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart
 
 NOBODY = StorageUser("nobody")
 _TREE_PAGE = 1000

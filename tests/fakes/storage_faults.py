@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.files import ContentSummary, FileStatus, Scheme, StorageUser
-from queryserver.interfaces.storage import (
+from queryserver.errors.base import QueryServerError
+from queryserver.files.model import ContentSummary, FileStatus, Scheme, StorageUser
+from queryserver.files.protocol import (
     Batch,
     FileSystem,
     ModeStorage,

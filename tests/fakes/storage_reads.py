@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import ChangedMeanwhile
-from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.interfaces.storage import PIECE_BYTES
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import ChangedMeanwhile
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.files.protocol import PIECE_BYTES
 
 MODIFIED_AT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
@@ -16,9 +16,9 @@ from queryserver.domain.errors.files import (
     SymlinkNotFollowed,
     TargetInsideSource,
 )
-from queryserver.domain.files import EntryKind, FileStatus
-from queryserver.domain.storage_names import RESERVED_PREFIX, names_of
-from queryserver.interfaces.storage import StoredPart
+from queryserver.files.model import EntryKind, FileStatus
+from queryserver.files.paths import RESERVED_PREFIX, names_of
+from queryserver.files.protocol import StoredPart
 
 
 @dataclass(slots=True)

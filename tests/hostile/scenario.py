@@ -15,12 +15,12 @@ import psutil
 from tests.bench.client import Client
 from tests.e2e.harness import ServerProcess, running_server
 
-from queryserver.container.accounts import open_accounts
-from queryserver.db.database import PoolLimits, open_database
-from queryserver.embedded.cluster import SERVICE_ROLE
-from queryserver.embedded.passwords import kept_secrets
-from queryserver.embedded.postmaster import recorded_address
-from queryserver.settings import Settings
+from queryserver.identity.build import open_accounts
+from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.postmaster import recorded_address
+from queryserver.platform.embedded.system import kept_secrets
+from queryserver.platform.settings.tree import Settings
 
 USERS = 10
 PEAK_MIB = 700

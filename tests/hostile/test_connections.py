@@ -24,7 +24,7 @@ from tests.engines.certificates import Authority
 from queryserver.api.auth import AddressShares, SharedByAddress
 from queryserver.api.connections.guard import ConnectionCounts, ConnectionGuard, ConnectionLimits, Cut
 from queryserver.api.connections.protocol import MAX_HEAD_BYTES, MAX_PIPELINED, GuardedProtocol, guard_connections
-from queryserver.settings.networks import LOOPBACK
+from queryserver.platform.settings.sections import LOOPBACK
 
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"

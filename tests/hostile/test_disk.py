@@ -21,17 +21,17 @@ from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.storage.conftest import storage_settings
 
-from queryserver.domain.disk_floor import DiskFloor
-from queryserver.domain.errors.files import InsufficientStorage, StoreQuotaExceeded
-from queryserver.domain.files import StorageUser
-from queryserver.domain.splitter import statement_hash
-from queryserver.interfaces.storage import PartPlan
-from queryserver.services.importing.import_session import Imported, ImportReport, ImportSession
-from queryserver.services.importing.kept_rows import KeptRows
-from queryserver.storages.local import LocalFileSystem
-from queryserver.storages.local.access import AccessMap
-from queryserver.storages.local.quotas import UserQuotas
-from queryserver.storages.local.tree import Tree
+from queryserver.errors.files import InsufficientStorage, StoreQuotaExceeded
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.local.file_system import LocalFileSystem
+from queryserver.files.stores.local.quotas import UserQuotas
+from queryserver.files.stores.local.system_calls import AccessMap
+from queryserver.files.stores.local.tree import Tree
+from queryserver.imports.create_table import Imported, ImportReport, ImportSession
+from queryserver.imports.running import KeptRows
+from queryserver.platform.machine_limits import DiskFloor
+from queryserver.sql.splitter import statement_hash
 
 _NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"
 KIB, MIB = 1024, 1024 * 1024

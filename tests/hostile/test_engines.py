@@ -19,26 +19,25 @@ from tests.contract.engine_driving import ended, failure, operation, run, starte
 from tests.contract.postgresql_basis import address_of
 from tests.fixtures.database import execute
 
-from queryserver.container.interfaces import sqlalchemy as sqlalchemy_interface
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.disk_floor import DiskFloor
-from queryserver.domain.errors.files import InsufficientStorage
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
-from queryserver.domain.user import User
-from queryserver.embedded.databases import ensure_databases
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.embedded.sample import sample_tables
+from queryserver.connectors import sqlalchemy as sqlalchemy_interface
+from queryserver.connectors.building import BuildContext
+from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.postgresql import PostgresqlEngine, UserLogins
-from queryserver.engines.threads import DriverThreads
-from queryserver.interfaces.engine import EngineSession, OperationState
-from queryserver.settings import Settings
+from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.engines.threaded import DriverThreads
+from queryserver.errors.files import InsufficientStorage
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.identity.model import User
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, ensure_databases
+from queryserver.platform.embedded.sample import sample_tables
+from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.machine_limits import DiskFloor
+from queryserver.platform.settings.tree import Settings
 
 MIB = 1024 * 1024
 ANA, BEN = User(1, "ana"), User(2, "ben")
-Usage = namedtuple("Usage", "total free")  # noqa: PYI024 two numbers, as `shutil.disk_usage` gives them
+Usage = namedtuple("Usage", "total free")
 
 SETTINGS_OF_EVERYBODY = (
     "SET GLOBAL Calendar = 'buddhist'",

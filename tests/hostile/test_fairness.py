@@ -13,7 +13,7 @@ from httpx import Response
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api
 
-from queryserver.settings.editor import LimitsSettings
+from queryserver.platform.settings.editor import LimitsSettings
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 

@@ -11,10 +11,9 @@ from tests.contract.engine_driving import ended, run
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.statements import RowTooLarge
-from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
 from queryserver.engines.hiveserver2.engine import Hs2Engine
-from queryserver.engines.hiveserver2.variants import IMPALA
+from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member
+from queryserver.errors.statements import RowTooLarge
 
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 200 * MIB

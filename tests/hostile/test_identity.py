@@ -15,11 +15,9 @@ from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.token.logins import PASSWORD, accounts, bearer, link, log_in, not_valid, refusals
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
-from queryserver.container.explaining import open_explainer
-from queryserver.db.accounts import AccountRepository, GroupRepository, IdentityRepository
-from queryserver.domain.identities import ExternalIdentity
-from queryserver.domain.usernames import Username
-from queryserver.interfaces.accounts import NewAccount
+from queryserver.identity.build import open_explainer
+from queryserver.identity.model import ExternalIdentity, Username
+from queryserver.identity.repository import AccountRepository, GroupRepository, IdentityRepository, NewAccount
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 

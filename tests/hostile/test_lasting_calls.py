@@ -12,7 +12,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.token.logins import accounts
 from tests.api.transport import scope_of
 
-from queryserver.db.accounts import GroupRepository
+from queryserver.identity.repository import GroupRepository
 
 _RECHECK_S = 1
 _BYTES = 64 * 1024 * 1024

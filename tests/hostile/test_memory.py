@@ -21,16 +21,17 @@ from tests.contract.postgresql_basis import address_of
 from tests.fakes.downloads import StoredTables, column
 from tests.refusals import raises_code
 
-from queryserver.domain.audit import AuditEvent
-from queryserver.domain.errors.files import DecompressionLimit, StorageUnavailable
-from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge
-from queryserver.domain.result import ResultType
-from queryserver.engines.postgresql import PostgresqlEngine, message_guard
-from queryserver.formats.download import DownloadFormat, FileForm, download
-from queryserver.formats.unpacking.parquet import parquet_lines
-from queryserver.interfaces.engine import EngineSession
-from queryserver.services.auditing import AuditTrail
-from queryserver.services.statements.downloading import Downloads
+from queryserver.engines.postgresql import message_guard
+from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.files import DecompressionLimit, StorageUnavailable
+from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge
+from queryserver.formats.columns import ResultType
+from queryserver.formats.download.encoder import DownloadFormat, FileForm
+from queryserver.formats.download.stream import download
+from queryserver.formats.unpacking_parquet import parquet_lines
+from queryserver.platform.audit import AuditEvent, AuditTrail
+from queryserver.statements.downloads import Downloads
 
 MIB = 1024 * 1024
 LIMIT = 1 * MIB
@@ -289,7 +290,7 @@ class TestDownloads:
             raise StorageUnavailable("gone")
 
         downloads = Downloads(None, None, enabled=True, audit=AuditTrail(Kept()))  # type: ignore[arg-type]
-        with pytest.raises(ValueError):  # noqa: PT011 any
+        with pytest.raises(ValueError):
             [piece async for piece in downloads.audited(USER, uuid4(), broken())]
         with pytest.raises(StorageUnavailable):
             [piece async for piece in downloads.audited(USER, uuid4(), broken_later())]

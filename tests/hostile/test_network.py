@@ -15,15 +15,15 @@ from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, open_api
 from tests.fixtures.database import execute
 
-from queryserver.container.checking import check_settings
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.embedded.cluster import SERVICE_ROLE
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.network.addresses import AddressRules, HostRefused, literal_address
-from queryserver.network.guarding import guarded, install_guard
-from queryserver.settings import Settings
-from queryserver.settings.connectors import ConnectorPolicySettings
+from queryserver.administration.configuration_check import check_settings
+from queryserver.connectors.building import BuildContext
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
+from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.outbound import guarded, install_guard
+from queryserver.platform.settings.editor import ConnectorPolicySettings
+from queryserver.platform.settings.tree import Settings
 
 pytestmark = pytest.mark.security("T8")
 

@@ -18,22 +18,20 @@ from tests.fakes.computation import InlineComputing
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.timing import processor_s
 
-from queryserver.computation import processes
-from queryserver.computation.processes import ComputationLimits, ProcessComputing
-from queryserver.domain.errors.base import TooComplex, TooManyRequests
-from queryserver.domain.files import StoragePath, StorageUser
-from queryserver.domain.script_choice import Steering
-from queryserver.domain.splitter_keywords import HEAD_CHARACTERS, expects_result_set
-from queryserver.domain.statement_kind import changes_data, changes_objects
-from queryserver.formats import sql
-from queryserver.formats.sql import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, formatted
-from queryserver.formats.unpacking.codecs import Codec
-from queryserver.interfaces.computation import Task
-from queryserver.services.formatting import Formatting
-from queryserver.services.statements.choosing import Choosing
-from queryserver.services.storage.stores import Place
-from queryserver.services.storage.viewing import Shown, Viewing
-from queryserver.services.threads import open_threads
+from queryserver.errors.base import TooComplex, TooManyRequests
+from queryserver.files.model import StoragePath, StorageUser
+from queryserver.files.places import Place
+from queryserver.files.viewing import Shown, Viewing
+from queryserver.formats.unpacking import Codec
+from queryserver.platform import computing as processes
+from queryserver.platform.computing import ComputationLimits, ProcessComputing, Task
+from queryserver.platform.threads import open_threads
+from queryserver.sql import tokens as sql
+from queryserver.sql.splitter import Steering
+from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
+from queryserver.sql.statement_kinds import changes_data, changes_objects
+from queryserver.sql.tokens import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, formatted
+from queryserver.statements.choosing import Choosing, Formatting
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Three statements as long as the formatter takes them: some three seconds of processor time.
@@ -74,7 +72,7 @@ def computing_of(api: Api) -> ProcessComputing:
 async def until(is_so: Callable[[], object]) -> None:
     """Returns once it is so: what happens in another process has no event."""
     async with asyncio.timeout(ENDS_WITHIN_S):
-        while not is_so():  # noqa: ASYNC110 as above
+        while not is_so():
             await asyncio.sleep(0.02)
 
 
@@ -260,8 +258,8 @@ class TestLeaving:
     async def test_a_worker_ends_with_its_server_even_when_that_is_killed(self):
         program = (
             "import asyncio\n"
-            "from queryserver.computation.processes import ProcessComputing\n"
-            "from queryserver.interfaces.computation import Task\n"
+            "from queryserver.platform.computing import ProcessComputing\n"
+            "from queryserver.platform.computing import Task\n"
             "async def main():\n"
             "    async with ProcessComputing() as computing:\n"
             "        options = {'dialect': 'mysql', 'previous': None, 'full_form': True}\n"

@@ -27,9 +27,7 @@ from tests.openapi.test_readme import (
     test_the_shell_sequence_runs_as_printed,  # noqa: F401 as above
 )
 
-from queryserver.embedded.sample import sample_tables
-from queryserver.embedded.sample_files import ensure_sample_files
-from queryserver.embedded.sample_storage import ensure_sample_storage
+from queryserver.platform.embedded.sample import ensure_sample_files, ensure_sample_storage, sample_tables
 
 pytestmark = [pytest.mark.engine("image"), pytest.mark.timeout(3 * BUILD_TIMEOUT_S)]
 
@@ -205,7 +203,7 @@ def test_the_user_gains_no_rights_and_writes_to_its_volume_only(image: Image, mo
     """
     done = run(image, "sh", "-c", script, mounts=mounts, entrypoint=False)
     rights = ["CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
-    assert done.stdout.split() == ["10001", "10001", "/tmp", STATE, *rights]  # noqa: S108 a path in the container
+    assert done.stdout.split() == ["10001", "10001", "/tmp", STATE, *rights]
 
 
 async def test_the_health_check_follows_port_and_prefix(

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from queryserver.api.application import create_application
-from queryserver.api.document.codes import error_codes, statuses_by_code
-from queryserver.api.document.texts import texts
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.services.connector_options import OptionsRefused
+from queryserver.api.document.texts import error_codes, statuses_by_code, texts
+from queryserver.connectors.options import OptionsRefused
+from queryserver.errors.base import ConfigurationError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
 # How code writes a code without an error class: as a value of an answer, an outcome, a refused download.

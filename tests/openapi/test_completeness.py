@@ -14,10 +14,10 @@ from scripts.check_operations import SERVED, read_operations, shape
 from queryserver.api.application import create_application
 from queryserver.api.document.schemas import FORM, JSON, PARTS
 from queryserver.api.document.texts import texts
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.schemas import requests
-from queryserver.schemas.requests.given import Given, StorageFields, parse_given
-from queryserver.schemas.requests.importing import parse_import
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests.importer import parse_import
+from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given
+from queryserver.errors.base import QueryServerError
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(create_application().openapi()))
 COMPONENTS = DOCUMENT["components"]

@@ -13,16 +13,15 @@ from queryserver.api.document.schemas import FORM, JSON, references
 from queryserver.api.document.texts import texts
 from queryserver.api.errors import BODY_STATUS
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
-from queryserver.domain.catalog import TableKind
-from queryserver.domain.connector_types import Category
-from queryserver.domain.files import EntryKind, Scheme
-from queryserver.domain.findings import Level
-from queryserver.domain.importing import FileType
-from queryserver.domain.result import LimitSource, ResultType, Truncation, TruncationReason
-from queryserver.domain.statement import StatementState
-from queryserver.domain.transfers import OperationState
+from queryserver.connectors.types import Category
+from queryserver.engines.metadata import TableKind
+from queryserver.files.model import EntryKind, OperationState, Scheme
 from queryserver.formats.cell_types.preview import Oddity
-from queryserver.formats.unpacking.codecs import Codec
+from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
+from queryserver.formats.unpacking import Codec
+from queryserver.imports.model import FileType
+from queryserver.platform.settings.rules import Level
+from queryserver.statements.model import StatementState
 
 SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]
 SAMPLES = texts().samples

@@ -19,9 +19,9 @@ from scripts.check_operations import (
 )
 
 from queryserver.api.application import create_application
-from queryserver.schemas import requests
-from queryserver.schemas.generated import ErrorBody, StatusResponse
-from queryserver.schemas.snippets import Fields
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.generated import ErrorBody, StatusResponse
+from queryserver.api.schemas.snippets import Fields
 
 OPERATIONS = read_operations()
 SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import ServerProcess, running_server
 
-from queryserver.embedded.sample import SampleTable, sample_tables
+from queryserver.platform.embedded.sample import SampleTable, sample_tables
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 PASSWORD = "a password & nothing but a password"
@@ -184,7 +184,7 @@ def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
 
 
 def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:
-    from queryserver.settings import load_settings
+    from queryserver.platform.settings.loading import load_settings
 
     file = tmp_path / "queryserver.toml"
     file.write_text(block("toml"))

@@ -12,7 +12,7 @@ from scripts.check_operations import RESOURCES, SERVED, read_operations
 from scripts.generate_models import TARGET, generate
 
 from queryserver.api import document
-from queryserver.schemas import generated, requests, snippets
+from queryserver.api.schemas import generated, requests, snippets
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

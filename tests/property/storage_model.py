@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from tests.contract.storage_basis import content, entries, put
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     NotADirectory,
     NotAFile,
@@ -17,7 +17,7 @@ from queryserver.domain.errors.files import (
     PathNotFound,
     TargetInsideSource,
 )
-from queryserver.interfaces.storage import RenamingStorage, Storage
+from queryserver.files.protocol import RenamingStorage, Storage
 
 # Few names, so that operations meet; one is the beginning of another, one is more than ASCII.
 _NAMES = ("a", "ab", "é d")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.errors.base import InvalidJson, InvalidParameter, InvalidRequest, PayloadTooLarge
-from queryserver.domain.json_text import StepwiseParser, parse_json
+from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest, PayloadTooLarge
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
+from queryserver.platform.text import StepwiseParser, parse_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

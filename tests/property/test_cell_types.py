@@ -6,12 +6,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.importing import MAX_COLUMNS, CellKind, Delimiters, QuotedText
-from queryserver.formats.cell_types.arrays import facts_of_array, facts_of_cells
-from queryserver.formats.cell_types.classes import BLANKS, classify
-from queryserver.formats.cell_types.columns import ColumnFacts, column_type
-from queryserver.formats.cell_types.header import has_header
-from queryserver.formats.cell_types.naming import header_names
+from queryserver.formats.cell_types.classes import (
+    BLANKS,
+    ColumnFacts,
+    classify,
+    column_type,
+    facts_of_array,
+    facts_of_cells,
+)
+from queryserver.formats.cell_types.header import has_header, header_names
 from queryserver.formats.cell_types.preview import (
     FIRST_RECORDS,
     WidthUncertain,
@@ -19,8 +22,8 @@ from queryserver.formats.cell_types.preview import (
     analyse_records,
     sample_width,
 )
-from queryserver.formats.delimited.blocks import BlockReader
-from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.delimited.records import BlockReader, RecordReader
+from queryserver.imports.model import MAX_COLUMNS, CellKind, Delimiters, QuotedText
 
 NASTY = (
     *(

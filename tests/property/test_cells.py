@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.result import Column, ResultType
 from queryserver.formats.cells import cell_values, render_page
+from queryserver.formats.columns import Column, ResultType
 
 COLUMN = Column("c", ResultType.STRING, "")
 Kinds = tuple[pa.DataType, st.SearchStrategy[object]]

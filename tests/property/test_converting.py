@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.import_types import arrow_type
-from queryserver.domain.importing import BaseType, ColumnType, QuotedText
-from queryserver.formats.converting.columns import convert
-from queryserver.formats.converting.exact import Misfit, converter, is_null
+from queryserver.formats.column_conversion import Misfit, convert, converter, is_null
+from queryserver.imports.model import BaseType, ColumnType, QuotedText, arrow_type
 
 _TRICKY = (
     "", " ", "\\N", "null", "0", "-0", "00", "-00", "007", "+5", "1,234", "0x1F", "1_000", "5 ", " 5", "-", ".",

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 from tests.property.delimited_reference import records_of
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidParameter, InvalidRequest
-from queryserver.domain.importing import Delimiters, QuotedText
-from queryserver.formats.delimited.blocks import BlockReader, block_of
-from queryserver.formats.delimited.detection import detect
-from queryserver.formats.delimited.plain import PlainReader
-from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.delimited.separators import delimiters_of
-from queryserver.formats.kinds import FileKind, recognise
+from queryserver.errors.base import InvalidParameter, InvalidRequest
+from queryserver.formats.delimited.cutting import PlainReader
+from queryserver.formats.delimited.detection import delimiters_of, detect
+from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
+from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.imports.model import Delimiters, QuotedText
 
 DELIMITERS = [
     Delimiters(),

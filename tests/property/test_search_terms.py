@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.search_terms import Query, Term, folded, parse_query
-from queryserver.domain.searching import FacetName, Search
-from queryserver.formats.search_html import highlighted
-from queryserver.interfaces.metadata_index import RECORD, UNIT, ObjectRow
-from queryserver.services.search.index_matching import Found, View
-from queryserver.services.search.index_segment import FIELD, build, contains, fold, is_whole, positions
-from queryserver.services.threads import Stop
+from queryserver.platform.threads import Stop
+from queryserver.search.html import highlighted
+from queryserver.search.matching import FIELD, Found, View, build, contains, fold, is_whole, positions
+from queryserver.search.model import RECORD, UNIT, FacetName, ObjectRow, Search
+from queryserver.search.query_language import Query, Term, folded, parse_query
 
 TEXTS = st.text("abAB_ .-%\\*?äÄßİıSſK", max_size=12)
 PATTERNS = st.text("abAB_ .-%\\*?äÄßſ", min_size=1, max_size=8)

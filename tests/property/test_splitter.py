@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queryserver.domain.splitter import ScriptStatement, split
+from queryserver.sql.splitter import ScriptStatement, split
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference

@@ -9,9 +9,9 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
-from queryserver.domain.splitter import split
-from queryserver.domain.splitter_rules import lexis_of
-from queryserver.domain.splitter_scan import scan
+from queryserver.sql.splitter import split
+from queryserver.sql.splitter_rules import lexis_of
+from queryserver.sql.splitter_scan import scan
 
 SQLGLOT = {
     "hive": "hive",

@@ -11,13 +11,14 @@ from tests.engines.hdfs import SERVICE_USER
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 from tests.property.storage_model import OPERATIONS, Comparison, compare
 
-from queryserver.domain.errors.files import PathExists
-from queryserver.domain.files import Scheme, StorageUser
-from queryserver.interfaces.storage import FileSystem, StorageTraits
-from queryserver.storages.local import LocalFileSystem
-from queryserver.storages.s3 import S3FileSystem, S3Options
-from queryserver.storages.s3.options import S3Keys
-from queryserver.storages.webhdfs import WebHdfsAddress, WebHdfsFileSystem
+from queryserver.errors.files import PathExists
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.protocol import FileSystem, StorageTraits
+from queryserver.files.stores.local.file_system import LocalFileSystem
+from queryserver.files.stores.s3.connection import S3Keys, S3Options
+from queryserver.files.stores.s3.storage import S3FileSystem
+from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
+from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem
 
 ALICE = StorageUser("alice")
 

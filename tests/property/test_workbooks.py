@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.formats.workbooks.kinds import recognise_workbook
-from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
-from queryserver.workbooks.calamine_workbook import OpenWorkbook
+from queryserver.errors.base import InvalidRequest
+from queryserver.workbooks.calamine import OpenWorkbook
+from queryserver.workbooks.cells import checked_rows, columns_in_use
+from queryserver.workbooks.compound_files import recognise_workbook
 
 # What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
     lambda text: "_x" not in text and not text.startswith("=")
 )
-MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))  # noqa: DTZ001
+MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))
 VALUES = st.one_of(
     st.none(),
     TEXT,

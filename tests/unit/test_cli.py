@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
 
-from queryserver.db.migrations import newest_revision, present_revision
+from queryserver.platform.migrations import newest_revision, present_revision
 
 PROGRAM = Path(sys.executable).with_name("queryserver")
 PASSWORD = "correct horse battery"

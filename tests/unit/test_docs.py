@@ -9,8 +9,9 @@ from typer.main import get_command
 
 from queryserver import __version__
 from queryserver.cli.commands import app
-from queryserver.settings import Settings, load_settings
-from queryserver.settings.section import Section, keys
+from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.sections import Section, keys
+from queryserver.platform.settings.tree import Settings
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "queryserver"

@@ -10,9 +10,9 @@ HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
 @pytest.mark.parametrize(
     "module",
-    ["queryserver.cli", "queryserver.container.administration", "queryserver.container.groups"],
+    ["queryserver.cli.commands", "queryserver.identity.build", "queryserver.identity.build"],
 )
 def test_commands_about_users_and_groups_load_nothing_of_a_server(module: str) -> None:
-    script = f"import sys, {module}, queryserver.embedded.running, queryserver.embedded.settings; print(*sys.modules)"
+    script = f"import sys, {module}, queryserver.platform.embedded.postgres, queryserver.platform.embedded.defaults; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY.isdisjoint(ended.stdout.split())

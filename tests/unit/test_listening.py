@@ -5,7 +5,7 @@ import socket
 from structlog.testing import capture_logs
 
 from queryserver.main import _log_address
-from queryserver.settings.desktop import DesktopSettings
+from queryserver.platform.settings.desktop import DesktopSettings
 
 
 def test_it_names_the_address_the_page_and_the_docs():

@@ -9,13 +9,10 @@ import pytest
 import structlog
 from tests.timing import processor_s
 
-from queryserver.domain.audit import AuditEvent
-from queryserver.logs import configure_logging
-from queryserver.logs.audit import AuditLog
-from queryserver.logs.cleaning import MOST_CHARACTERS, Redactor
-from queryserver.logs.files import SharedLogFile
-from queryserver.logs.setup import stop_logging
-from queryserver.settings.desktop import LoggingSettings
+from queryserver.platform.audit import AuditEvent, AuditLog
+from queryserver.platform.log_lines import MOST_CHARACTERS, Redactor
+from queryserver.platform.logs import SharedLogFile, configure_logging, stop_logging
+from queryserver.platform.settings.desktop import LoggingSettings
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
 

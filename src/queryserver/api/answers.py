@@ -12,9 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.domain.errors.base import BodyTooSlow, QueryServerError
-from queryserver.formats.download import ContentCoding, preferred_coding
-from queryserver.services.ranges import Conditions
+from queryserver.errors.base import BodyTooSlow, QueryServerError
+from queryserver.files.downloading import Conditions
+from queryserver.formats.download.encoder import ContentCoding
+from queryserver.formats.download.stream import preferred_coding
 
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -28,7 +28,7 @@ from queryserver.api.v1 import (
     taskserver,
     token,
 )
-from queryserver.domain.errors.base import QueryServerError
+from queryserver.errors.base import QueryServerError
 
 _GROUPS = (
     *(admin, connector, context, debug, description, dialect, editor, get_config, iam, importer, metadata, optimizer),
@@ -81,13 +81,13 @@ def framed(
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, QueryServerError)  # noqa: S101 registered for it
+    assert isinstance(error, QueryServerError)
     return respond(request, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods: the credentials are looked at before the method (Contract platform 1.1)."""
-    assert isinstance(error, HTTPException)  # noqa: S101 registered for it
+    assert isinstance(error, HTTPException)
     # The root is a page for browsers only: for programs it is unknown by every method.
     if error.status_code != 405 or request.scope["path"] == "/":
         return failure(404, "not_found", "Not found.")

@@ -14,11 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queryserver.api.connections.guard import counted_address
 from queryserver.api.errors import respond
-from queryserver.domain.errors.base import TooManyConnections, TooManyRequests
-from queryserver.domain.user import User
-from queryserver.services.everything import Services
-from queryserver.services.places import FairPlaces
-from queryserver.settings.networks import Network, contains, parsed_address
+from queryserver.errors.base import TooManyConnections, TooManyRequests
+from queryserver.identity.model import User
+from queryserver.platform.settings.sections import Network, contains, parsed_address
+from queryserver.platform.shares import FairPlaces
+from queryserver.services import Services
 
 log = structlog.get_logger(__name__)
 

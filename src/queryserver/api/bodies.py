@@ -18,7 +18,10 @@ from starlette.types import Scope
 
 from queryserver.api.auth import client_address, services_of
 from queryserver.api.connections.guard import counted_address
-from queryserver.domain.errors.base import (
+from queryserver.api.schemas.requests.storage import wire_names
+from queryserver.api.schemas.snippets import Fields
+from queryserver.api.schemas.snippets import Fields as FieldsModel
+from queryserver.errors.base import (
     InvalidRequest,
     LateBody,
     PayloadTooLarge,
@@ -26,12 +29,9 @@ from queryserver.domain.errors.base import (
     TooManyRequests,
     UnsupportedMediaType,
 )
-from queryserver.domain.errors.files import upload_aborted
+from queryserver.errors.files import upload_aborted
 from queryserver.formats.bodies import form_fields, parse_form, parse_json_object, parse_multipart
-from queryserver.schemas.requests.given import wire_names
-from queryserver.schemas.snippets import Fields
-from queryserver.schemas.snippets import Fields as FieldsModel
-from queryserver.services.everything import Services
+from queryserver.services import Services
 
 BODY_SHARES = "queryserver.body_shares"
 """Key of a call's scope under which the BodyShares of the process are."""

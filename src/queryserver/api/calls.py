@@ -24,12 +24,12 @@ from starlette.types import Receive, Scope, Send
 from queryserver.api.auth import authenticated, client_address, services_of
 from queryserver.api.bodies import Body, query_fields, read_body, reads
 from queryserver.api.errors import respond
-from queryserver.domain.errors.base import QueryServerError, admin_required
-from queryserver.domain.user import User
-from queryserver.schemas import requests
-from queryserver.schemas.requests import parse
-from queryserver.schemas.snippets import Fields
-from queryserver.services.everything import Services
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests.editor import parse
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import QueryServerError, admin_required
+from queryserver.identity.model import User
+from queryserver.services import Services
 
 Handler = Callable[..., Awaitable[Response]]
 Model = TypeVar("Model", bound=Fields)

@@ -5,14 +5,14 @@ from hmac import compare_digest
 from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from queryserver.administration.readiness import Check
 from queryserver.api.answers import answer
 from queryserver.api.auth import client_address
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.errors import failure
-from queryserver.schemas import generated as wire
-from queryserver.services.readiness import Check
-from queryserver.settings.desktop import MetricsSettings
-from queryserver.settings.networks import Networks, contains
+from queryserver.api.schemas import generated as wire
+from queryserver.platform.settings.desktop import MetricsSettings
+from queryserver.platform.settings.sections import Networks, contains
 
 router = PathGroup(PublicRoute)
 

@@ -8,8 +8,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryserver.domain import errors
-from queryserver.domain.errors.base import QueryServerError
+from queryserver import errors
+from queryserver.errors.base import QueryServerError
 
 CHALLENGE = 'Bearer realm="api"'
 

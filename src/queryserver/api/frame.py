@@ -28,8 +28,8 @@ from queryserver.api.bodies import (
     header_value,
 )
 from queryserver.api.errors import failure, internal_error
-from queryserver.logs.access import log_call
-from queryserver.settings.networks import Network
+from queryserver.platform.logs import log_call
+from queryserver.platform.settings.sections import Network
 
 _PATHS = ("/api/", "/desktop/")
 _PREFLIGHT = {

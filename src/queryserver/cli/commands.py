@@ -5,19 +5,11 @@ from typing import Annotated
 
 import typer
 
-from queryserver.cli import (
-    authentication,
-    configuration,
-    connectors,
-    groups,
-    health,
-    identities,
-    serving,
-    statements,
-    upkeep,
-    users,
-)
-from queryserver.domain.errors.base import (
+from queryserver.cli import connectors, health, identities, serving, statements, upkeep, users
+from queryserver.cli import identities as authentication
+from queryserver.cli import serving as configuration
+from queryserver.cli import users as groups
+from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidRequest,

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queryserver.cli.context import AsJson, ConfigFile, NoHeader, administrate, print_json, print_table
-from queryserver.domain.errors.base import InvalidParameter, QueryServerError
-from queryserver.domain.errors.statements import ConnectorRefused
-from queryserver.domain.json_text import parse_json
-from queryserver.domain.user import User
+from queryserver.errors.base import InvalidParameter, QueryServerError
+from queryserver.errors.statements import ConnectorRefused
+from queryserver.identity.model import User
+from queryserver.platform.text import parse_json
 
 if TYPE_CHECKING:
-    from queryserver.services.connector_instances import ShownInstance
-    from queryserver.services.everything import StoredConnectorServices
+    from queryserver.connectors.build import StoredConnectorServices
+    from queryserver.connectors.instances import ShownInstance
+
 
 app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
 
@@ -85,8 +86,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one connector."""
-    from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
-    from queryserver.schemas.requests import ConnectorRequest, parse  # noqa: PLC0415 as above
+    from queryserver.api.schemas.requests.editor import parse
+    from queryserver.api.schemas.requests.platform import ConnectorRequest
+    from queryserver.api.v1.connector import given
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
@@ -128,6 +130,6 @@ def _exported(shown: "ShownInstance") -> dict[str, Any]:
 
 
 def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
-    from queryserver.container.connector_instances import open_connectors  # noqa: PLC0415 slow to import
+    from queryserver.connectors.build import open_connectors
 
     administrate(open_connectors, config, work)

@@ -13,8 +13,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import orjson
 import typer
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings import Settings, load_settings
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.tree import Settings
 
 T = TypeVar("T")
 
@@ -70,8 +71,10 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
     `subject` are the names that it is about, such as a user and a group.
     """
-    from queryserver.container.auditing import AUDIT  # noqa: PLC0415 slow to import
-    from queryserver.services.auditing import AuditTrail  # noqa: PLC0415 as above
+    from queryserver.platform.audit import (
+        AUDIT,
+        AuditTrail,
+    )
 
     names = " ".join(name for name in subject if name)
     with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
@@ -93,14 +96,14 @@ def print_json(value: object) -> None:
 
 def printable(text: str) -> str:
     """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
-    from queryserver.logs.cleaning import escaped  # noqa: PLC0415 only commands that print such texts need it
+    from queryserver.platform.log_lines import escaped
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
     """A listing: aligned columns on a terminal, else columns separated by tabs."""
-    from queryserver.logs.cleaning import escaped  # noqa: PLC0415 as above
+    from queryserver.platform.log_lines import escaped
 
     lines = [list(header)] if with_header else []
     lines += [[escaped(cell) for cell in row] for row in rows]
@@ -121,7 +124,7 @@ def read_password(*, from_stdin: bool) -> str:
 
 
 def _log_warnings_only(settings: Settings) -> None:
-    from queryserver.logs import configure_logging  # noqa: PLC0415 only commands that do something log
+    from queryserver.platform.logs import configure_logging
 
     # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
     told = settings.desktop.logging
@@ -131,9 +134,9 @@ def _log_warnings_only(settings: Settings) -> None:
 
 
 def _with_running_database(settings: Settings) -> Settings:
-    from queryserver.embedded.errors import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
-    from queryserver.embedded.running import running_defaults  # noqa: PLC0415 as above
-    from queryserver.embedded.settings import with_defaults  # noqa: PLC0415 as above
+    from queryserver.platform.embedded.defaults import with_defaults
+    from queryserver.platform.embedded.postgres import running_defaults
+    from queryserver.platform.embedded.system import EmbeddedPostgresError
 
     try:
         defaults = running_defaults(settings.desktop.data_dir)

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from queryserver.cli.context import ConfigFile, run
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.settings.loading import Reading, read_settings
+from queryserver.errors.base import InvalidRequest
+from queryserver.platform.settings.loading import Reading, read_settings
 
 app = typer.Typer()
 
 _ALIVE, _READY = "/desktop/debug/is_alive", "/desktop/debug/is_ready"
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-_ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 only compared
+_ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _BODY_BYTES = 4096
 _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private_key")
 

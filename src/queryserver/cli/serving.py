@@ -2,14 +2,17 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from queryserver.cli.context import ConfigFile, run, settings_of
-from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable
-from queryserver.settings import load_settings
-from queryserver.settings.loading import CONFIG_FILE, PREFIX
+from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.settings.loading import CONFIG_FILE, DEFAULT_FILES, PREFIX, load_settings, read_settings
+from queryserver.platform.settings.report import as_toml, sample_file
+from queryserver.platform.settings.rules import Finding, Level
+from queryserver.platform.settings.tree import Settings
 
 app = typer.Typer()
 
@@ -24,12 +27,9 @@ def serve(
 ) -> None:
     """Run the server."""
     let_arrow_use_the_common_heap()
-    from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
-    from queryserver.embedded.errors import (  # noqa: PLC0415 as above
-        EmbeddedPostgresError,
-        EmbeddedPostgresNotInstalled,
-    )
-    from queryserver.logs import configure_logging  # noqa: PLC0415 as above
+    from queryserver import main
+    from queryserver.platform.embedded.system import EmbeddedPostgresError, EmbeddedPostgresNotInstalled
+    from queryserver.platform.logs import configure_logging
 
     # By the environment, for workers are processes that read their settings themselves.
     _set("desktop__http_host", host)
@@ -58,9 +58,9 @@ def migrate(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
 ) -> None:
     """Create or upgrade the tables. Several at once are safe."""
-    from queryserver.container.administration import open_administration  # noqa: PLC0415 slow to import
-    from queryserver.container.service_database import required_dsn  # noqa: PLC0415 as above
-    from queryserver.db import migrations  # noqa: PLC0415 as above
+    from queryserver.identity.build import open_administration
+    from queryserver.platform import migrations
+    from queryserver.platform.database import required_dsn
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
@@ -81,8 +81,11 @@ def migrate(
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
-    from queryserver.container.service_database import pool_limits, required_dsn  # noqa: PLC0415 slow to import
-    from queryserver.db.database import open_database  # noqa: PLC0415 as above
+    from queryserver.platform.database import (
+        open_database,
+        pool_limits,
+        required_dsn,
+    )
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
@@ -101,9 +104,9 @@ def is_db_alive(config: ConfigFile = None) -> None:
 @app.command("openapi")
 def openapi() -> None:
     """Print the description of the API."""
-    import orjson  # noqa: PLC0415 slow to import
+    import orjson
 
-    from queryserver.api.application import create_application  # noqa: PLC0415 as above
+    from queryserver.api.application import create_application
 
     typer.echo(orjson.dumps(create_application().openapi(), option=orjson.OPT_INDENT_2).decode())
 
@@ -111,7 +114,7 @@ def openapi() -> None:
 @app.command("version")
 def version() -> None:
     """Print the version."""
-    from queryserver import __version__  # noqa: PLC0415 one fact
+    from queryserver import __version__
 
     typer.echo(__version__)
 
@@ -137,3 +140,51 @@ def _announce(text: str) -> None:
     """To the terminal, past the log."""
     sys.stdout.write(f"\n{text}\n\n")
     sys.stdout.flush()
+
+
+configuration_app = typer.Typer(help="Check the settings, or begin a settings file.", no_args_is_help=True)
+
+
+@configuration_app.command("check")
+def check(
+    config: ConfigFile = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Try nothing that the settings name.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
+) -> None:
+    """Print all problems and warnings; exit 3 when there is a problem."""
+    from queryserver.administration.configuration_check import check_settings
+
+    reading = read_settings(config, os.environ)
+    found = [
+        *map(Finding.of_problem, reading.problems),
+        *_missing_database(reading.settings),
+        *run(lambda: check_settings(reading.settings, offline=offline)),
+    ]
+    for finding in sorted(dict.fromkeys(found), key=lambda one: one.level):
+        typer.echo(str(finding))
+    if not found:
+        typer.echo("No problems.")
+    if values:
+        typer.echo(f"\n{as_toml(reading.settings).strip()}")
+    raise typer.Exit(3 if any(finding.level is Level.ERROR for finding in found) else 0)
+
+
+@configuration_app.command("init")
+def init(config: ConfigFile = None) -> None:
+    """Write a settings file in which every key is explained; never over one that exists."""
+    file, text = config or DEFAULT_FILES[0], sample_file()
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        typer.echo(f"{file}: {error.strerror}.", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{file} written.")
+
+
+def _missing_database(settings: Settings) -> Iterator[Finding]:
+    """The embedded mode needs no address; that it is meant shows by the setting or by what it left in the directory."""
+    database = settings.desktop.database
+    is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
+    if database.dsn is None and not is_embedded:
+        yield Finding.error("desktop.database.url", "must be given, unless the server runs with `serve --embedded`.")

@@ -18,11 +18,12 @@ from queryserver.cli.context import (
     print_table,
     printable,
 )
-from queryserver.domain.statement import ACTIVE
-from queryserver.domain.statement_overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
+from queryserver.statements.model import ACTIVE
+from queryserver.statements.overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
 
 if TYPE_CHECKING:
-    from queryserver.services.statements.administering import StatementAdministration
+    from queryserver.statements.overview import StatementAdministration
+
 
 app = typer.Typer(help="Statements of all users: list, show, stop.", no_args_is_help=True)
 
@@ -109,7 +110,7 @@ def stop_statement(
 
 
 def _parsed(statement_id: str) -> Any:
-    from queryserver.services.statements.status import parse_operation_id  # noqa: PLC0415 slow to import
+    from queryserver.statements.status import parse_operation_id
 
     return parse_operation_id(statement_id)
 
@@ -154,6 +155,6 @@ def _seconds(length: timedelta) -> str:
 
 
 def _administrate(config: Path | None, work: "Callable[[StatementAdministration], Awaitable[None]]") -> None:
-    from queryserver.container.statements import open_statements  # noqa: PLC0415 slow to import
+    from queryserver.statements.build import open_statements
 
     administrate(open_statements, config, work)

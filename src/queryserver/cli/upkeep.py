@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from queryserver.cli.context import AsJson, ConfigFile, print_json, run, settings_of
-from queryserver.settings import Settings
+from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
-    from queryserver.container.records import Kept
-    from queryserver.services.retention import Closed
+    from queryserver.statements.build import Kept
+    from queryserver.statements.retention import Closed
+
 
 app = typer.Typer()
 
@@ -89,7 +90,7 @@ def cleanup(
 @app.command("rotate-keys")
 def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
-    from queryserver.container.connector_instances import rotate_keys as rotate  # noqa: PLC0415 slow to import
+    from queryserver.connectors.build import rotate_keys as rotate
 
     settings = settings_of(config)
     rotation = run(lambda: rotate(settings))
@@ -109,7 +110,7 @@ def _fail_for(done: "Closed") -> None:
 
 async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] | None:
     """Keys of the connectors that a dialect, a key, an id or `all` means."""
-    from queryserver.db.connectors import keys_named  # noqa: PLC0415 slow to import
+    from queryserver.connectors.repository import keys_named
 
     if name == "all":
         return None
@@ -128,10 +129,12 @@ async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] 
 
 def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
     """`with_stores`: `clean_up` looks into the file stores and the upload area, too."""
-    from queryserver.container.importing import open_upload_area  # noqa: PLC0415 slow to import
-    from queryserver.container.records import open_records  # noqa: PLC0415 slow to import
-    from queryserver.container.storage import open_stores  # noqa: PLC0415 slow to import
-    from queryserver.container.uploads import leftovers_of  # noqa: PLC0415 slow to import
+    from queryserver.files.build import (
+        leftovers_of,
+        open_stores,
+    )
+    from queryserver.imports.build import open_upload_area
+    from queryserver.statements.build import open_records
 
     async def opened() -> None:
         async with AsyncExitStack() as stack:

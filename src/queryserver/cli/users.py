@@ -19,9 +19,9 @@ from queryserver.cli.context import (
     read_password,
     settings_of,
 )
-from queryserver.domain.identities import ExternalIdentity
-from queryserver.interfaces.accounts import Account
-from queryserver.services.accounts import Accounts, Person
+from queryserver.identity.model import ExternalIdentity
+from queryserver.identity.repository import Account
+from queryserver.identity.users import Accounts, Groups, Person
 
 app = typer.Typer()
 
@@ -143,7 +143,7 @@ def _line(account: Account) -> tuple[str, ...]:
 
 
 def _identity(config: Path | None, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
-    from queryserver.container.identities import checked_identity  # noqa: PLC0415 slow to import
+    from queryserver.identity.build import checked_identity
 
     return checked_identity(settings_of(config), name, issuer, subject)
 
@@ -151,6 +151,78 @@ def _identity(config: Path | None, name: str, issuer: str, subject: str | None) 
 def _administrate(
     config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
 ) -> None:
-    from queryserver.container.administration import open_administration  # noqa: PLC0415 slow to import
+    from queryserver.identity.build import open_administration
 
     administrate(open_administration, config, work, operation, *subject)
+
+
+GroupsName: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.", show_default=False)]
+User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="User name.", show_default=False)]
+Group: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
+Right: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RIGHT", help="Such as download or connector:7.", show_default=False)
+]
+
+
+@app.command("create-group")
+def create_group(name: GroupsName, config: ConfigFile = None) -> None:
+    """Make a group without rights."""
+    _groups_administrate(config, lambda groups: groups.create(name), "group.create", name)
+
+
+@app.command("delete-group")
+def delete_group(name: GroupsName, config: ConfigFile = None) -> None:
+    """Take a group away, with the rights that its members have by it."""
+    _groups_administrate(config, lambda groups: groups.delete(name), "group.delete", name)
+
+
+@app.command("add-to-group")
+def add_to_group(user: User, group: Group, config: ConfigFile = None) -> None:
+    """Make a user a member of a group."""
+    _groups_administrate(config, lambda groups: groups.add(user, group), "group.add_member", group, user)
+
+
+@app.command("remove-from-group")
+def remove_from_group(user: User, group: Group, config: ConfigFile = None) -> None:
+    """End a user's membership of a group."""
+    _groups_administrate(config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
+
+
+@app.command("grant")
+def grant(group: Group, right: Right, config: ConfigFile = None) -> None:
+    """Give a group a right; it counts from the next call of its members on."""
+    _groups_administrate(config, lambda groups: groups.grant(group, right), "group.grant", group, right)
+
+
+@app.command("ungrant")
+def ungrant(group: Group, right: Right, config: ConfigFile = None) -> None:
+    """Take a right from a group."""
+    _groups_administrate(config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
+
+
+@app.command("list-grants")
+def list_grants(
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group.", show_default=False)] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    no_header: NoHeader = False,
+) -> None:
+    """List groups with their rights and how many members they have."""
+
+    async def work(groups: Groups) -> None:
+        listed = await groups.grants(group)
+        if as_json:
+            print_json([asdict(one) for one in listed])
+            return
+        lines = ([one.name, ",".join(one.rights), str(one.members)] for one in listed)
+        print_table(("GROUP", "RIGHTS", "MEMBERS"), lines, with_header=not no_header)
+
+    _groups_administrate(config, work)
+
+
+def _groups_administrate(
+    config: Path | None, work: Callable[[Groups], Awaitable[None]], operation: str | None = None, *subject: str | None
+) -> None:
+    from queryserver.identity.build import open_groups
+
+    administrate(open_groups, config, work, operation, *subject)

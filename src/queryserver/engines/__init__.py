@@ -1,1 +1,1 @@
-"""SQL engines behind `interfaces.engine`."""
+"""SQL engines: the Protocols, what several engines share, and a folder for each engine."""

@@ -1,17 +1,24 @@
 """What the catalogues of all engines share: reading a few rows, and finding the name that was meant."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.catalog import TableSummary
-from queryserver.domain.errors.statements import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.engines.waiting import ended
-from queryserver.interfaces.engine import EngineSession, OperationHandle
+from queryserver.engines.loading import ended
+from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind, TableSummary
+from queryserver.engines.protocol import EngineSession, OperationHandle
+from queryserver.errors.statements import (
+    EngineForbidden,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
 
 MAX_ROWS = 200_000
 """More than any list of names may hold, so that whoever cuts it sees that there was more."""
@@ -104,3 +111,54 @@ async def _collect(session: EngineSession, handle: OperationHandle, max_rows: in
 def _tuples(batch: pa.RecordBatch) -> list[Row]:
     """Rows by position: names may occur twice."""
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def nulls_last(value: str, direction: str) -> str:
+    """Sort keys, as standard SQL says it."""
+    return f"{value} {direction} NULLS LAST"
+
+
+def sample_query(
+    source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last
+) -> str:
+    """Rows of `source`, or values of one of its columns; both are quoted already.
+
+    `order` makes the sort keys of a value and ASC or DESC, with NULL last.
+    """
+    if value is None:
+        return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
+    if kind in (SampleKind.MAX, SampleKind.MIN):
+        return f"SELECT {value} FROM {source} ORDER BY {order(value, _DIRECTIONS[kind])} LIMIT 1"
+    return f"SELECT DISTINCT {value} FROM {source} ORDER BY {order(value, 'ASC')} LIMIT {SAMPLE_ROWS}"
+
+
+_DIRECTIONS = {SampleKind.MAX: "DESC", SampleKind.MIN: "ASC"}
+
+
+def identifier(name: str, *, mark: str = '"') -> str:
+    """The name between quote characters; those within it are doubled."""
+    return f"{mark}{name.replace(mark, mark * 2)}{mark}"
+
+
+def qualified(*names: str, mark: str = '"') -> str:
+    """Quoted names joined by points: `"shop"."items"`."""
+    return ".".join(identifier(name, mark=mark) for name in names)
+
+
+def literal(text: str) -> str:
+    """A string constant where a backslash is a character like any other (standard SQL)."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def escaped_literal(text: str) -> str:
+    r"""A string constant where a backslash escapes the next character: `'` becomes `\'`, a backslash two."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@contextmanager
+def metadata_errors() -> Generator[None]:
+    """Around a look at metadata: what the engine denies to the user is told as EngineForbidden."""
+    try:
+        yield
+    except StatementDenied as error:
+        raise EngineForbidden(error.message) from error

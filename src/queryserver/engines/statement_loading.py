@@ -9,9 +9,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.engines.loading import (
     Staging,
+    ended,
     no_table,
     read_ahead,
     refuse_changes,
@@ -19,9 +19,8 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.waiting import ended
-from queryserver.interfaces.engine import EngineSession
-from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 
 _STOP_S = 10.0
 _TAKE_BACK_S = 30.0
@@ -102,12 +101,9 @@ class StatementLoader(ABC):
         self._read_only = read_only
 
     @abstractmethod
-    async def exists(self, table: TableName) -> bool:
-        """See TableLoader."""
-        ...
+    async def exists(self, table: TableName) -> bool: ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         self.check_names(load)
         exists = await self.exists(load.target)
@@ -127,7 +123,6 @@ class StatementLoader(ABC):
         return rows
 
     async def drop(self, table: TableName) -> None:
-        """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         await execute(self._session, f"DROP TABLE IF EXISTS {self.place(table)}")
 

@@ -9,11 +9,10 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import SessionLost
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
-from queryserver.engines.threaded_session import STOP_S
-from queryserver.engines.threads import DriverThreads
-from queryserver.interfaces.loading import LoadLedger, TableLoad, TableName
+from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
+from queryserver.engines.threaded import STOP_S, DriverThreads
+from queryserver.errors.statements import SessionLost
 
 _BATCHES_AHEAD = 2
 _PRESS_S = 0.05
@@ -99,18 +98,15 @@ class ThreadedLoader:
         self._over = False
 
     async def exists(self, table: TableName) -> bool:
-        """See the Protocol."""
         return await self._control(partial(self._writer.exists, table))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         refuse_target(load, exists=await self.exists(load.target))
         async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             return await self._write(load, batches, staging)
 
     async def drop(self, table: TableName) -> None:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         await self._control(partial(self._writer.drop, table))
 

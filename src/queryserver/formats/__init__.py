@@ -1,1 +1,1 @@
-"""Bytes to rows and back, without I/O."""
+"""Rows to bytes, without I/O: cells on the wire, and files of results."""

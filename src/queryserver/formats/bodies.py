@@ -7,9 +7,9 @@ are: large bodies are read in small steps, so that the event loop runs on while 
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from queryserver.domain.errors.base import InvalidParameter, UnreadableParameter, invalid_body
-from queryserver.domain.json_text import MAX_DEPTH, parse_json
-from queryserver.formats.bodies_multipart import text_parts
+from queryserver.errors.base import InvalidParameter, UnreadableParameter, invalid_body
+from queryserver.formats.multipart import text_parts
+from queryserver.platform.text import MAX_DEPTH, parse_json
 
 MAX_FIELDS = 1000
 _WINDOW_BYTES = 64 * 1024

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.cells_kernels import kernels
-from queryserver.formats.cells_scalar import is_binary, is_text
+from queryserver.formats.scalar_cells import is_binary, is_text, kernels
 
 MEMBER_BYTES = 8
 """Of each member of a list, map or struct: at least this much, and besides the bytes of text, binary and lists."""

@@ -1,1 +1,1 @@
-"""Stored results behind `interfaces.results`."""
+"""Stored results: Arrow segments in a store of files."""

@@ -1,1 +1,1 @@
-"""Readers of workbooks: worker processes with limits, for files that strangers made (Contract importer 14.4)."""
+"""Workbooks and files of records, read in confined processes."""

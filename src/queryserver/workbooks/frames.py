@@ -5,11 +5,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from queryserver.domain.errors.files import record_too_long
-from queryserver.domain.importing import CellKind, TypedText
+from queryserver.errors.files import record_too_long
+from queryserver.imports.model import CellKind, TypedText
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 HEAD = struct.Struct("<cL")
 _SAID = struct.Struct("<L")
@@ -84,7 +85,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
 
     Raises record_too_long for more than a frame may have.
     """
-    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
+    import pyarrow as pa
 
     said = json.dumps(strange).encode()
     sink = pa.BufferOutputStream()
@@ -98,7 +99,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
 
 def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Sequence[tuple[int, str]]]":
     """The rows of a frame and those that are strange. Raises ValueError for anything else."""
-    import pyarrow as pa  # noqa: PLC0415 as above
+    import pyarrow as pa
 
     (size,) = _SAID.unpack_from(body)
     start = _SAID.size + size

@@ -3,18 +3,21 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
+import pyarrow as pa
 import structlog
 
-from queryserver.domain.errors.base import QueryServerError, TooManyRequests
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import QueryServerError, TooManyRequests
+from queryserver.errors.files import (
     CodecNotAvailable,
     DecompressionFailed,
     DetectionFailed,
@@ -29,8 +32,7 @@ from queryserver.domain.errors.files import (
     sheet_not_found,
     too_many_columns,
 )
-from queryserver.domain.importing import FileType, TypedText
-from queryserver.interfaces.workbooks import RecordPortion, SheetRows
+from queryserver.imports.model import FileType, TypedText
 from queryserver.workbooks.frames import (
     BATCH,
     END,
@@ -49,7 +51,89 @@ from queryserver.workbooks.frames import (
     preview_of,
     rows_of,
 )
-from queryserver.workbooks.limits import RECORDS_TIME_S, TIME_S
+
+MEMORY_BYTES = 1024**3
+SHOWN_MEMORY_BYTES = MEMORY_BYTES // 4
+"""For a file of which a part is shown: that holds a block of it, and a record."""
+TIME_S = 60
+RECORDS_TIME_S = 900
+"""For all rows of a file of records."""
+_OPEN_FILES = 32
+
+
+def limit_this_process(time_s: int, memory_bytes: int) -> None:
+    """From now on this process has so much memory and time, writes no file and leaves no core."""
+    _limit(resource.RLIMIT_AS, memory_bytes)
+    _limit(resource.RLIMIT_CPU, time_s)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def _limit(kind: int, wanted: int) -> None:
+    """Lower the limit: a stricter one stays, for it cannot be raised."""
+    _, hard = resource.getrlimit(kind)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (allowed, allowed))
+
+
+@dataclass(frozen=True, slots=True)
+class SheetRows:
+    """The first rows of a worksheet. `is_whole`: there are no more."""
+
+    rows: Sequence[Sequence[TypedText]]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPortion:
+    """Some rows of a file of records, one column for each of the file.
+
+    Values are of the type that the preview gives, or texts of such values. `strange`: rows that cannot be read, from 0
+    in the portion, and why.
+    """
+
+    rows: pa.RecordBatch
+    strange: Sequence[tuple[int, str]] = ()
+
+
+class WorkbookReader(Protocol):
+    """Reads workbooks and files of records. They lie on the local disk; nothing but cells reaches this process."""
+
+    async def sheet_names(self, path: Path) -> Sequence[str]:
+        """Worksheets in the order of the workbook, hidden ones included, chart sheets left out."""
+        ...
+
+    async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
+        """The used range from its first row on, at most `limit` rows, all of one width. Raises sheet_not_found."""
+        ...
+
+    def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
+        """All rows in portions of a few hundred, in bounded memory. Raises sheet_not_found."""
+        ...
+
+    async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
+        """The columns and first rows of a file of records, as JSON that `computed.analysis_of` reads.
+
+        This call and the next raise format_mismatch, file_empty, too_many_columns and record_too_long, too.
+        """
+        ...
+
+    def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
+        """All rows of a file of records that has these columns, in bounded memory."""
+        ...
+
+
+class AvroReader(Protocol):
+    """Shows Avro files, wherever they lie."""
+
+    def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """The records of a file, given in pieces, as JSON Lines in pieces of some 64 KiB.
+
+        Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
+        """
+        ...
+
 
 log = structlog.get_logger(__name__)
 
@@ -215,7 +299,7 @@ async def _fed(
 
 
 async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None) -> None:
-    assert process.stdin is not None  # noqa: S101 it was started with pipes
+    assert process.stdin is not None
     is_whole = False
     try:
         process.stdin.write(question)
@@ -236,7 +320,7 @@ async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: As
 
 async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> AsyncGenerator[_Frame]:
     """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
-    assert process.stdout is not None  # noqa: S101 it was started with pipes
+    assert process.stdout is not None
     left_s = float(time_s)
     loop = asyncio.get_running_loop()
     while True:

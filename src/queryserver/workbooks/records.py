@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from queryserver.domain.errors.files import (
+from queryserver.errors.files import (
     CodecNotAvailable,
     DecompressionFailed,
     DecompressionLimit,
@@ -18,7 +18,12 @@ from queryserver.domain.errors.files import (
     format_mismatch,
     too_many_columns,
 )
-from queryserver.domain.importing import (
+from queryserver.formats.cell_types.classes import column_type, facts_of_cells
+from queryserver.formats.cell_types.header import header_names
+from queryserver.formats.cell_types.preview import Analysis, Oddity, PreviewColumn, SampleWarning
+from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.download.texts import texts
+from queryserver.imports.model import (
     MAX_COLUMNS,
     PREVIEW_ROWS,
     SAMPLE_RECORDS,
@@ -27,21 +32,19 @@ from queryserver.domain.importing import (
     FileType,
     TypedText,
 )
-from queryserver.domain.result import Column, ResultType
-from queryserver.formats.cell_types.arrays import facts_of_cells
-from queryserver.formats.cell_types.columns import column_type
-from queryserver.formats.cell_types.naming import header_names
-from queryserver.formats.cell_types.preview import Analysis, Oddity, PreviewColumn, SampleWarning
-from queryserver.formats.download.text import texts
-from queryserver.formats.record_files.columnar import (
+from queryserver.workbooks.frames import BATCH, END, PREVIEW, batch_frame, frame
+from queryserver.workbooks.record_files import (
     RESULT_TYPES,
     ColumnarFile,
+    LinesFile,
     RecordColumn,
     arrow_file,
+    avro_file,
+    cell_of,
+    json_lines,
     parquet_file,
+    record_of,
 )
-from queryserver.formats.record_files.lines import LinesFile, avro_file, cell_of, json_lines, record_of
-from queryserver.workbooks.frames import BATCH, END, PREVIEW, batch_frame, frame
 
 Fields = Sequence[str]
 

@@ -10,15 +10,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NotRequired, TypedDict
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import DetectionFailed, FileTooComplex, UnsupportedFormat, import_file_not_found
-from queryserver.domain.importing import SAMPLE_TEXT_BYTES, FileType, TypedText
-from queryserver.formats.unpacking.codecs import OUTPUT_BYTES
-from queryserver.formats.workbooks.kinds import recognise_workbook
-from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
-from queryserver.workbooks.calamine_workbook import OpenWorkbook
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import DetectionFailed, FileTooComplex, UnsupportedFormat, import_file_not_found
+from queryserver.formats.unpacking import OUTPUT_BYTES
+from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
+from queryserver.workbooks.calamine import OpenWorkbook
+from queryserver.workbooks.cells import checked_rows, columns_in_use
+from queryserver.workbooks.compound_files import recognise_workbook
 from queryserver.workbooks.frames import END, FAILED, LINES, NAMES, frame, portions, raw_frame, rows_frame
-from queryserver.workbooks.limits import MEMORY_BYTES, RECORDS_TIME_S, SHOWN_MEMORY_BYTES, TIME_S, limit_this_process
+from queryserver.workbooks.reader import MEMORY_BYTES, RECORDS_TIME_S, SHOWN_MEMORY_BYTES, TIME_S, limit_this_process
 
 
 class Question(TypedDict):
@@ -71,7 +71,7 @@ def _answer(question: Question) -> Iterator[bytes]:
                 yield from _frames(_opened(file), question["sheet"], question["limit"])
             else:
                 sys.meta_path.insert(0, _WithoutPandas())
-                from queryserver.workbooks.records import record_frames  # noqa: PLC0415 workbooks do without
+                from queryserver.workbooks.records import record_frames
 
                 yield from record_frames(file, FileType(records), question.get("fields"))
     except QueryServerError as error:
@@ -82,12 +82,12 @@ def _answer(question: Question) -> Iterator[bytes]:
         yield frame(FAILED, [FileTooComplex.code, "The file is too large to be read."])
     except BrokenPipeError:
         raise
-    except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here
+    except Exception:
         yield frame(FAILED, [DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
 def _avro_frames(file: BinaryIO) -> Iterator[bytes]:
-    from queryserver.formats.unpacking.avro import AvroFile  # noqa: PLC0415 workbooks do without
+    from queryserver.formats.unpacking_avro import AvroFile
 
     made = bytearray()
     for line in AvroFile(file).lines():

@@ -11,9 +11,8 @@ import pytest
 from tests.api.configuration.conftest import SECRET_KEY, Opener
 from tests.api.driving import Api, Caller
 
-from queryserver.logs import configure_logging
-from queryserver.logs.setup import stop_logging
-from queryserver.settings.desktop import LoggingSettings
+from queryserver.platform.logs import configure_logging, stop_logging
+from queryserver.platform.settings.desktop import LoggingSettings
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ import pytest
 from tests.e2e.harness import free_port
 from tests.fixtures.database import execute
 
-from queryserver.container import checking, looks
-from queryserver.container.checking import check_settings
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector
-from queryserver.domain.files import Scheme
-from queryserver.domain.findings import Finding
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.interfaces.engine import Engine
-from queryserver.settings import Settings
-from queryserver.settings.loading import read_settings
+from queryserver.administration import configuration_check as checking
+from queryserver.administration import looks
+from queryserver.administration.configuration_check import check_settings
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.model import Connector
+from queryserver.engines.protocol import Engine
+from queryserver.files.model import Scheme
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.rules import Finding
+from queryserver.platform.settings.tree import Settings
 
 Reader = Callable[[str], Settings]
 
@@ -227,7 +227,7 @@ async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
 
 
 async def test_a_finding_is_told_once_and_errors_come_first() -> None:
-    from queryserver.container.checking import _in_order
+    from queryserver.administration.configuration_check import _in_order
 
     error, warning = Finding.error("b", "x"), Finding.warning("a", "y")
     assert _in_order([warning, error, warning]) == [error, warning]

@@ -14,11 +14,10 @@ from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller
 from tests.fakes import http_driver
 
-from queryserver.container.connection_tests import connection_tests
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.user import User
-from queryserver.services.connector_instances import GivenConnector
+from queryserver.connectors.build import connection_tests
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.instances import GivenConnector
+from queryserver.identity.model import User
 
 _STEPS = ["resolve", "connect", "login", "statement"]
 

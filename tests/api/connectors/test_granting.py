@@ -8,8 +8,8 @@ from tests.api.connectors.driving import Keeper, instances_of
 from tests.api.driving import Api, Caller
 from tests.unit.test_cli import Command, command_in
 
-from queryserver.db.accounts import GroupRepository
-from queryserver.services.connector_instances import Draft
+from queryserver.connectors.instances import Draft
+from queryserver.identity.repository import GroupRepository
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller
 from tests.fixtures.database import execute
 
-from queryserver.db.database import Database, PoolLimits, open_database
-from queryserver.domain.connector import Connector
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.errors.statements import DriverNotInstalled
-from queryserver.interfaces.engine import Engine
+from queryserver.connectors.model import Connector
+from queryserver.engines.protocol import Engine
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.statements import DriverNotInstalled
+from queryserver.platform.database import Database, PoolLimits, open_database
 
 _numbers = count(1)
 _SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"

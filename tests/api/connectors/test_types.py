@@ -9,9 +9,8 @@ from tests.api.conftest import ApiOpener, make_settings
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Caller, open_api
 
-from queryserver.domain.connector_types import ConnectorType
-from queryserver.services.connector_catalogue import TYPES
-from queryserver.settings.engines import BeeswaxSettings, ImpalaSettings
+from queryserver.connectors.types import TYPES, ConnectorType
+from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
 _PROGRAMS = {("pyspark", "livy"), ("spark", "livy"), ("pig", "oozie"), ("java", "oozie")}

@@ -14,10 +14,9 @@ from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
 from tests.timing import at_best
 
-from queryserver.db.accounts import AccountRepository, GroupRepository
-from queryserver.domain.usernames import Username
-from queryserver.interfaces.accounts import NewAccount
-from queryserver.interfaces.user_lists import UserFilter
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, GroupRepository, NewAccount
+from queryserver.identity.user_lists import UserFilter
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
 
-from queryserver.settings import Settings
+from queryserver.platform.settings.tree import Settings
 
 CONTENT = b"id,price,ok\n1,1.50,true\n2,2,\n"
 

@@ -15,7 +15,7 @@ from tests.api.storage.worlds import World, memory_stores, open_world
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 
-from queryserver.domain.files import Scheme
+from queryserver.files.model import Scheme
 
 KIB = 1024
 MIB = 1024 * KIB

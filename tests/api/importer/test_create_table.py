@@ -28,7 +28,7 @@ from tests.api.importer.tables import (
 )
 from tests.fixtures.database import new_database
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 _numbers = count(1)
 

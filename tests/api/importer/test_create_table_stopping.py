@@ -21,8 +21,8 @@ from tests.api.importer.tables import (
 from tests.fakes.loading import StoredTable
 from tests.fixtures.database import new_database
 
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.interfaces.loading import TableName
+from queryserver.engines.protocol import TableName
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_000))
 

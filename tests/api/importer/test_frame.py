@@ -10,7 +10,7 @@ from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller, open_api
 from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload
 
-from queryserver.domain.import_types import PREVIEW_DIALECTS
+from queryserver.imports.model import PREVIEW_DIALECTS
 
 DIALECTS = f"Valid values: {', '.join(PREVIEW_DIALECTS)}."
 CALLS = [one for one in read_operations() if one.group == "importer" and one.status == SERVED]

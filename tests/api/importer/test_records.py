@@ -19,7 +19,7 @@ from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import Tables, ask, failed, imported, open_tables, rows
 from tests.fixtures.database import new_database
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
 

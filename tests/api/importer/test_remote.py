@@ -16,9 +16,9 @@ from tests.api.storage.worlds import World, memory_stores, open_world
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors.files import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
-from queryserver.domain.files import Scheme
+from queryserver.errors.files import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
+from queryserver.files.model import Scheme
+from queryserver.identity.repository import AccountRepository
 
 MIB = 1024 * 1024
 CSV = b"id,price\n1,1.50\n2,2\n"

@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 from tests.api.driving import Caller
 
-from queryserver.domain.import_types import PREVIEW_DIALECTS
-from queryserver.schemas.requests.importing import PreviewDialect
+from queryserver.api.schemas.requests.importer import PreviewDialect
+from queryserver.imports.model import PREVIEW_DIALECTS
 
 # As the specification lists them.
 _HIVE = [

@@ -14,8 +14,8 @@ from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload
 from tests.refusals import raises_code
 
 from queryserver.api.auth import CallToJudge
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.domain.user import User
+from queryserver.errors.base import InvalidRequest
+from queryserver.identity.model import User
 
 MIB = 1024 * 1024
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}

@@ -10,8 +10,8 @@ from tests.api.driving import Api, Caller, open_api
 from tests.fakes.catalog import FakeCatalogEngine, table
 from tests.fixtures.database import new_database
 
-from queryserver.domain.catalog import TableColumn, TableDescription, TableKind
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.engines.metadata import TableColumn, TableDescription, TableKind
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 CALL = "metadata/search/entities_interactive"
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.user import User
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import SessionOptions
+from queryserver.engines.protocol import Catalog, SessionOptions
+from queryserver.errors.base import QueryServerError
+from queryserver.identity.model import User
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.api.driving import Api, Caller
 
-from queryserver.db.search import MetadataIndexRecords
-from queryserver.domain.connector import Connector
-from queryserver.domain.user import User
-from queryserver.interfaces.metadata_index import ScopeKey
-from queryserver.services.search.index_refresh import IndexRefresh, RefreshLimits
-from queryserver.services.search.scoping import Scoping
+from queryserver.connectors.model import Connector
+from queryserver.identity.model import User
+from queryserver.search.feeding import Scoping
+from queryserver.search.model import ScopeKey
+from queryserver.search.refresh import IndexRefresh, RefreshLimits
+from queryserver.search.repository import MetadataIndexRecords
 
 SERVICE = User(0, "index", is_admin=True)
 

@@ -14,9 +14,9 @@ from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 from tests.unit.catalogs.late_atlas import late_atlas
 
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.files import EntryKind, Scheme, StorageUser
-from queryserver.interfaces.storage import Storage, StorageTraits
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.model import EntryKind, Scheme, StorageUser
+from queryserver.files.protocol import Storage, StorageTraits
 
 T = TypeVar("T")
 Make = Callable[..., MemoryFileSystem]

@@ -7,8 +7,8 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 
-from queryserver.db.search import MetadataIndexRecords
-from queryserver.interfaces.metadata_index import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
+from queryserver.search.model import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
+from queryserver.search.repository import MetadataIndexRecords
 
 KEY = ScopeKey("elsewhere", None, b"address", is_stored=False)
 MINUTE = timedelta(minutes=1)

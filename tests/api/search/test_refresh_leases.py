@@ -9,9 +9,9 @@ from tests.api.search.conftest import found, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 
-from queryserver.db.database import Database
-from queryserver.db.search import MetadataIndexRecords
-from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database
+from queryserver.search.repository import MetadataIndexRecords
 
 SQL = '["sql"]'
 

@@ -10,8 +10,8 @@ from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, refreshed, shelf_key, shelf_of
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.statements import (
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import (
     EngineForbidden,
     EngineTimeout,
     EngineUnavailable,

@@ -6,7 +6,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 
-from queryserver.domain.search_terms import folded, parse_query
+from queryserver.search.query_language import folded, parse_query
 
 SQL = '["sql"]'
 

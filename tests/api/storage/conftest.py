@@ -10,7 +10,7 @@ import pytest
 from tests.api.driving import Api, open_api
 from tests.api.storage.worlds import World, open_world
 
-from queryserver.settings import Settings
+from queryserver.platform.settings.tree import Settings
 
 _SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 _numbers = count(1)

@@ -9,7 +9,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.engines.standin_dfs import DfsServer, dfs_server
 from tests.engines.standin_dfs.tree import Tree
 
-from queryserver.settings.stores import AzureSettings
+from queryserver.platform.settings.stores import AzureSettings
 
 ODD_NAME = "a ?#%é日本.txt"
 

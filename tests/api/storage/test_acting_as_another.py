@@ -9,9 +9,9 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import builders
 from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.domain.files import Scheme
-from queryserver.interfaces.storage import StorageTraits
+from queryserver.files.model import Scheme
+from queryserver.files.protocol import StorageTraits
+from queryserver.identity.repository import AccountRepository
 
 READING = ("view=/user/carol", "stat=/user/carol", "content_summary=/user/carol", "list?path=/user/carol",
            "stat?path=/user/carol")  # fmt: skip

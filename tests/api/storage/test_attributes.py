@@ -9,10 +9,10 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.files import Scheme
-from queryserver.interfaces.storage import StorageTraits
-from queryserver.services.storage import attributes
+from queryserver.errors.base import PermissionDenied
+from queryserver.files import changing as attributes
+from queryserver.files.model import Scheme
+from queryserver.files.protocol import StorageTraits
 
 
 @pytest.fixture

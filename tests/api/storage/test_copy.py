@@ -6,8 +6,8 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.storage.worlds import CHUNK_BYTES, Place, World
 
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.files import Scheme
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.model import Scheme
 
 STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)
 

@@ -9,8 +9,8 @@ from tests.api.driving import open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.files import FileStatus, Scheme, StorageUser
-from queryserver.interfaces.storage import PIECE_BYTES
+from queryserver.files.model import FileStatus, Scheme, StorageUser
+from queryserver.files.protocol import PIECE_BYTES
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors.files import ChangedMeanwhile, StorageUnavailable
-from queryserver.domain.files import Scheme
+from queryserver.errors.files import ChangedMeanwhile, StorageUnavailable
+from queryserver.files.model import Scheme
+from queryserver.identity.repository import AccountRepository
 
 MIB = 1024 * 1024
 CONTENT = bytes(range(256)) * 5000

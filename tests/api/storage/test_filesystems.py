@@ -11,11 +11,11 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders, memory_stores, with_ozone
 from tests.fakes.storage import MemoryCluster
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import StorageError, StorageUnavailable
-from queryserver.domain.files import ClusterFacts, Scheme, StorageUser
-from queryserver.interfaces.storage import StorageTraits
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import StorageError, StorageUnavailable
+from queryserver.files.model import ClusterFacts, Scheme, StorageUser
+from queryserver.files.protocol import StorageTraits
+from queryserver.identity.repository import AccountRepository
 
 ALL_STORES = ["hdfs", "s3a", "abfs", "ofs", "file"]
 RIGHTS = {

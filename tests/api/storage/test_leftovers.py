@@ -14,15 +14,14 @@ from tests.api.storage.conftest import storage_settings
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
-from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.files import Scheme, StorageUser
-from queryserver.domain.user import User
-from queryserver.interfaces.storage import PartPlan, StorageTraits
-from queryserver.services.storage.claims import attempts
-from queryserver.services.storage.leftovers import Leftovers
-from queryserver.services.storage.stores import Caller as Acting
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.orphans import Leftovers
+from queryserver.files.places import Caller as Acting
+from queryserver.files.protocol import PartPlan, StorageTraits
+from queryserver.files.upload_repository import PartUploads, UnfinishedWrites, attempts
+from queryserver.identity.model import User
 
 DAY_S = 24 * 3600
 

@@ -12,9 +12,9 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders
 from tests.fakes.long_directory import LongDirectory
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import StorageError, StorageUnavailable, bucket_listing_denied
-from queryserver.domain.files import Scheme
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import StorageError, StorageUnavailable, bucket_listing_denied
+from queryserver.files.model import Scheme
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from tests.api.driving import Caller
 from tests.api.storage.worlds import Place, World
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import StorageError, StorageUnavailable
-from queryserver.domain.files import FileStatus, Scheme, StorageUser
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import StorageError, StorageUnavailable
+from queryserver.files.model import FileStatus, Scheme, StorageUser
 
 STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 

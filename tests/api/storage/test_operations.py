@@ -18,19 +18,27 @@ from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
-from queryserver.db.storage_transfers import OperationRecords, TransferRecords
-from queryserver.db.storage_uploads import UnfinishedWrites
-from queryserver.domain.errors.files import OperationInProgress, StorageError
-from queryserver.domain.files import FileStatus, Scheme, StorageUser
-from queryserver.domain.transfers import KeyState, Transfer, TransferKey, TransferKind, TransferState
-from queryserver.domain.user import User
-from queryserver.logs.audit import AUDIT_LOGGER
-from queryserver.logs.lines import FIELDS
-from queryserver.services.storage.moving import final_body
-from queryserver.services.storage.operations import Progress
-from queryserver.services.storage.stores import Caller as StoreCaller
-from queryserver.services.storage.transfer_steps import TransferSteps
-from queryserver.services.storage.transfers import TransferParts, Transfers, TransferTimes
+from queryserver.errors.files import OperationInProgress, StorageError
+from queryserver.files.model import (
+    FileStatus,
+    KeyState,
+    Scheme,
+    StorageUser,
+    Transfer,
+    TransferKey,
+    TransferKind,
+    TransferState,
+)
+from queryserver.files.moving import final_body
+from queryserver.files.operations import Progress
+from queryserver.files.places import Caller as StoreCaller
+from queryserver.files.repository import OperationRecords, TransferRecords
+from queryserver.files.transfer_steps import TransferSteps
+from queryserver.files.transfers import TransferParts, Transfers, TransferTimes
+from queryserver.files.upload_repository import UnfinishedWrites
+from queryserver.identity.model import User
+from queryserver.platform.audit import AUDIT_LOGGER
+from queryserver.platform.log_lines import FIELDS
 
 
 class Gate(FaultyFileSystem):

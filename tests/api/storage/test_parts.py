@@ -15,8 +15,8 @@ from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 
-from queryserver.domain.files import Scheme
-from queryserver.interfaces.storage import StorageTraits
+from queryserver.files.model import Scheme
+from queryserver.files.protocol import StorageTraits
 
 PART = 1000
 

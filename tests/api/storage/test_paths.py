@@ -8,7 +8,7 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.storage.worlds import World
 
-from queryserver.domain.files import Scheme
+from queryserver.files.model import Scheme
 
 PATH_FORMS = ("view", "stat", "content_summary", "download")
 QUERY_FORMS = ("list", "display", "stat", "content_summary", "download", "trash/path")

@@ -8,7 +8,7 @@ from tests.api.driving import Caller
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, open_world
 
-from queryserver.domain.files import Scheme
+from queryserver.files.model import Scheme
 
 STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 

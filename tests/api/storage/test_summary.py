@@ -8,8 +8,8 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import World, builders
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.files import ContentSummary, Scheme, StorageUser
-from queryserver.interfaces.storage import StorageTraits
+from queryserver.files.model import ContentSummary, Scheme, StorageUser
+from queryserver.files.protocol import StorageTraits
 
 
 class _Summed(MemoryStorage):

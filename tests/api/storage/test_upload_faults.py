@@ -18,9 +18,9 @@ from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem, MemoryStorage
 
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.files import EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.interfaces.storage import PIECE_BYTES
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.files.protocol import PIECE_BYTES
 
 HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
 END = b"\r\n--x--\r\n"

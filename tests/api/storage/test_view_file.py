@@ -16,9 +16,9 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.files import Scheme
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.model import Scheme
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
 MIB = 1024 * 1024

@@ -12,7 +12,7 @@ from tests.api.answers import operation_of
 from tests.api.driving import Caller
 from tests.api.storage.worlds import Place, World
 
-from queryserver.domain.files import Scheme
+from queryserver.files.model import Scheme
 
 _NEVER_SUCCESSFUL = {"/api/v1/storage/extract_archive", "/api/v1/storage/compress"}
 

@@ -12,11 +12,11 @@ from tests.fakes.storage import LIKE_ABFS, LIKE_HDFS, LIKE_OZONE, LIKE_S3, Memor
 from tests.fakes.storage_faults import Failure, FaultyFileSystem
 from tests.fakes.storage_tree import MemoryTree
 
-from queryserver.container.storage import BUILDERS, Builder
-from queryserver.domain.files import EntryKind, Scheme
-from queryserver.interfaces.storage import FileSystem, StorageTraits
-from queryserver.settings import Settings
-from queryserver.settings.stores import OzoneSettings
+from queryserver.files.build import BUILDERS, Builder
+from queryserver.files.model import EntryKind, Scheme
+from queryserver.files.protocol import FileSystem, StorageTraits
+from queryserver.platform.settings.stores import OzoneSettings
+from queryserver.platform.settings.tree import Settings
 
 CHUNK_BYTES = 100
 """Larger files are not copied on Ozone."""

@@ -8,11 +8,9 @@ import httpx
 from tests.api.driving import Api, Caller
 from tests.fakes.issuer import ISSUER
 
-from queryserver.db.accounts import IdentityRepository
-from queryserver.domain.identities import jwt_issuer
-from queryserver.domain.usernames import UsernameRule
-from queryserver.services.accounts import Accounts
-from queryserver.services.identities import Identities, IdentityRules
+from queryserver.identity.model import UsernameRule, jwt_issuer
+from queryserver.identity.repository import IdentityRepository
+from queryserver.identity.users import Accounts, Identities, IdentityRules
 
 PASSWORD = "correct horse battery"
 

@@ -12,13 +12,12 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 from tests.fixtures.logs import told_of_audit_events
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.tokens import CallerRepository
-from queryserver.domain.errors.base import UnknownGroup
-from queryserver.domain.usernames import Username
-from queryserver.embedded.administrator import ensure_administrator
-from queryserver.interfaces.accounts import NewAccount
-from queryserver.logs.lines import FIELDS
+from queryserver.errors.base import UnknownGroup
+from queryserver.identity.build import ensure_administrator
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.identity.token_repository import CallerRepository
+from queryserver.platform.log_lines import FIELDS
 
 GROUPED = "tests.fakes.plug_ins.Grouped"
 DOOR = "tests.fakes.plug_ins.Door"

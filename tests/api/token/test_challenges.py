@@ -18,7 +18,7 @@ class Knowing:
     """Knows whom `X-Known` names."""
 
     async def authenticate(self, request: Any) -> Any:
-        from queryserver.auth import AuthenticatedUser
+        from queryserver.identity.model import AuthenticatedUser
 
         name = request.headers.get("X-Known")
         return AuthenticatedUser(name) if name else None
@@ -112,7 +112,7 @@ async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Enough for those that do not hang, on a busy machine too.
-    monkeypatch.setattr("queryserver.auth.plugged_caller._CHALLENGE_LIMIT_S", 4.0)
+    monkeypatch.setattr("queryserver.identity.plug_ins._CHALLENGE_LIMIT_S", 4.0)
     names = named(Hanging, HangingAsync, HangingToo)
     async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
         with capture_logs() as lines:

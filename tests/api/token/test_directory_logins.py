@@ -13,12 +13,10 @@ from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 
-from queryserver.auth.ldap.directory import Search
-from queryserver.auth.ldap.escaping import both, filter_value, name_value
-from queryserver.auth.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
-from queryserver.db.accounts import GroupRepository
-from queryserver.interfaces.accounts import Account
-from queryserver.settings.auth import LdapSettings
+from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.identity.ldap.login import Search, both, filter_value, name_value
+from queryserver.identity.repository import Account, GroupRepository
+from queryserver.platform.settings.desktop import LdapSettings
 
 pytestmark = pytest.mark.engine("ldap")
 

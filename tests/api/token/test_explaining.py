@@ -14,8 +14,8 @@ from tests.unit.test_cli import Command, Ended, command_in
 from typer.testing import CliRunner
 
 from queryserver.cli.commands import app
-from queryserver.container.explaining import open_explainer
-from queryserver.domain.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError
+from queryserver.identity.build import open_explainer
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.api.token.logins import (
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 
-from queryserver.domain.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError
 
 
 @pytest.mark.platform(39)

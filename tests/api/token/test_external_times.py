@@ -9,8 +9,8 @@ from tests.api.token.logins import JwtOpener, bearer, not_valid, refusals
 from tests.fakes.issuer import Issuer
 from tests.fakes.webhdfs import Answer
 
-from queryserver.auth.external import ExternalTokens
-from queryserver.auth.key_cache import KeyCache
+from queryserver.identity.external_keys import KeyCache
+from queryserver.identity.external_tokens import ExternalTokens
 
 
 class Clock:
@@ -27,8 +27,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What applications that are opened later judge tokens and keys of others by."""
     clock = Clock()
-    monkeypatch.setattr("queryserver.container.callers.ExternalTokens", partial(ExternalTokens, clock=clock))
-    monkeypatch.setattr("queryserver.container.callers.KeyCache", partial(KeyCache, clock=clock))
+    monkeypatch.setattr("queryserver.identity.external_tokens.ExternalTokens", partial(ExternalTokens, clock=clock))
+    monkeypatch.setattr("queryserver.identity.external_keys.KeyCache", partial(KeyCache, clock=clock))
     return clock
 
 

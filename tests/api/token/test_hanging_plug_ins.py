@@ -12,7 +12,7 @@ from tests.api.driving import Api, Caller
 from tests.api.token.logins import Opener
 from tests.timing import soon
 
-from queryserver.auth.plug_ins import PlugInThreads
+from queryserver.identity.plug_ins import PlugInThreads
 
 HERE = "tests.fakes.plug_ins"
 THREADS = 8
@@ -26,7 +26,7 @@ def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         def threads(**options: Any) -> PlugInThreads:
             return PlugInThreads(limit_s=limit_s, **options)
 
-        monkeypatch.setattr("queryserver.container.accounts.PlugInThreads", threads)
+        monkeypatch.setattr("queryserver.identity.plug_ins.PlugInThreads", threads)
 
     return limit
 
@@ -88,7 +88,7 @@ async def test_slow_logins_hold_up_no_call_of_others(
     monkeypatch: pytest.MonkeyPatch, with_limit: Callable[[float], None], opener: Opener, opened: threading.Event
 ) -> None:
     with_limit(60)
-    monkeypatch.setattr("queryserver.services.logins._BACKEND_LIMIT_S", 60)
+    monkeypatch.setattr("queryserver.identity.logins._BACKEND_LIMIT_S", 60)
     free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
     names = {"backend": (f"{__name__}.Held",), "api_auth": (f"{HERE}.Sync",)}
     async with opener(**names, **free) as api:

@@ -17,9 +17,9 @@ from tests.engines.certificates import Authority
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 from tests.fakes.webhdfs import Answer, Asked
 
-from queryserver.auth.key_server import KeyServers, NoKeys
-from queryserver.network.addresses import AddressRules
-from queryserver.settings.connectors import ConnectorPolicySettings
+from queryserver.identity.external_keys import KeyServers, NoKeys
+from queryserver.platform.addresses import AddressRules
+from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 
 def tls_of(authority: Authority, directory: Path, *names: str) -> ssl.SSLContext:

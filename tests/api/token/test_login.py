@@ -12,7 +12,7 @@ from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
 from tests.timing import TRIES
 
-from queryserver.domain.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError
 
 
 @pytest.mark.platform(17)

@@ -16,8 +16,8 @@ from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid, tampered
 from tests.fakes.plug_ins import Journal
 
-from queryserver.db.accounts import AccountRepository
-from queryserver.domain.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError
+from queryserver.identity.repository import AccountRepository
 
 HERE = "tests.fakes.plug_ins"
 
@@ -336,7 +336,7 @@ async def test_the_documented_login_works(opener: Opener, documented: str, monke
 def test_the_public_names_are_cheap() -> None:
     heavy = ("fastapi", "asyncpg", "jose", "cryptography", "pydantic", "httpx")
     program = (
-        "import sys; from queryserver.auth import AuthenticatedUser, AuthenticationFailed;"
+        "import sys; from queryserver.identity.plug_ins import AuthenticatedUser, AuthenticationFailed;"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

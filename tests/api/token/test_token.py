@@ -9,8 +9,8 @@ from pydantic import SecretStr
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log_in, not_valid, tampered
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings.section import NO_SECRET
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.sections import NO_SECRET
 
 
 @pytest.mark.platform(20)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from queryserver.api.bodies import BODY_SHARES, BodyShares, read_body
-from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests
+from queryserver.errors.base import ServiceUnavailable, TooManyRequests
 
 _PIECE = 100
 

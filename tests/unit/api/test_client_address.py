@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from queryserver.api import auth as module
 from queryserver.api.auth import UNKNOWN, client_address
 from queryserver.api.debug import may_read_metrics
-from queryserver.services.client_networks import network_of
-from queryserver.settings.desktop import MetricsSettings
-from queryserver.settings.networks import contains
+from queryserver.identity.throttling import network_of
+from queryserver.platform.settings.desktop import MetricsSettings
+from queryserver.platform.settings.sections import contains
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 

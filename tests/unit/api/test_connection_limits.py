@@ -10,7 +10,7 @@ from queryserver.api.connections.guard import counted_address
 _PROGRAM = """
 import resource
 from queryserver.api.connections.guard import affordable_connections, limits_of, raise_file_limit
-from queryserver.settings.desktop import DesktopSettings
+from queryserver.platform.settings.desktop import DesktopSettings
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 raise_file_limit(2000)
 limits = limits_of(DesktopSettings(max_connections=2000, max_connections_per_address=1000))

@@ -6,9 +6,9 @@ import orjson
 import pytest
 from starlette.requests import Request
 
+from queryserver import errors
 from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wrong_method
-from queryserver.domain import errors
-from queryserver.domain.errors.base import QueryServerError
+from queryserver.errors.base import QueryServerError
 
 
 def request(fault_code: str = "internal_error") -> Request:

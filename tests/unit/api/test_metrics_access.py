@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from queryserver.api.debug import may_read_metrics
-from queryserver.settings.desktop import MetricsSettings
+from queryserver.platform.settings.desktop import MetricsSettings
 
 SETTINGS = MetricsSettings(allowed_networks=(ip_network("127.0.0.0/8"),), token=SecretStr("open-sesame-é"))
 TRUSTED = (ip_network("127.0.0.1/32"),)

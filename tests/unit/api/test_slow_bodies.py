@@ -9,7 +9,7 @@ from starlette.types import Message
 
 from queryserver.api.bodies import read_body
 from queryserver.api.errors import respond
-from queryserver.domain.errors.base import LateBody
+from queryserver.errors.base import LateBody
 
 
 async def one_byte() -> Message:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.auth import SharedByUser, enter_share
-from queryserver.domain.errors.base import TooManyRequests
+from queryserver.errors.base import TooManyRequests
 
 ANA, EVE = 1, 2
 

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.fakes.issuer import jwk, rsa_key
 
-from queryserver.auth.key_cache import CacheTimes, KeyCache
-from queryserver.auth.key_server import NoKeys
-from queryserver.auth.key_sets import KeySet
-from queryserver.domain.errors.base import KeyServerUnavailable
+from queryserver.errors.base import KeyServerUnavailable
+from queryserver.identity.external_keys import CacheTimes, KeyCache, KeySet, NoKeys
 
 
 class Source:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fakes.issuer import jwk, rsa_key
 
-from queryserver.auth.key_sets import KeySet
+from queryserver.identity.external_keys import KeySet
 
 
 def document(*entries: Any) -> bytes:
@@ -52,7 +52,7 @@ def test_others_are_passed_over(bad: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
 def test_what_is_no_document_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
+    with pytest.raises(ValueError):
         KeySet.parse(text.encode("latin-1"))
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from queryserver.auth.keys import Keyring, SecretKey, load_keyring, require_known_key
-from queryserver.auth.sealing import AesSealer
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings import load_settings
-from queryserver.settings.contradictions import contradictions
-from queryserver.settings.desktop import DesktopSettings
+from queryserver.errors.base import ConfigurationError
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey, load_keyring, require_known_key
+from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.rules import contradictions
 
 FIRST = SecretKey.derive(SecretStr("the first secret of this deployment, long"))
 SECOND = SecretKey.derive(SecretStr("the second secret of this deployment, long"))
@@ -49,8 +48,8 @@ def test_a_missing_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
 def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from queryserver.auth.keys import load_keyring\n"
-        "from queryserver.settings.desktop import DesktopSettings\n"
+        "from queryserver.identity.keys import load_keyring\n"
+        "from queryserver.platform.settings.desktop import DesktopSettings\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(load_keyring(DesktopSettings(data_dir=pathlib.Path(sys.argv[1]))).present.fingerprint)\n"
     )

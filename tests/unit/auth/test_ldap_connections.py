@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.engines.servers import free_port
 
-from queryserver.auth.ldap.judging import Judge
-from queryserver.auth.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
-from queryserver.auth.ldap.login import LdapLogin
-from queryserver.domain.errors.base import LoginBackendUnavailable
-from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.auth import RequestInfo
-from queryserver.settings.auth import LdapSettings
+from queryserver.errors.base import LoginBackendUnavailable
+from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.identity.ldap.login import Judge, LdapLogin
+from queryserver.identity.model import UsernameRule
+from queryserver.identity.protocols import RequestInfo
+from queryserver.platform.settings.desktop import LdapSettings
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ldap3.operation.search import MATCH_EQUAL, MATCH_PRESENT, parse_filter
 from ldap3.utils.dn import parse_dn
 
-from queryserver.auth.ldap.escaping import both, filter_value, name_value
+from queryserver.identity.ldap.login import both, filter_value, name_value
 
 pytestmark = [pytest.mark.platform(48), pytest.mark.security("T16")]
 

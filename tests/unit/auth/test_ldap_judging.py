@@ -5,14 +5,11 @@ from typing import Any
 import pytest
 from tests.fakes.directory import BASE, FakeDirectory, group, person
 
-from queryserver.auth.ldap.directory import Entry
-from queryserver.auth.ldap.judging import Judge
-from queryserver.auth.ldap.login import LdapLogin
-from queryserver.domain.errors.base import LoginBackendUnavailable
-from queryserver.domain.user import AuthenticatedUser
-from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.auth import RequestInfo
-from queryserver.settings.auth import LdapSettings
+from queryserver.errors.base import LoginBackendUnavailable
+from queryserver.identity.ldap.login import Entry, Judge, LdapLogin
+from queryserver.identity.model import AuthenticatedUser, UsernameRule
+from queryserver.identity.protocols import RequestInfo
+from queryserver.platform.settings.desktop import LdapSettings
 
 SERVICE = f"cn=service,{BASE}"
 PASSWORD = "correct horse battery"

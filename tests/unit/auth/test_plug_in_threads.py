@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from queryserver.auth.plug_ins import Places, PlugInThreads, TooManyWaiting
-from queryserver.auth.plugged_login import PluggedLogin
-from queryserver.domain.errors.base import LoginBackendUnavailable
-from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.auth import RequestInfo
+from queryserver.errors.base import LoginBackendUnavailable
+from queryserver.identity.model import UsernameRule
+from queryserver.identity.plug_ins import Places, PluggedLogin, PlugInThreads, TooManyWaiting
+from queryserver.identity.protocols import RequestInfo
 
 THREADS = 8
 CLIENT = RequestInfo("192.0.2.1")

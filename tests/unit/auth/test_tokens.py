@@ -9,10 +9,10 @@ import pytest
 from jose import jwt
 from pydantic import SecretStr
 
-from queryserver.auth.keys import Keyring, SecretKey
-from queryserver.auth.tokens import JwtCodec
-from queryserver.domain.errors.base import InvalidToken
-from queryserver.interfaces.auth import TokenClaims, TokenType
+from queryserver.errors.base import InvalidToken
+from queryserver.identity.keys import Keyring, SecretKey
+from queryserver.identity.protocols import TokenClaims, TokenType
+from queryserver.identity.tokens import JwtCodec
 
 NOW = 1_700_000_000
 KEY = SecretKey.derive(SecretStr("a secret of more than thirty-two characters"))

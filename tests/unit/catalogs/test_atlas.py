@@ -7,12 +7,12 @@ import pytest
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
 from tests.unit.catalogs.late_atlas import late_atlas
 
-from queryserver.catalogs.atlas import AtlasCatalog, AtlasServer
-from queryserver.domain.errors.statements import CatalogDenied, CatalogUnavailable
-from queryserver.domain.search_terms import parse_query
-from queryserver.domain.searching import FacetName, Search, SourceAnswer, SourceName
-from queryserver.network.addresses import AddressRules
-from queryserver.network.exchanges import Exchanges
+from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
+from queryserver.platform.addresses import AddressRules
+from queryserver.platform.outbound import Exchanges
+from queryserver.search.atlas import AtlasCatalog, AtlasServer
+from queryserver.search.model import FacetName, Search, SourceAnswer, SourceName
+from queryserver.search.query_language import parse_query
 
 pytestmark = pytest.mark.platform(97)
 

@@ -8,14 +8,12 @@ import pytest
 from tests.fakes.computation import InlineComputing
 from tests.refusals import raises_code
 
-from queryserver.computation import processes
-from queryserver.computation.processes import ComputationLimits, ProcessComputing
-from queryserver.domain.errors.base import InvalidParameter, ServiceUnavailable
-from queryserver.domain.script_choice import Steering
-from queryserver.domain.splitter import PreviousStatement
-from queryserver.interfaces.computation import Task
-from queryserver.services.statements import choosing
-from queryserver.services.statements.choosing import Choosing
+from queryserver.errors.base import InvalidParameter, ServiceUnavailable
+from queryserver.platform import computing as processes
+from queryserver.platform.computing import ComputationLimits, ProcessComputing, Task
+from queryserver.sql.splitter import PreviousStatement, Steering
+from queryserver.statements import choosing
+from queryserver.statements.choosing import Choosing
 
 ANA = 1
 STEERINGS = [
@@ -49,7 +47,7 @@ async def computing() -> AsyncIterator[ProcessComputing]:
 async def until(is_so: Callable[[], object]) -> None:
     """Returns once it is so: what happens in another process has no event."""
     async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110 as above
+        while not is_so():
             await asyncio.sleep(0.02)
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from queryserver.container.storages import abfs
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.files import Scheme, StorageUser
-from queryserver.interfaces.storage import ModeStorage, RenamingStorage
-from queryserver.settings import Settings
-from queryserver.storages.adls import AdlsFileSystem, AzureAccount, ClientCredentials, SasToken, SharedKey
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.protocol import ModeStorage, RenamingStorage
+from queryserver.files.stores.adls import file_system as abfs
+from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.platform.settings.tree import Settings
 
 NAME = "abfs://lake@acc.dfs.core.windows.net"
 KEY = {"account_key": "a2V5"}

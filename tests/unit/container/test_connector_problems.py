@@ -5,13 +5,12 @@ from types import MappingProxyType
 
 import pytest
 
-from queryserver.container.connectors import by_setting
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.services.connector_options import OptionsRefused
-from queryserver.settings import Settings
+from queryserver.connectors.build import by_setting
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.connectors.options import OptionsRefused
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.tree import Settings
 
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 

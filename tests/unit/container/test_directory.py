@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.container.directory import open_directory_login
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.usernames import UsernameRule
-from queryserver.settings.auth import LdapSettings
-from queryserver.settings.loading import read_settings
+from queryserver.errors.base import ConfigurationError
+from queryserver.identity.build import open_directory_login
+from queryserver.identity.model import UsernameRule
+from queryserver.platform.settings.desktop import LdapSettings
+from queryserver.platform.settings.loading import read_settings
 
 GOOD = {"ldap_url": "ldaps://directory.test", "base_dn": "dc=test"}
 
@@ -23,7 +23,7 @@ def problems(ldap: LdapSettings) -> list[str]:
 
 def test_without_its_package_the_name_ldap_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ldap3", None)
-    monkeypatch.delitem(sys.modules, "queryserver.auth.ldap.ldap3_directory", raising=False)
+    monkeypatch.delitem(sys.modules, "queryserver.identity.ldap.ldap3_directory", raising=False)
     [problem] = problems(LdapSettings.model_validate(GOOD))
     assert problem == "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
 

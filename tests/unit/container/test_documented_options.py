@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.container.connectors import configured_connectors
-from queryserver.container.interfaces.builders import BUILDERS, build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings import load_settings
+from queryserver.connectors.build import configured_connectors
+from queryserver.connectors.building import BUILDERS, BuildContext, build_engine
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.loading import load_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -28,7 +27,7 @@ async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
         try:
             engine = build_engine(connector, BuildContext.of(settings))
         except ConfigurationError as error:
-            assert "not installed" in error.message, "only an extra may be missing"  # noqa: PT017 one block needs it
+            assert "not installed" in error.message, "only an extra may be missing"
             continue
         assert engine.dialect == connector.dialect
         await engine.close()

@@ -2,12 +2,13 @@
 
 import pytest
 
-from queryserver.container.storages import hdfs, ofs
-from queryserver.container.storages.webhdfs import address
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.files import Scheme
-from queryserver.settings import Settings
-from queryserver.settings.stores import HdfsClusterSettings
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme
+from queryserver.files.stores import ozone as ofs
+from queryserver.files.stores.webhdfs import storage as hdfs
+from queryserver.files.stores.webhdfs.storage import address
+from queryserver.platform.settings.stores import HdfsClusterSettings
+from queryserver.platform.settings.tree import Settings
 
 
 def settings(**tables: object) -> Settings:
@@ -52,6 +53,6 @@ async def test_every_table_of_ozone_is_a_service():
 
 
 def test_kerberos_without_its_package_is_told(monkeypatch):
-    monkeypatch.setattr("queryserver.storages.webhdfs.spnego.is_installed", lambda: False)
+    monkeypatch.setattr("queryserver.files.stores.webhdfs.gateway.is_installed", lambda: False)
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"security_enabled": True}}}))

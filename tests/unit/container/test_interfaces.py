@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.connector_secrets import is_secret
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.domain.user import User
-from queryserver.engines import phoenix, trino
-from queryserver.engines.hiveserver2.address import Mechanism
-from queryserver.engines.mysql import MysqlEngine
-from queryserver.engines.postgresql import PostgresqlEngine
-from queryserver.engines.sqlalchemy import SqlalchemyEngine
-from queryserver.engines.tls import client_tls
-from queryserver.engines.trino import TrinoEngine
-from queryserver.interfaces.engine import Engine, SessionOptions
-from queryserver.services.connector_options import HS2_OPTIONS, AtlasOptions, PhoenixOptions, TrinoOptions
-from queryserver.services.connector_urls import UrlOptions
-from queryserver.settings import Settings
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.connectors.options import HS2_OPTIONS, AtlasOptions, PhoenixOptions, TrinoOptions
+from queryserver.connectors.secrets import is_secret
+from queryserver.connectors.urls import UrlOptions
+from queryserver.engines.connections import client_tls
+from queryserver.engines.hiveserver2.variants import Mechanism
+from queryserver.engines.mysql.engine import MysqlEngine
+from queryserver.engines.phoenix import engine as phoenix
+from queryserver.engines.postgresql.engine import PostgresqlEngine
+from queryserver.engines.protocol import Engine, SessionOptions
+from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine
+from queryserver.engines.trino import engine as trino
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
 
 _USER = User(id=1, username="ada")
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)

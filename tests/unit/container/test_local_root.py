@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.container.storages import file
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.files import StorageUser
-from queryserver.settings import Settings
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.local import file_system as file
+from queryserver.platform.settings.tree import Settings
 
 
 def settings(**filebrowser: str) -> Settings:

@@ -5,10 +5,10 @@ from ipaddress import ip_network
 import pytest
 import sqlalchemy as sa
 
-from queryserver.container.interfaces.context import BuildContext, database_name
-from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.settings import Settings
+from queryserver.connectors.building import BuildContext, database_name
+from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.settings.tree import Settings
 
 
 @pytest.mark.security("T8")

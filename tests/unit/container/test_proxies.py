@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.container.checking import check_settings
-from queryserver.container.proxies import proxied_drivers
-from queryserver.domain.findings import Finding, Level
-from queryserver.settings import Settings
+from queryserver.administration.configuration_check import check_settings
+from queryserver.connectors.drivers import proxied_drivers
+from queryserver.platform.settings.rules import Finding, Level
+from queryserver.platform.settings.tree import Settings
 
 pytestmark = pytest.mark.security("T8")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from queryserver.container.storages import s3a
-from queryserver.container.storages.s3a import options_of
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.files import Scheme
-from queryserver.settings import Settings
-from queryserver.storages.s3.options import S3Keys
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme
+from queryserver.files.stores.s3 import storage as s3a
+from queryserver.files.stores.s3.connection import S3Keys
+from queryserver.files.stores.s3.storage import options_of
+from queryserver.platform.settings.tree import Settings
 
 KEYS = {"access_key_id": "AKIA0", "secret_access_key": "very secret"}
 

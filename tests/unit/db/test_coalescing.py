@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from queryserver.db.database import CoalescingReader
-from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import CoalescingReader
 
 
 class Store:

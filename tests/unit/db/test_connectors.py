@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.auth.keys import Keyring, SecretKey
-from queryserver.auth.sealing import AesSealer
-from queryserver.db.accounts import AccountRepository
-from queryserver.db.connectors import ConnectorRepository
-from queryserver.db.database import Database, open_database
-from queryserver.db.notices import listening
-from queryserver.domain.connector_instances import MASK, NewInstance
-from queryserver.domain.errors.base import NameTaken, UnknownGroup, VersionConflict
-from queryserver.interfaces.connectors import CHANGED
-from queryserver.settings.section import Secret
+from queryserver.connectors.model import MASK, NewInstance
+from queryserver.connectors.repository import CHANGED, ConnectorRepository
+from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
+from queryserver.identity.keys import AesSealer, Keyring, SecretKey
+from queryserver.identity.repository import AccountRepository
+from queryserver.platform.database import Database, listening, open_database
+from queryserver.platform.settings.sections import Secret
 
 _OLD, _NEW = SecretKey.derive(Secret("o" * 40)), SecretKey.derive(Secret("n" * 40))
 

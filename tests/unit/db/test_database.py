@@ -6,8 +6,8 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from queryserver.db.database import Database, PoolLimits, open_database
-from queryserver.domain.errors.base import DatabaseUnavailable
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database, PoolLimits, open_database
 
 PID = "select pg_backend_pid()"
 ONE = PoolLimits(max_size=1, connect_timeout=timedelta(seconds=2))
@@ -92,7 +92,7 @@ async def test_a_connection_that_lay_idle_for_long_is_not_used_again(
 ) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
-        monkeypatch.setattr("queryserver.db.database._IDLE_AT_MOST_S", 0.0)
+        monkeypatch.setattr("queryserver.platform.database._IDLE_AT_MOST_S", 0.0)
         assert await database.value(PID) != before
 
 
@@ -101,7 +101,7 @@ async def test_a_connection_goes_back_to_the_pool_now_and_then(
 ) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
-        monkeypatch.setattr("queryserver.db.database._AT_HAND_FOR_S", -1.0)
+        monkeypatch.setattr("queryserver.platform.database._AT_HAND_FOR_S", -1.0)
         assert await database.value(PID) == before
         assert database._at_hand == []
         assert await database.value(PID) == before

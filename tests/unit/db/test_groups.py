@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.db.accounts import AccountRepository, GroupRepository
-from queryserver.db.database import Database, open_database
-from queryserver.domain.errors.base import InvalidUsername, NameTaken, UnknownGroup
-from queryserver.domain.usernames import UsernameRule
-from queryserver.interfaces.accounts import NewAccount
-from queryserver.services.groups import Groups
+from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
+from queryserver.identity.model import UsernameRule
+from queryserver.identity.repository import AccountRepository, GroupRepository, NewAccount
+from queryserver.identity.users import Groups
+from queryserver.platform.database import Database, open_database
 
 RULE = UsernameRule()
 

@@ -6,8 +6,8 @@ import pytest
 from alembic.script import ScriptDirectory
 from tests.fixtures.database import execute
 
-from queryserver.db.migrations import SCRIPTS, migrate, newest_revision, present_revision
-from queryserver.domain.errors.base import SchemaMismatch
+from queryserver.errors.base import SchemaMismatch
+from queryserver.platform.migrations import SCRIPTS, migrate, newest_revision, present_revision
 
 
 def test_the_newest_revision_is_the_head_that_alembic_finds():

@@ -7,11 +7,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from queryserver.db.database import Database, open_database
-from queryserver.db.storage_uploads import PartUploads, UnfinishedWrites
-from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.interfaces.storage import PartPlan, StoredPart
-from queryserver.interfaces.storage_uploads import ArrivedPart, NewUpload, PartUpload, UnfinishedWrite, UploadTerms
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
+from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.upload_repository import (
+    ArrivedPart,
+    NewUpload,
+    PartUpload,
+    PartUploads,
+    UnfinishedWrite,
+    UnfinishedWrites,
+    UploadTerms,
+)
+from queryserver.platform.database import Database, open_database
 
 ANA = StorageUser("ana", is_admin=True)
 DAY = timedelta(days=1)

@@ -1,7 +1,7 @@
 """The end of messages about what is not there: what is there instead."""
 
-from queryserver.domain.errors.base import configured
-from queryserver.domain.errors.statements import UnknownDialect
+from queryserver.errors.base import configured
+from queryserver.errors.statements import UnknownDialect
 
 
 def test_names_are_listed_up_to_twenty():

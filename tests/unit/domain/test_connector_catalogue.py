@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.connector_types import Category, Runs
-from queryserver.domain.errors.statements import ConnectorRefused
-from queryserver.services.connector_catalogue import TYPES, complete_settings, flags_of, type_of, with_defaults
-from queryserver.services.connector_options import GeneralOptions
+from queryserver.connectors.options import GeneralOptions
+from queryserver.connectors.types import TYPES, Category, Runs, complete_settings, flags_of, type_of, with_defaults
+from queryserver.errors.statements import ConnectorRefused
 
 _FLAGS = [
     "is_sql",

@@ -3,8 +3,8 @@
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.connector_instances import MASK
-from queryserver.domain.connector_secrets import is_secret, masked, secrets_of, with_stored_secrets, without_secrets
+from queryserver.connectors.model import MASK
+from queryserver.connectors.secrets import is_secret, masked, secrets_of, with_stored_secrets, without_secrets
 
 pytestmark = [pytest.mark.security("T9"), pytest.mark.platform(70)]
 

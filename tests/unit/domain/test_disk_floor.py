@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors.files import InsufficientStorage
+from queryserver.errors.files import InsufficientStorage
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 HERE = Path("/somewhere")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.import_references import MAX_NAME, UploadReference, reminder_of
+from queryserver.imports.model import MAX_NAME, UploadReference, reminder_of
 
 SECRET = "3q2-7wAAu1Xl9mXcQ0pTn8vYb5kR4sEoZ6dJhLfGi1M"
 

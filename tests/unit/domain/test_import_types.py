@@ -3,17 +3,18 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.import_types import (
+from queryserver.imports.model import (
     PREVIEW_DIALECTS,
     SQL_TYPES,
     TABLE_DIALECTS,
+    BaseType,
+    ColumnType,
     arrow_type,
     chosen_base,
     chosen_type,
     declared_type,
     type_name,
 )
-from queryserver.domain.importing import BaseType, ColumnType
 
 TABLE = """
 Base type|hive, sparksql|impala|trino|phoenix|postgresql|mysql|sqlite|duckdb

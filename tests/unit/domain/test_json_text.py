@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.timing import processor_s
 
-from queryserver.domain.errors.base import InvalidJson
-from queryserver.domain.json_text import MAX_DEPTH, parse_json
+from queryserver.errors.base import InvalidJson
+from queryserver.platform.text import MAX_DEPTH, parse_json
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 VALUES = st.recursive(

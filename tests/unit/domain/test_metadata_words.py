@@ -2,11 +2,10 @@
 
 import pytest
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.explanations import explainable
-from queryserver.domain.locations import storage_path
-from queryserver.domain.natural_order import natural_key
-from queryserver.domain.statement_kind import changes_objects
+from queryserver.errors.base import InvalidParameter
+from queryserver.platform.text import natural_key
+from queryserver.search.model import storage_path
+from queryserver.sql.statement_kinds import changes_objects, explainable
 
 
 @pytest.mark.item(60)

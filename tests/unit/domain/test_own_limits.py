@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.domain.own_limits import own_limit
+from queryserver.sql.statement_kinds import own_limit
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from queryserver.domain.positions import (
+from queryserver.sql.positions import (
     Character,
     Excerpt,
     LineColumn,

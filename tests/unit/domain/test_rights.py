@@ -3,8 +3,8 @@
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.rights import read_right
-from queryserver.services.accounts import DEFAULT_RIGHTS
+from queryserver.identity.model import read_right
+from queryserver.identity.users import DEFAULT_RIGHTS
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from queryserver.domain.errors.statements import NoMoreStatements
-from queryserver.domain.splitter import PreviousStatement, Script, next_statement, split, statement_hash
-from queryserver.domain.splitter_keywords import expects_result_set, first_keyword
+from queryserver.errors.statements import NoMoreStatements
+from queryserver.sql.splitter import PreviousStatement, Script, next_statement, split, statement_hash
+from queryserver.sql.splitter_scan import expects_result_set, first_keyword
 
 
 def texts(script: str, dialect: str) -> list[str]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.timing import processor_s
 
-from queryserver.domain.sql_types import MAX_DEPTH, SqlType, parse_type
+from queryserver.sql.types import MAX_DEPTH, SqlType, parse_type
 
 pytestmark = pytest.mark.item(60)
 

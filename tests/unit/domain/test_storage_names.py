@@ -3,8 +3,8 @@
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import InvalidName, InvalidPath
-from queryserver.domain.storage_names import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
+from queryserver.errors.files import InvalidName, InvalidPath
+from queryserver.files.paths import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.errors.base import MissingParameter, QueryServerError
-from queryserver.domain.errors.files import InvalidPath, StorageNotConfigured, UnknownAuthority, UnknownScheme
-from queryserver.domain.files import Scheme, StoragePath
-from queryserver.domain.storage_names import hides_dots, names_of
-from queryserver.domain.storage_paths import PathReader, decoded_path, repaired
+from queryserver.errors.base import MissingParameter, QueryServerError
+from queryserver.errors.files import InvalidPath, StorageNotConfigured, UnknownAuthority, UnknownScheme
+from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.paths import PathReader, decoded_path, hides_dots, names_of, repaired
 
 ALL = PathReader(
     configured=tuple(Scheme),

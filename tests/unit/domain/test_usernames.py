@@ -2,8 +2,8 @@
 
 import pytest
 
-from queryserver.domain.errors.base import InvalidUsername
-from queryserver.domain.usernames import UsernameRule
+from queryserver.errors.base import InvalidUsername
+from queryserver.identity.model import UsernameRule
 
 
 @pytest.mark.platform(36)

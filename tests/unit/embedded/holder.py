@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from queryserver.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 
 async def main(state_dir: Path) -> None:

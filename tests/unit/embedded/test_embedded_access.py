@@ -4,11 +4,10 @@ import asyncpg
 import pytest
 from tests.fixtures.database import execute
 
-from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_ROLE
-from queryserver.embedded.cluster import SERVICE_ROLE
-from queryserver.embedded.databases import ensure_databases
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.embedded.sample import sample_tables
+from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, ensure_databases
+from queryserver.platform.embedded.sample import sample_tables
+from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_ROLE
 
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)
 

@@ -18,14 +18,25 @@ import pytest
 from tests.fixtures.database import execute
 from tests.timing import at_best
 
-from queryserver.embedded.account import server_account, spawn
-from queryserver.embedded.binaries import Binaries, _copied, _installed, _runs, runnable_binaries
-from queryserver.embedded.cluster import Cluster, _make, opened_cluster
-from queryserver.embedded.errors import EmbeddedPostgresError
-from queryserver.embedded.passwords import kept_secrets
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.embedded.postmaster import Postmaster, recorded_address
-from queryserver.embedded.processes import processes_of
+from queryserver.platform.embedded.cluster import (
+    Binaries,
+    Cluster,
+    _copied,
+    _installed,
+    _make,
+    _runs,
+    opened_cluster,
+    runnable_binaries,
+)
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.postmaster import Postmaster, recorded_address
+from queryserver.platform.embedded.system import (
+    EmbeddedPostgresError,
+    kept_secrets,
+    processes_of,
+    server_account,
+    spawn,
+)
 
 HOLDER = Path(__file__).with_name("holder.py")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up rights")
@@ -266,7 +277,7 @@ def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, mon
     def make(data: Path, *_: object, **__: object) -> None:
         (data.parent / "new-late" / "base").mkdir(parents=True)
 
-    monkeypatch.setattr("queryserver.embedded.cluster._make", make)
+    monkeypatch.setattr("queryserver.platform.embedded.cluster._make", make)
     opened_cluster(tmp_path, durable=False)
     assert not list(tmp_path.glob("new-*"))
 

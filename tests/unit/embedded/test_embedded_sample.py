@@ -10,9 +10,8 @@ import asyncpg
 import duckdb
 import pytest
 
-from queryserver.embedded.places import DUCKDB_FILE, SQLITE_FILE
-from queryserver.embedded.sample import sample_tables
-from queryserver.embedded.sample_files import ensure_sample_files
+from queryserver.platform.embedded.sample import ensure_sample_files, sample_tables
+from queryserver.platform.embedded.system import DUCKDB_FILE, SQLITE_FILE
 
 REVENUE = "SELECT sum(quantity * unit_price * (1 - coalesce(discount, 0))) FROM order_items"
 QUESTIONS = (

@@ -8,13 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.contract.storage_basis import content, entries, put
 
-from queryserver.domain.files import StorageUser
-from queryserver.embedded.places import EmbeddedDefaults
-from queryserver.embedded.sample import ORDERS, REQUESTS, sample_tables
-from queryserver.embedded.sample_storage import SAMPLES, ensure_sample_storage
-from queryserver.embedded.settings import with_defaults
-from queryserver.settings import Settings
-from queryserver.storages.local import LocalFileSystem
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.local.file_system import LocalFileSystem
+from queryserver.platform.embedded.defaults import with_defaults
+from queryserver.platform.embedded.sample import ORDERS, REQUESTS, SAMPLES, ensure_sample_storage, sample_tables
+from queryserver.platform.embedded.system import EmbeddedDefaults
+from queryserver.platform.settings.tree import Settings
 
 
 @pytest.fixture

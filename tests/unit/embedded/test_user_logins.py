@@ -9,12 +9,11 @@ from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import run
 from tests.contract.postgresql_basis import address_of
 
-from queryserver.domain.sample_database import SAMPLE_DATABASE, SAMPLE_OWNER, sample_login
-from queryserver.domain.user import User
-from queryserver.embedded.databases import ensure_databases
-from queryserver.embedded.postgres import EmbeddedPostgres
-from queryserver.embedded.sample import sample_tables
-from queryserver.engines.postgresql import PostgresqlEngine, UserLogins
+from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
+from queryserver.identity.model import User
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, ensure_databases
+from queryserver.platform.embedded.sample import sample_tables
+from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, sample_login
 
 ANA, BEN = User(1, "ana"), User(2, "ben")
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.fakes.engine import FakeEngine
 
-from queryserver.domain.catalog import TableSummary
-from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
-from queryserver.domain.user import User
 from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings, summaries
-from queryserver.interfaces.engine import EngineSession, SessionOptions
+from queryserver.engines.metadata import TableSummary
+from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.identity.model import User
 
 USER = User(id=1, username="ada")
 

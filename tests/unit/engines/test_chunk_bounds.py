@@ -6,13 +6,13 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from queryserver.domain.errors.statements import RowTooLarge
-from queryserver.engines.chunks import BATCH_BYTES
-from queryserver.engines.phoenix import http as phoenix_http
-from queryserver.engines.phoenix.http import Route
+from queryserver.engines.phoenix import connection as phoenix_http
+from queryserver.engines.phoenix.connection import Route
 from queryserver.engines.sqlalchemy.connection import SqlalchemyAnswer
-from queryserver.engines.trino import http as trino_http
-from queryserver.network.addresses import AddressRules
+from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.trino import coordinator as trino_http
+from queryserver.errors.statements import RowTooLarge
+from queryserver.platform.addresses import AddressRules
 
 MIB = 1024 * 1024
 

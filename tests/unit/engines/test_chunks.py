@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.engines.chunks import BATCH_BYTES, ChunkSize, pieces
+from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize, pieces
 
 
 def batch(rows: int, width: int) -> pa.RecordBatch:

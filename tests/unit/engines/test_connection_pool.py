@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.engines.connection_pool import ConnectionPool
+from queryserver.engines.connections import ConnectionPool
+from queryserver.errors.statements import EngineUnavailable
 
 
 class Line:

@@ -8,11 +8,11 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.errors.files import InvalidPath
-from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.interfaces.engine import EngineSession, SessionOptions
+from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.files import InvalidPath
+from queryserver.errors.statements import EngineUnavailable, StatementRejected
 
 pytestmark = [pytest.mark.platform(77), pytest.mark.security("T7")]
 

@@ -12,21 +12,21 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
-from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
-from queryserver.domain.positions import position_of
-from queryserver.domain.result import ResultType
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.interfaces.engine import EngineSession, OperationState
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.formats.columns import ResultType
+from queryserver.sql.positions import position_of
 
 MIB = 1024 * 1024
 
 _WRITE_AND_DIE = """
 import asyncio, os, sys
 from pathlib import Path
-from queryserver.domain.user import User
+from queryserver.identity.model import User
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.interfaces.engine import SessionOptions
+from queryserver.engines.protocol import SessionOptions
 
 async def main():
     engine = DuckdbEngine(path="own.duckdb", root=Path(sys.argv[1]))

@@ -5,9 +5,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
-from queryserver.engines.duckdb.errors import opening_errors, statement_errors
-from queryserver.engines.threaded_session import Interrupted
+from queryserver.engines.duckdb.connection import opening_errors, statement_errors
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 
 CLASSES = sorted(
     {

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.result import Column, ResultType
 from queryserver.engines.duckdb.values import sound
+from queryserver.formats.columns import Column, ResultType
 
 COLUMN = (Column("v", ResultType.DATE, ""),)
 

@@ -6,11 +6,10 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import failure, run
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.user import User
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.duckdb.tokens import tokens_of
-from queryserver.engines.duckdb.variants import refuse_variants
+from queryserver.engines.duckdb.guard import refuse_variants, tokens_of
+from queryserver.errors.statements import StatementRejected
+from queryserver.identity.model import User
 
 TYPES = (
     "SELECT 1::VARIANT",

@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.duckdb.connection import DuckdbAnswer, DuckdbConnection, take_wide_place
+from queryserver.errors.statements import StatementRejected
 
 _WIDE = "SELECT " + ", ".join(f"range AS c{number}" for number in range(600)) + " FROM range(3)"
 

@@ -4,15 +4,15 @@ import asyncpg
 import pytest
 from asyncmy.errors import ProgrammingError
 
-from queryserver.domain.errors.statements import EngineError
-from queryserver.domain.positions import Position, position_of
-from queryserver.engines.error_places import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.errors import statement_errors as mysql_errors
 from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.messages import ServerError
+from queryserver.engines.phoenix.protocol import ServerError
 from queryserver.engines.postgresql.errors import statement_errors as postgresql_errors
+from queryserver.engines.statement_texts import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
 from queryserver.engines.trino.errors import engine_error
+from queryserver.errors.statements import EngineError
+from queryserver.sql.positions import Position, position_of
 
 SPARK_SYNTAX = """[PARSE_SYNTAX_ERROR] Syntax error at or near ')'. SQLSTATE: 42601 (line 2, pos 8)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.keywords import first_keyword
+from queryserver.engines.statement_texts import first_keyword
 
 
 @pytest.mark.parametrize(

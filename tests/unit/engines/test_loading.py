@@ -10,10 +10,16 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger
 
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.engines.loading import RowsFailed, read_ahead, staged
-from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
-from queryserver.interfaces.loading import TableName
+from queryserver.engines.loading import (
+    RowsFailed,
+    duration_text,
+    plain_decimals,
+    read_ahead,
+    staged,
+    without_zero_fraction,
+)
+from queryserver.engines.protocol import TableName
+from queryserver.errors.statements import EngineUnavailable
 
 STAGING = TableName(None, "_qs_import_1")
 

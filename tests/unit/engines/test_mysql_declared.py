@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ResultType
-from queryserver.engines.mysql.declared import declare
-from queryserver.engines.mysql.values import ColumnReader
+from queryserver.engines.mysql.values import ColumnReader, declare
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
 
 UTF8MB4, LATIN1, UNKNOWN, BINARY = 45, 8, 2304, 63
 

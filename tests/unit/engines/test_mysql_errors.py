@@ -5,7 +5,8 @@ import inspect
 import pytest
 from asyncmy import errors as driver
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.mysql.errors import connect_errors, statement_errors
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -15,7 +16,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.mysql.errors import connect_errors, statement_errors
 
 DRIVER_CLASSES = [
     member for _, member in inspect.getmembers(driver, inspect.isclass) if issubclass(member, driver.MySQLError)

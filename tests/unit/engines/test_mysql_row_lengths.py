@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.mysql.wire import first_long_value
+from queryserver.engines.mysql.connection import first_long_value
 
 LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
 

@@ -6,7 +6,8 @@ import asyncpg
 import pytest
 from asyncpg import exceptions
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.postgresql.errors import connect_errors, statement_errors
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -16,7 +17,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.postgresql.errors import connect_errors, statement_errors
 
 DRIVER_CLASSES = sorted(
     {

@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queryserver.domain.errors.statements import EngineUnavailable
 from queryserver.engines.postgresql.own_database import OwnDatabase
-from queryserver.network.addresses import HostRefused
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.addresses import HostRefused
 
 pytestmark = pytest.mark.security("T8")
 

@@ -6,11 +6,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ResultType
-from queryserver.engines.postgresql.dates import DATE_INFINITY
-from queryserver.engines.postgresql.declared import DeclaredType, Kind, numeric_shape
-from queryserver.engines.postgresql.values import ColumnReader, RowReader
+from queryserver.engines.postgresql.nested import DATE_INFINITY
+from queryserver.engines.postgresql.statement import ColumnReader, RowReader
+from queryserver.engines.postgresql.types import DeclaredType, Kind, numeric_shape
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
 
 INTEGER = DeclaredType(Kind.INT4, ResultType.INT, "integer")
 DATE = DeclaredType(Kind.DATE, ResultType.DATE, "date")

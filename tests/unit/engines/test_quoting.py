@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.quoting import escaped_literal, identifier, literal, qualified
+from queryserver.engines.catalog_queries import escaped_literal, identifier, literal, qualified
 
 pytestmark = pytest.mark.item(62)
 

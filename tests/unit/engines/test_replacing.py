@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger, stream
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.engines.statement_loading import StatementLoader, Written
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 TARGET, STAGING, OLD = (TableName(None, name) for name in ("t", "_qs_import_1", "qs_import_1_old"))
 LOAD = TableLoad(TARGET, STAGING, (LoadColumn("n", ColumnType(BaseType.INT64), "BIGINT"),), replace=True)

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from queryserver.engines.hiveserver2.address import Limits
-from queryserver.engines.retrying import RETRY_S, Retries
-from queryserver.engines.trino.address import Patience
+from queryserver.engines.connections import RETRY_S, Retries
+from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.engines.trino.protocol import Patience
 
 
 async def test_without_time_there_is_no_further_attempt() -> None:
@@ -26,7 +26,7 @@ async def test_pauses_grow_and_end_with_the_time(monkeypatch) -> None:
         slept.append(seconds)
 
     monkeypatch.setattr(loop, "time", lambda: now + sum(slept))
-    monkeypatch.setattr("queryserver.engines.retrying.asyncio.sleep", sleep)
+    monkeypatch.setattr("queryserver.engines.connections.asyncio.sleep", sleep)
     retries = Retries(10)
     while await retries.pause():
         pass

@@ -11,12 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine.default import DefaultDialect
 
-from queryserver.domain.errors.statements import DriverNotInstalled, EngineUnavailable
-from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
-from queryserver.engines.sqlalchemy.drivers import driver_of
-from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine
-from queryserver.interfaces.engine import SessionOptions
-from queryserver.network.addresses import AddressRules, HostRefused
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine, driver_of
+from queryserver.errors.statements import DriverNotInstalled, EngineUnavailable
+from queryserver.platform.addresses import AddressRules, HostRefused
 
 _BAD = "127.0.0.9"
 _RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))

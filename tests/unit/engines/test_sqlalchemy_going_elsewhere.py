@@ -14,13 +14,13 @@ import pytest
 import sqlalchemy as sa
 from tests.fakes import http_driver
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
-from queryserver.domain.user import User
-from queryserver.engines.sqlalchemy import SqlalchemyAddress, SqlalchemyEngine
-from queryserver.interfaces.engine import EngineSession, SessionOptions
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.services.connection_failures import reason_of
-from queryserver.services.metadata import direct
+from queryserver.connectors.failures import reason_of
+from queryserver.engines import operations as direct
+from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
+from queryserver.errors.statements import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
+from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules, HostRefused
 
 pytestmark = [pytest.mark.platform(72), pytest.mark.security("T8")]
 

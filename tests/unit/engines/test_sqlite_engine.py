@@ -11,17 +11,17 @@ import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run, started
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ResultType
+from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.interfaces.engine import EngineSession, OperationState
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
 
 _WRITE_AND_DIE = """
 import asyncio, os, sys
 from pathlib import Path
-from queryserver.domain.user import User
+from queryserver.identity.model import User
 from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.interfaces.engine import SessionOptions
+from queryserver.engines.protocol import SessionOptions
 
 async def main():
     engine = SqliteEngine(path="own.sqlite", root=Path(sys.argv[1]))

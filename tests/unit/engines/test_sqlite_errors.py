@@ -3,9 +3,9 @@
 import apsw
 import pytest
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
-from queryserver.engines.sqlite.errors import opening_errors, statement_errors
-from queryserver.engines.threaded_session import Interrupted
+from queryserver.engines.sqlite.connection import opening_errors, statement_errors
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 
 CLASSES = sorted(
     {member for member in vars(apsw).values() if isinstance(member, type) and issubclass(member, Exception)},

@@ -7,10 +7,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, StatementRejected
-from queryserver.domain.result import Column, ResultType
-from queryserver.engines.streamed_operation import Operation, Rows
-from queryserver.interfaces.engine import OperationState
+from queryserver.engines.protocol import OperationState
+from queryserver.engines.sessions import Operation, Rows
+from queryserver.errors.statements import EngineError, OutcomeUnknown, StatementRejected
+from queryserver.formats.columns import Column, ResultType
 
 
 class FakeSource:

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from queryserver.engines.tls import no_connection
+from queryserver.engines.connections import no_connection
 
 
 def _refused(message: str) -> ssl.SSLCertVerificationError:

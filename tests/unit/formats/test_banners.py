@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queryserver.formats.banners import harmless
+from queryserver.administration.client_configuration import harmless
 
 
 @pytest.mark.platform(88)

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidJson, InvalidParameter, PayloadTooLarge
-from queryserver.domain.json_text import MAX_VALUES
+from queryserver.errors.base import InvalidJson, InvalidParameter, PayloadTooLarge
 from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
+from queryserver.platform.text import MAX_VALUES
 
 TYPE = "multipart/form-data; boundary=XX"
 STATEMENT = "SELECT \"a\", 'b'\n\t\\n % & + = é 😀;"

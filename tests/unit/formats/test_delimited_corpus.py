@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.domain.importing import SAMPLE_BYTES
+from queryserver.errors.base import InvalidRequest
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.detection import detect
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.kinds import FileKind, recognise
+from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.imports.model import SAMPLE_BYTES
 
 LABELS = Path(__file__).parent / "delimited" / "corpus_labels.tsv"
 PACKAGES = ("sklearn", "statsmodels", "vega_datasets")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
-from queryserver.domain.result import ResultType as R
-from queryserver.formats.download import DownloadFormat
+from queryserver.formats.columns import ResultType as R
+from queryserver.formats.download.encoder import DownloadFormat
 
 
 async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=False) -> list[str]:
@@ -84,7 +84,7 @@ INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
         (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
         (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
         (
-            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
+            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),
             R.TIMESTAMP,
             ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
         ),

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
-from queryserver.domain.result import ResultType as R
 from queryserver.formats.cells import cell_values
-from queryserver.formats.download import DownloadFormat
+from queryserver.formats.columns import ResultType as R
+from queryserver.formats.download.encoder import DownloadFormat
 
 
 async def values(array: pa.Array, kind: R) -> list:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from tests.fakes.downloads import StoredTables, column, downloaded
 
-from queryserver.domain.errors.files import StorageError
-from queryserver.domain.result import ResultType as R
-from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm, download, preferred_coding
-from queryserver.formats.download.stream import Ahead
-from queryserver.formats.zstandard import unpack_zstandard
+from queryserver.errors.files import StorageError
+from queryserver.formats.arrow import unpack_zstandard
+from queryserver.formats.columns import ResultType as R
+from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download.stream import Ahead, download, preferred_coding
 
 ALL = list(DownloadFormat)
 COLUMNS = [column("n", R.BIGINT), column("text", R.STRING)]

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from queryserver.domain.files import Scheme, StoragePath
-from queryserver.formats.files import breadcrumbs, epoch_seconds, human_size, mode_text, rwx, time_text, url_part
+from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.viewing import breadcrumbs, epoch_seconds, human_size, mode_text, rwx, time_text, url_part
 
 pytestmark = pytest.mark.storage(38)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from queryserver.formats.hexdump import hexdump
+from queryserver.files.viewing import hexdump
 
 
 def lines_of(content: bytes, offset: int) -> list:

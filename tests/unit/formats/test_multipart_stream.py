@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
-from queryserver.domain.errors.files import InvalidName
-from queryserver.formats.multipart_stream import PIECE_BYTES, MultipartLimits, MultipartStream
+from queryserver.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
+from queryserver.errors.files import InvalidName
+from queryserver.formats.multipart import PIECE_BYTES, MultipartLimits, MultipartStream
 
 BOUNDARY = "----b0undary"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"

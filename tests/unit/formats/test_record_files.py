@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.importing import SAMPLE_TEXT_BYTES, BaseType, FileType
-from queryserver.formats.record_files.columnar import arrow_file
-from queryserver.formats.record_files.lines import avro_file, record_of
+from queryserver.imports.model import SAMPLE_TEXT_BYTES, BaseType, FileType
 from queryserver.workbooks import frames
 from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of, preview_of
+from queryserver.workbooks.record_files import arrow_file, avro_file, record_of
 from queryserver.workbooks.records import record_frames
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from queryserver.formats.text_encodings import ENCODINGS
-from queryserver.formats.text_windows import TextWindow, text_window
-from queryserver.formats.unpacking.window import Excerpt, Window
+from queryserver.formats.delimited.encodings import ENCODINGS, TextWindow, text_window
+from queryserver.formats.unpacking import Excerpt, Window
 
 LATIN = "Zürich, Škoda\n"
 TEXTS = {

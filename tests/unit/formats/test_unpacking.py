@@ -17,18 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queryserver.domain.errors.files import (
+from queryserver.errors.files import (
     ChangedMeanwhile,
     CodecNotAvailable,
     DecompressionFailed,
     DecompressionLimit,
     FileTooComplex,
 )
-from queryserver.formats.unpacking.avro import AvroFile
-from queryserver.formats.unpacking.codecs import Codec, Unpacker, detect, head_bytes
-from queryserver.formats.unpacking.parquet import parquet_lines
-from queryserver.formats.unpacking.streams import unpacker
-from queryserver.formats.unpacking.window import LOOK_BACK_BYTES, Window
+from queryserver.formats.unpacking import LOOK_BACK_BYTES, Codec, Unpacker, Window, detect, head_bytes, unpacker
+from queryserver.formats.unpacking_avro import AvroFile
+from queryserver.formats.unpacking_parquet import parquet_lines
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 AVRO = Path(__file__).parent / "avro"

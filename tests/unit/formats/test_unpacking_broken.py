@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors.files import DecompressionFailed
-from queryserver.formats.unpacking.parquet import parquet_lines
+from queryserver.errors.files import DecompressionFailed
+from queryserver.formats.unpacking_parquet import parquet_lines
 
 HERE = Path(__file__).parent
 

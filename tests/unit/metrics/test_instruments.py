@@ -7,14 +7,14 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from queryserver.metrics.instruments import PrometheusMetrics
+from queryserver.platform.prometheus import PrometheusMetrics
 
 _WORKER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry, generate_latest
-from queryserver.metrics.instruments import PrometheusMetrics
-from queryserver.metrics.workers import Merged, counts_directory
+from queryserver.platform.prometheus import PrometheusMetrics
+from queryserver.platform.prometheus import Merged, counts_directory
 
 registry = CollectorRegistry()
 metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=[])

@@ -4,9 +4,9 @@ from ipaddress import ip_network
 
 import pytest
 
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.settings.connectors import ConnectorPolicySettings
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
 

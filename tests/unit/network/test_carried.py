@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from queryserver.network.carried import carried_addresses
+from queryserver.platform.addresses import carried_addresses
 
 
 @pytest.mark.parametrize(

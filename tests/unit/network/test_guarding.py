@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.network.guarding import _heard, _permits, guarded, install_guard
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.outbound import _heard, _permits, guarded, install_guard
 
 pytestmark = pytest.mark.security("T8")
 

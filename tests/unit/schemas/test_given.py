@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.schemas.fields import Flag, Text
-from queryserver.schemas.requests.given import Given, StorageFields, parse_given
+from queryserver.api.schemas.fields import Flag, Text
+from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given
 
 
 class Moved(StorageFields):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidJson, InvalidParameter, MissingParameter
-from queryserver.schemas.requests import (
+from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
     CreateNotebookRequest,
@@ -26,7 +25,8 @@ from queryserver.schemas.requests import (
     parse,
     query_parameters,
 )
-from queryserver.schemas.snippets import Fields
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
 
 TRUE_WORDS = ["true", "1", "yes", "on", "y", "t", "yea"]
 FALSE_WORDS = ["false", "0", "no", "off", "n", "f", "nay", ""]

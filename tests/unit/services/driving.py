@@ -12,15 +12,15 @@ from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.results import MemoryResults
 from tests.fakes.statements import OWNER, Entry, MemoryLeases, MemorySessions, MemoryUsers, PlainSealer
 
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.statement import Assignment, StatementState
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
-from queryserver.services.connectors import Connectors
-from queryserver.services.credentials import CredentialBook
-from queryserver.services.running.execution import Attached, Execution, ExecutionSettings
-from queryserver.services.running.runner import Runner, RunnerLimits
-from queryserver.services.signals import StateSignals
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
+from queryserver.identity.model import User
+from queryserver.statements.credentials import CredentialBook
+from queryserver.statements.execution import Attached, Execution, ExecutionSettings
+from queryserver.statements.model import Assignment, StatementState
+from queryserver.statements.queue import StateSignals
+from queryserver.statements.runner import Runner, RunnerLimits
 
 ANA = User(1, "ana")
 FAST = ExecutionSettings(
@@ -173,7 +173,7 @@ class _PausingSession(FakeSession):
 async def until(holds: Callable[[], bool], within_s: float = 10) -> None:
     """Return once it holds; fail after `within_s`."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event
+        while not holds():
             await asyncio.sleep(0.01)
 
 

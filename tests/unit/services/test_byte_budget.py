@@ -5,8 +5,8 @@ import gc
 
 import pytest
 
-from queryserver.domain.errors.base import TooManyRequests
-from queryserver.services.byte_budget import ByteBudget, Held
+from queryserver.errors.base import TooManyRequests
+from queryserver.platform.shares import ByteBudget, Held
 
 ANA, BOB, CLEO = 1, 2, 3
 

@@ -4,9 +4,9 @@ import ssl
 
 import pytest
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
-from queryserver.network.addresses import HostRefused, UnknownHost
-from queryserver.services.connection_failures import cleaned, reason_of
+from queryserver.connectors.failures import cleaned, reason_of
+from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
+from queryserver.platform.addresses import HostRefused, UnknownHost
 
 _SETTINGS = {"url": "mysql://svc:pa%24%24word@db.example.org:3306/shop", "ssl_ca": ""}
 _PLACES = [("db.example.org", 3306)]

@@ -9,10 +9,10 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import PlainSealer
 from tests.unit.services.driving import ANA, CONNECTOR
 
-from queryserver.domain.connector import Connector
-from queryserver.interfaces.engine import Credentials, EngineCapabilities
-from queryserver.services.connectors import Connectors
-from queryserver.services.credentials import CredentialBook
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines.protocol import Credentials, EngineCapabilities
+from queryserver.statements.credentials import CredentialBook
 
 GIVEN = Credentials("ana", "planted-secret")
 

@@ -10,11 +10,11 @@ from tests.fakes.engine import FakeEngine
 from tests.refusals import raises_code
 from tests.unit.services.driving import ANA, CONNECTOR, until
 
-from queryserver.domain.connector import Connector
-from queryserver.domain.errors.base import ConfigurationError, DatabaseUnavailable, PermissionDenied
-from queryserver.domain.errors.statements import EngineUnavailable, UnknownDialect, interface_not_supported
-from queryserver.domain.user import User
-from queryserver.services.connectors import Connectors
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, PermissionDenied
+from queryserver.errors.statements import EngineUnavailable, UnknownDialect, interface_not_supported
+from queryserver.identity.model import User
 
 _ROOT = replace(ANA, id=9, username="root", is_admin=True)
 

@@ -10,14 +10,14 @@ import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.services.driving import PausingEngine, Run, state_of, until
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import StorageError
-from queryserver.domain.errors.statements import EngineUnavailable, SessionLost, StatementRejected
-from queryserver.domain.positions import LineColumn, Position
-from queryserver.domain.result import TruncationReason
-from queryserver.domain.statement import Outcome, StatementState
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import StorageError
+from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.formats.columns import TruncationReason
+from queryserver.identity.model import User
+from queryserver.sql.positions import LineColumn, Position
+from queryserver.statements.model import Outcome, StatementState
 
 pytestmark = pytest.mark.timeout(30)
 

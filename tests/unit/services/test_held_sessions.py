@@ -10,11 +10,11 @@ import pytest
 from tests.fakes.engine import FakeEngine
 from tests.unit.services.driving import ANA, until
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.errors.statements import EngineUnavailable, SessionLost
-from queryserver.domain.user import User
-from queryserver.interfaces.engine import EngineSession, SessionOptions
-from queryserver.services.running.held_sessions import HeldPlace, HeldSession, HeldSessions
+from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.statements import EngineUnavailable, SessionLost
+from queryserver.identity.model import User
+from queryserver.statements.held_sessions import HeldPlace, HeldSession, HeldSessions
 
 pytestmark = pytest.mark.timeout(20)
 

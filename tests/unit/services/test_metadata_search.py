@@ -4,13 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.domain.errors.statements import CatalogUnavailable, SourceNotConfigured
-from queryserver.domain.searching import FacetName, Match, Record, Search, SourceAnswer, SourceName
-from queryserver.domain.user import User
-from queryserver.interfaces.search import SearchSource
-from queryserver.services.search.search import Asked, MetadataSearch, SearchParts
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import StorageUnavailable
+from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
+from queryserver.identity.model import User
+from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
+from queryserver.search.search import Asked, MetadataSearch, SearchParts
 
 ANA = User(1, "ana", rights=frozenset({"metadata"}))
 NOW = datetime(2026, 1, 5, tzinfo=UTC)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from queryserver.services.running.spool import with_pauses
+from queryserver.statements.spool import with_pauses
 
 
 class Source:

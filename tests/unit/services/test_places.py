@@ -9,9 +9,9 @@ from threading import Event
 
 import pytest
 
-from queryserver.domain.errors.base import TooComplex, TooManyRequests
-from queryserver.services.places import FairPlaces
-from queryserver.services.threads import FairThreads, Stop
+from queryserver.errors.base import TooComplex, TooManyRequests
+from queryserver.platform.shares import FairPlaces
+from queryserver.platform.threads import FairThreads, Stop
 
 ANA, BOB, EVE = 1, 2, 3
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.services import readiness
-from queryserver.services.readiness import Readiness
+from queryserver.administration import readiness
+from queryserver.administration.readiness import Readiness
+from queryserver.errors.base import DatabaseUnavailable
 
 
 class Store:

@@ -7,8 +7,8 @@ from tests.fakes.resumable import ResumableFakeEngine
 from tests.fakes.statements import Entry
 from tests.unit.services.driving import ANA, Fleet, Run, state_of, terminal, until
 
-from queryserver.domain.statement import EngineMark, Resumption, StatementState
-from queryserver.interfaces.engine import SessionOptions
+from queryserver.engines.protocol import SessionOptions
+from queryserver.statements.model import EngineMark, Resumption, StatementState
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
 

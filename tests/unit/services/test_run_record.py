@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.fakes.statements import MemoryLeases
 
-from queryserver.domain.result import Segment
-from queryserver.domain.statement import Assignment, Lease
-from queryserver.services.running.run_record import RecordSettings, RunRecord
+from queryserver.formats.columns import Segment
+from queryserver.statements.model import Assignment, Lease
+from queryserver.statements.run_record import RecordSettings, RunRecord
 
 SETTINGS = RecordSettings(log_max_bytes=1 << 20, retention=timedelta(hours=1), lease=timedelta(seconds=5))
 

@@ -12,11 +12,11 @@ from tests.fakes.statements import OWNER
 from tests.refusals import raises_code
 from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.statement import Assignment, StatementState
-from queryserver.domain.stopping import REST_S
-from queryserver.interfaces.engine import EngineCapabilities, OperationHandle
-from queryserver.tasks.inline import InlineQueue
+from queryserver.engines.protocol import EngineCapabilities, OperationHandle
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.stopping import REST_S
+from queryserver.statements.model import Assignment, StatementState
+from queryserver.tasks.queue import InlineQueue
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -254,7 +254,7 @@ async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
 
 
 async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.services.running.runner.STATEMENTS_STOPPED_WITHIN_S", 0.3)
+    monkeypatch.setattr("queryserver.platform.stopping.STATEMENTS_STOPPED_WITHIN_S", 0.3)
     engine_answers = asyncio.Event()
 
     async def wait_for_the_engine(_session: FakeSession, _handle: OperationHandle) -> None:

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import TooManyRequests
-from queryserver.services.running.held_sessions import HeldSessions, SessionShares
-from queryserver.settings.editor import EditorSettings
+from queryserver.errors.base import TooManyRequests
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.statements.held_sessions import HeldSessions, SessionShares
 
 ANA, BOB, EVE = 1, 2, 3
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.services.places import Slots
+from queryserver.platform.shares import Slots
 
 
 class Crowd:

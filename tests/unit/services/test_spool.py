@@ -8,12 +8,12 @@ import pytest
 from tests.fakes.results import MemoryResults
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import PathNotFound, StorageError
-from queryserver.domain.errors.statements import RowTooLarge
-from queryserver.domain.result import Segment, TruncationReason
-from queryserver.domain.statement import Lease
-from queryserver.services.running import spool as spooling
-from queryserver.services.running.spool import Caps, Spool
+from queryserver.errors.files import PathNotFound, StorageError
+from queryserver.errors.statements import RowTooLarge
+from queryserver.formats.columns import Segment, TruncationReason
+from queryserver.statements import spool as spooling
+from queryserver.statements.model import Lease
+from queryserver.statements.spool import Caps, Spool
 
 LEASE = Lease(uuid4(), "me", 1)
 

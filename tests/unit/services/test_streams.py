@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.domain.errors.base import (
+from queryserver.errors.base import (
     DatabaseUnavailable,
     InvalidToken,
     PermissionDenied,
@@ -14,10 +14,9 @@ from queryserver.domain.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.domain.user import User
-from queryserver.interfaces.accounts import TokenKey, TokenOwner
-from queryserver.services.standing import Standing
-from queryserver.services.streams import Streams
+from queryserver.identity.model import User
+from queryserver.identity.repository import TokenKey, TokenOwner
+from queryserver.identity.request_limits import Standing, Streams
 
 ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti"), token_epoch=3)
 

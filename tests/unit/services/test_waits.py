@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.domain.statement import StatementState
-from queryserver.services.signals import StateSignals
-from queryserver.services.statements.status import Following
+from queryserver.statements.model import StatementState
+from queryserver.statements.queue import StateSignals
+from queryserver.statements.status import Following
 
 
 class _Running:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from queryserver.settings import Settings
-from queryserver.settings.contradictions import exposure
+from queryserver.platform.settings.rules import exposure
+from queryserver.platform.settings.tree import Settings
 
 _DATABASE = {"url": "postgresql://u:p@db.example/queryserver"}
 _HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"

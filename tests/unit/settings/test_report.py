@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from scripts.document_settings import TARGET, document
 
-from queryserver.settings import load_settings
-from queryserver.settings.contradictions import warnings
-from queryserver.settings.report import as_toml, sample_file, shown_value
+from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.report import as_toml, sample_file, shown_value
+from queryserver.platform.settings.rules import warnings
 
 SECRETS = """
 [desktop]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from queryserver.settings import Settings
-from queryserver.settings.loading import Reading, read_settings
-from queryserver.settings.section import SECRET_OPTIONS, Section, keys
+from queryserver.platform.settings.loading import Reading, read_settings
+from queryserver.platform.settings.sections import SECRET_OPTIONS, Section, keys
+from queryserver.platform.settings.tree import Settings
 
 # What else an entry of a table must have.
 _NEEDED = {"notebook.interpreters": {"interface": "sqlite"}, "desktop.connectors": {"dialect": "x", "interface": "y"}}

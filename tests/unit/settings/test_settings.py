@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings import Origin, Settings, load_settings
-from queryserver.settings.task_server import LocalResults, S3Results
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.sections import LocalResults, S3Results
+from queryserver.platform.settings.tree import Origin, Settings
 
 KEY = "Zr8#a-key-of-this-deployment-long"
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import queryserver
-from queryserver.settings import Settings
-from queryserver.settings.section import Section, keys
+from queryserver.platform.settings.sections import Section, keys
+from queryserver.platform.settings.tree import Settings
 
 PACKAGE = Path(queryserver.__file__).parent
 # Modules that know the tree as a whole; what they look at is not thereby used.

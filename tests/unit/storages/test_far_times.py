@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queryserver.storages.local.status import status_of
-from queryserver.storages.webhdfs.statuses import file_status
+from queryserver.files.stores.local.system_calls import status_of
+from queryserver.files.stores.webhdfs.statuses import file_status
 
 _TOLD = {"type": "FILE", "length": 5, "permission": "644"}
 _YEAR_10000_S = 253402300800

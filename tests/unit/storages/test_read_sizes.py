@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from queryserver.storages.read_sizes import ReadSizes
+from queryserver.files.stores.reading import ReadSizes
 
 KIB = 1024
 

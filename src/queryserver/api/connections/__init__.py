@@ -1,1 +1,1 @@
-"""What bounds the connections of clients: how many are open, and how long each may wait."""
+"""Limits on client connections: how many are open, and how long each may wait."""

@@ -13,8 +13,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as MetricCounter
 
-from queryserver.settings.desktop import DesktopSettings
-from queryserver.settings.networks import Network, contains, parsed_address
+from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.settings.sections import Network, contains, parsed_address
 
 log = structlog.get_logger(__name__)
 

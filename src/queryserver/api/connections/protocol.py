@@ -74,7 +74,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._carrier = carrier
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See uvicorn."""
         peer = transport.get_extra_info("peername")
         if self._admission is None:
             self._admission = self._guard.admit(str(peer[0]) if isinstance(peer, tuple) and peer else "")
@@ -91,7 +90,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See uvicorn."""
         if self._admission is not None:
             self._admission.leave()
         self._guard.forget(self)
@@ -102,7 +100,6 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See uvicorn."""
         if self._is_over or self.transport.is_closing():
             return
         self._has_bytes = True
@@ -118,13 +115,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._wait_on(message_ended=was_in_message and not self._in_message)
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         self._in_message = True
         self._head_bytes = self._quiet_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """See httptools."""
         self._count(len(url))
         super().on_url(url)
 
@@ -134,7 +129,6 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
         self._quiet_bytes = 0
         self._in_body = True
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -144,18 +138,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._disarm()
 
     def on_body(self, body: bytes) -> None:
-        """See httptools."""
         self._quiet_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """See httptools."""
         self._in_message = self._in_body = False
         self._quiet_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """See uvicorn."""
         super().on_response_complete()
         if self._call_runs() or self._is_over or self.transport.is_closing():
             return
@@ -276,7 +267,6 @@ class CountedTransport:
         self._carrier = None
 
     def write(self, data: bytes) -> None:
-        """See asyncio."""
         if self.is_closing():
             return
         self._transport.write(data)
@@ -284,12 +274,10 @@ class CountedTransport:
         self._wrote(len(data))
 
     def get_write_buffer_size(self) -> int:
-        """See asyncio."""
         below = self._carrier.get_write_buffer_size() if self._carrier else 0
         return self._transport.get_write_buffer_size() + below
 
     def is_closing(self) -> bool:
-        """See asyncio."""
         return self._closes or self._transport.is_closing()
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The API description: what FastAPI derives from the routes, completed by rule and by the texts beside this file."""
+"""The OpenAPI document: what FastAPI derives, completed from the tables beside this file."""

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from queryserver.schemas.requests.given import StorageFields
+from queryserver.api.schemas.requests.storage import StorageFields
 
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"

@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 
 from queryserver.api.calls import Operation, OperationRoute
 from queryserver.api.document.answers import Answers
-from queryserver.api.document.codes import error_codes
 from queryserver.api.document.schemas import (
     FORM,
     JSON,
@@ -28,8 +27,8 @@ from queryserver.api.document.schemas import (
     tell_defaults,
     tidy,
 )
-from queryserver.api.document.texts import Texts, texts, without_citations
-from queryserver.schemas import generated, requests
+from queryserver.api.document.texts import Texts, error_codes, texts, without_citations
+from queryserver.api.schemas import generated, requests
 
 _BINARY = {"type": "string", "format": "binary"}
 # No type for events: generators and checkers differ on whether it is that of the stream or of an event.

@@ -1,1 +1,1 @@
-"""One file per path group of /api/v1."""
+"""One file or folder for each path group of /api/v1."""

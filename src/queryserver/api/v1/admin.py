@@ -4,15 +4,15 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, moment
 from queryserver.api.calls import Call, PathGroup
-from queryserver.domain.errors.base import InvalidParameter, MissingParameter, NotSupported
-from queryserver.domain.statement_overview import OverviewEntry, OverviewFilter
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.platform import (
     InstallExamplesRequest,
     ServerLogsParameters,
     StatementListParameters,
 )
-from queryserver.services.statements.status import parse_operation_id
+from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
+from queryserver.statements.overview import OverviewEntry, OverviewFilter
+from queryserver.statements.status import parse_operation_id
 
 router = PathGroup()
 

@@ -6,12 +6,17 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, moment
 from queryserver.api.calls import Call, PathGroup
-from queryserver.domain.connector_instances import SettingValue
-from queryserver.domain.connector_types import Category, Flags
-from queryserver.domain.errors.statements import connector_not_found
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import ConnectorFields, ConnectorIdRequest, ConnectorRequest, NewConnectorRequest
-from queryserver.services.connector_instances import GivenConnector, ShownInstance, ShownType, Template
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.platform import (
+    ConnectorFields,
+    ConnectorIdRequest,
+    ConnectorRequest,
+    NewConnectorRequest,
+)
+from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType, Template
+from queryserver.connectors.model import SettingValue
+from queryserver.connectors.types import Category, Flags
+from queryserver.errors.statements import connector_not_found
 
 router = PathGroup()
 
@@ -55,7 +60,7 @@ async def new(call: Call, dialect: str, interface: str) -> Response:
 
 
 @router.operation("get_connector")
-async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
+async def get(call: Call, id: str) -> Response:
     """A connector with its settings; secrets are masked."""
     shown = await call.services.stored_connectors.instances.get(call.user, id)
     return answer(wire.ConnectorResponse(**dict(connector(shown)), status=0))

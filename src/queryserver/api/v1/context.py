@@ -7,7 +7,7 @@ from fastapi import Response
 
 from queryserver.api.answers import answer
 from queryserver.api.calls import Call, PathGroup, PublicCall, PublicRoute
-from queryserver.schemas import generated as wire
+from queryserver.api.schemas import generated as wire
 
 router = PathGroup()
 

@@ -4,8 +4,8 @@ from fastapi import Response
 
 from queryserver.api.answers import answer
 from queryserver.api.calls import Call, PathGroup
+from queryserver.api.schemas import generated as wire
 from queryserver.api.v1.editor import shapes
-from queryserver.schemas import generated as wire
 
 router = PathGroup()
 

@@ -7,11 +7,11 @@ import orjson
 from fastapi import Response
 
 from queryserver import __version__
+from queryserver.administration.client_configuration import Browser, Configuration, Interpreter
 from queryserver.api.calls import Call, PathGroup
-from queryserver.schemas import generated as wire
-from queryserver.services.client_configuration import Browser, Configuration, Interpreter
-from queryserver.services.connector_catalogue import flags_of
-from queryserver.settings import Settings
+from queryserver.api.schemas import generated as wire
+from queryserver.connectors.types import flags_of
+from queryserver.platform.settings.tree import Settings
 
 router = PathGroup()
 

@@ -9,18 +9,18 @@ from fastapi import Response
 from queryserver.api.answers import answer
 from queryserver.api.bodies import Body
 from queryserver.api.calls import Call, PathGroup
-from queryserver.domain.errors.base import UserNotFound
-from queryserver.domain.user import Preferences
-from queryserver.formats.bodies import form_fields
-from queryserver.interfaces.user_lists import GroupName, UserDetails, UserFilter, UserSummary
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.platform import (
     PreferencesRequest,
     UserAutocompleteParameters,
     UserListParameters,
     UsersParameters,
 )
-from queryserver.services.users import Completion
+from queryserver.errors.base import UserNotFound
+from queryserver.formats.bodies import form_fields
+from queryserver.identity.model import Preferences
+from queryserver.identity.user_lists import GroupName, UserDetails, UserFilter, UserSummary
+from queryserver.identity.users import Completion
 
 router = PathGroup()
 

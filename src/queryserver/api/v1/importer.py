@@ -26,24 +26,8 @@ from queryserver.api.bodies import (
 )
 from queryserver.api.calls import CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
-from queryserver.domain.errors.base import MissingParameter, QueryServerError
-from queryserver.domain.errors.files import (
-    DetectionFailed,
-    ImporterDenied,
-    import_connector_not_found,
-    invalid_dialect,
-    not_multipart,
-)
-from queryserver.domain.errors.statements import UnknownDialect
-from queryserver.domain.import_types import PREVIEW_DIALECTS, SQL_TYPES, type_name
-from queryserver.domain.importing import RECORD_TYPES, Origin
-from queryserver.domain.storage_paths import repaired
-from queryserver.domain.user import IMPORTER, User
-from queryserver.formats.cell_types.preview import Analysis, PreviewColumn, SampleWarning
-from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.multipart_stream import MultipartStream
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.importer import (
     ColumnParameters,
     CreateTableRequest,
     HeaderParameters,
@@ -52,15 +36,30 @@ from queryserver.schemas.requests import (
     PreviewParameters,
     SqlTypesParameters,
     idempotency_key,
+    parse_import,
 )
-from queryserver.schemas.requests.importing import parse_import
-from queryserver.schemas.snippets import Fields
-from queryserver.services.everything import Services
-from queryserver.services.importing.creating import AskedTable
-from queryserver.services.importing.detecting import Records, Sheets
-from queryserver.services.importing.files import ImportFile
-from queryserver.services.importing.plans import AskedColumn
-from queryserver.services.importing.samples import ReadingOptions
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import MissingParameter, QueryServerError
+from queryserver.errors.files import (
+    DetectionFailed,
+    ImporterDenied,
+    import_connector_not_found,
+    invalid_dialect,
+    not_multipart,
+)
+from queryserver.errors.statements import UnknownDialect
+from queryserver.files.paths import repaired
+from queryserver.formats.cell_types.preview import Analysis, PreviewColumn, SampleWarning
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.multipart import MultipartStream
+from queryserver.identity.model import IMPORTER, User
+from queryserver.imports.create_table import AskedTable
+from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
+from queryserver.imports.plans import AskedColumn
+from queryserver.imports.preview import Records, Sheets
+from queryserver.imports.samples import ReadingOptions
+from queryserver.imports.sources import ImportFile
+from queryserver.services import Services
 
 _MAX_BODY_BYTES = 1024 * 1024
 
@@ -101,7 +100,6 @@ class ImporterRoute(CallRoute):
     """`code` of what goes wrong inside."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See Route."""
         scope[IMPORTER_STYLE] = self.fault_code
         await super().handle(scope, receive, send)
 

@@ -7,13 +7,13 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, while_connected
 from queryserver.api.calls import Call, PathGroup
-from queryserver.domain.errors.base import InvalidParameter, configured
-from queryserver.domain.searching import Record, SourceName
-from queryserver.formats.search_html import description_of, highlighted
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests.searching import SearchRequest
-from queryserver.services.connector_catalogue import TYPES
-from queryserver.services.search.search import Asked, SearchResult
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.platform import SearchRequest
+from queryserver.connectors.types import TYPES
+from queryserver.errors.base import InvalidParameter, configured
+from queryserver.search.html import description_of, highlighted
+from queryserver.search.model import Record, SourceName
+from queryserver.search.search import Asked, SearchResult
 
 router = PathGroup()
 

@@ -3,7 +3,7 @@
 from fastapi import Response
 
 from queryserver.api.calls import Call, PathGroup
-from queryserver.domain.errors.base import NotSupported
+from queryserver.errors.base import NotSupported
 
 router = PathGroup()
 

@@ -8,12 +8,12 @@ from fastapi import Request, Response
 from queryserver.api.answers import answer
 from queryserver.api.auth import client_address
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
-from queryserver.domain.errors.base import InvalidFields, NotAuthenticated
-from queryserver.domain.json_text import boolean_of
-from queryserver.interfaces.auth import RequestInfo
-from queryserver.schemas import generated as wire
-from queryserver.schemas.fields import is_clean
-from queryserver.services.bearers import bearer_token
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.fields import is_clean
+from queryserver.errors.base import InvalidFields, NotAuthenticated
+from queryserver.identity.callers import bearer_token
+from queryserver.identity.protocols import RequestInfo
+from queryserver.platform.text import boolean_of
 
 router = PathGroup(PublicRoute)
 

@@ -5,8 +5,11 @@ Names are found without regard to case. Full names begin with the database's: a 
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, summaries
+from queryserver.engines.metadata import (
+    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -17,12 +20,87 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.statements import TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Row, read_rows, summaries
-from queryserver.engines.duckdb.catalog_samples import sample_statement
-from queryserver.engines.duckdb.catalog_statistics import read_statistics
-from queryserver.engines.quoting import identifier, literal, qualified
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
+from queryserver.sql.types import SqlType, parse_type
+
+
+def sample_statement(
+    source: str, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+) -> str:
+    """A query on the quoted table `source`. Raises NotSupported for a path that the column's type does not have."""
+    if column is None:
+        return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
+    name = identifier(column)
+    if nested:
+        source, name = _unfolded(source, table, column, nested), identifier(nested[-1])
+    if kind in (SampleKind.MAX, SampleKind.MIN):
+        direction = "DESC" if kind is SampleKind.MAX else "ASC"
+        return f"SELECT {name} FROM {source} ORDER BY {name} {direction} NULLS LAST LIMIT 1"
+    return f"SELECT DISTINCT {name} FROM {source} ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+
+
+def _unfolded(source: str, table: TableDescription, column: str, nested: Sequence[str]) -> str:
+    """A subquery whose one column, named by the last segment, has the values at the path."""
+    declared = table.column(column)
+    kind = parse_type(declared.type) if declared is not None else None
+    query = f"SELECT {identifier(column)} AS v FROM {source}"
+    for segment in nested:
+        step = _step(kind, segment) if kind is not None else None
+        if kind is None or step is None:
+            raise NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
+        query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
+    return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
+
+
+def _step(kind: SqlType, segment: str) -> str | None:
+    """The expression of one segment of a value `v`; None where the type has no such part."""
+    part = kind.part(segment)
+    if part is None:
+        return None
+    if kind.item is not None:
+        return "unnest(v)"
+    if kind.key is not None:
+        return "unnest(map_keys(v))" if segment == "key" else "unnest(map_values(v))"
+    (field,) = [field for field in kind.fields if field.type is part]
+    return f"struct_extract(v, {literal(field.name)})"
+
+
+_BOUNDED = frozenset({
+    "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
+    "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
+    "timestamp_ms", "timestamp_ns",
+})  # fmt: skip
+"""Bounds of texts are cut to a few bytes."""
+
+
+async def read_statistics(
+    session: EngineSession, full_name: str, table: TableDescription, column: str
+) -> ColumnStatistics:
+    """The statistics of a column of the quoted table `full_name`."""
+    declared = table.column(column)
+    if declared is None or table.kind.is_view:
+        return ColumnStatistics(message="A view has no statistics.")
+    kind = parse_type(declared.type)
+    is_bounded = kind.base in _BOUNDED and kind.item is None
+    bounds = ", ".join(
+        f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
+        for name in ("min", "max")
+    )
+    query = (
+        f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)), max(CAST(stats.max_string_length AS BIGINT)),"
+        f" count(*) FROM pragma_storage_info({literal(full_name)})"
+        f" WHERE column_name = {literal(declared.name)} AND segment_type = {literal(declared.type)}"
+    )
+    found: list[Row] = []
+    with suppress(StatementRejected):  # an empty segment has no bounds to look at
+        found = await read_rows(session, query)
+    if not found or not found[0][4]:
+        return ColumnStatistics(message="There are no statistics of this column.")
+    least, most, has_null, length, _ = found[0]
+    return ColumnStatistics(min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length)
+
 
 _OURS = "database_name = current_database()"
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
@@ -48,12 +126,10 @@ class DuckdbCatalog:
         return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol."""
         name, comment = await self._schema(database)
         return DatabaseDescription(name, comment or "")
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {literal(schema)}"
         rows = await self._rows(
@@ -95,15 +171,12 @@ class DuckdbCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """See the Protocol."""
         return await read_statistics(self._session, self._full_name(table), table, column)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol."""
         return await self._functions(await self._place(database))
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """See the Protocol."""
         wanted = f"lower(function_name) = lower({literal(name)})"
         found = await self._functions(f"{await self._place(database)} AND {wanted}")
         return found[0] if found else None
@@ -111,11 +184,9 @@ class DuckdbCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         return sample_statement(self._full_name(table), table, column, nested, kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """See the Protocol."""
         columns = "" if column is None else f" ({identifier(column)})"
         return f"ANALYZE {self._full_name(table)}{columns}"
 

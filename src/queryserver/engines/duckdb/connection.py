@@ -1,8 +1,9 @@
 """One DuckDB connection at work. Everything here blocks."""
 
+import re
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Semaphore
 from weakref import WeakValueDictionary
@@ -11,21 +12,177 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.domain.positions import Place, place_within
-from queryserver.domain.result import Column
-from queryserver.engines.chunks import BATCH_BYTES, pieces
-from queryserver.engines.duckdb.cells import bounded, cell_error, is_wide
-from queryserver.engines.duckdb.errors import FATAL, domain_error, place_of, statement_errors
-from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition
-from queryserver.engines.duckdb.temporary import TemporaryRoom
-from queryserver.engines.duckdb.tokens import Token, tokens_of
+from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.types import require_shallow, result_type
-from queryserver.engines.duckdb.values import sound
-from queryserver.engines.threads import NO_USER
-from queryserver.formats import wide_work
-from queryserver.formats.wide_work import MANY_COLUMNS
+from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, sound
+from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
+from queryserver.engines.threaded import NO_USER, Interrupted
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import InsufficientStorage
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.formats import arrow as wide_work
+from queryserver.formats.arrow import MANY_COLUMNS
+from queryserver.formats.columns import Column
+from queryserver.platform.machine_limits import DiskFloor
+from queryserver.sql.positions import Excerpt, Place, place_within, position_of
+
+# Behind them: traces, and advice to set what statements may not set.
+_TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
+
+_LINE = re.compile(r"^LINE (\d{1,7}):", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
+
+# An internal error ends DuckDB's database instance: all its connections refuse work from then on.
+FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
+
+
+@contextmanager
+def opening_errors() -> Generator[None]:
+    """Around the opening of a database. DuckDB's own texts name the file's path and the process that holds it."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise EngineUnavailable(_why_closed(str(error))) from error
+
+
+@contextmanager
+def statement_errors(
+    root: Path | None, error_of: Callable[[str], QueryServerError | None] | None = None, *, lines_before: int = 0
+) -> Generator[None]:
+    """Around each call of a statement; paths below `root` lose it. `error_of` knows messages of our own.
+
+    `lines_before`: of the text before what DuckDB was sent, which its numbers of lines leave out.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        known = error_of(str(error)) if error_of is not None else None
+        raise (known or domain_error(error, root, lines_before)) from error
+    except pa.ArrowInvalid as error:
+        raise StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
+    except OSError as error:
+        if error_of is not None and (known := error_of(str(error))) is not None:
+            raise known from error
+        # Arrow's reader hands an error of the running statement on as this class, with DuckDB's text.
+        if "INTERRUPT Error" in str(error):
+            raise Interrupted from error
+        raise _rejected(str(error), root, lines_before) from error
+
+
+def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> EngineError:
+    """What an error of a statement means."""
+    if isinstance(error, duckdb.InterruptException):
+        return Interrupted()
+    if isinstance(error, duckdb.ConnectionException):
+        return SessionLost("Invalid session Id: the connection to the database is closed.")
+    return _rejected(str(error), root, lines_before)
+
+
+def place_of(error: duckdb.Error, lines_before: int = 0) -> Place | None:
+    """Where in the text an error is, of which `lines_before` lines were left out."""
+    return _place(_with_lines(str(error), lines_before))
+
+
+def _with_lines(text: str, lines_before: int) -> str:
+    if not lines_before:
+        return text
+    return _LINE.sub(lambda found: f"LINE {int(found[1]) + lines_before}:", text, count=1)
+
+
+def _rejected(text: str, root: Path | None, lines_before: int) -> StatementRejected:
+    text = _with_lines(text, lines_before)
+    return StatementRejected(_tidy(text, root)).at(_place(text))
+
+
+def _place(text: str) -> Place | None:
+    """None where DuckDB marks a place of another text, such as that of a view, in the statement."""
+    place = place_in(text, LABELED)
+    return place if isinstance(place, Excerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
+
+
+def _is_named(place: Excerpt, message: str) -> bool:
+    """Whether the mark stands at the beginning of a word, one of the names of the message if it has any."""
+    position = position_of(place, "\n" * (place.line - 1) + place.shown)
+    if position is None or position.column is None:
+        return True  # what cannot be found is no place later on
+    before, marked = place.shown[: position.column - 1], place.shown[position.column - 1 :]
+    word = _WORD.match(marked)
+    if word is None:
+        return True
+    if before and _WORD.fullmatch(before[-1]):
+        return False
+    names = _NAMES.findall(message)
+    return not names or word[0].casefold() in {name.casefold() for name in _WORD.findall(message)}
+
+
+def _tidy(text: str, root: Path | None) -> str:
+    for mark in _TRACE_MARKS:
+        text = text.partition(mark)[0]
+    if root is not None:
+        text = text.replace(f"{root}/", "").replace(str(root), "")
+    return text.strip() or "The statement failed."
+
+
+def _why_closed(text: str) -> str:
+    if "Could not set lock" in text:
+        return "The database file is held by another process."
+    if "not a valid DuckDB database" in text:
+        return "The file is not a DuckDB database."
+    if "does not exist" in text or "No such file" in text:
+        return "The database file does not exist."
+    return "The database file cannot be opened."
+
+
+TEMPORARY_MAX_BYTES = 10 * 1024**3
+
+_STEP_BYTES = 64 * 1024 * 1024
+"""The limit moves by steps, so that it is seldom set."""
+
+
+class TemporaryRoom:
+    """The limit of one database. Its temporary files lie beside the database file, in `directory`."""
+
+    def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
+        self.most_bytes = most_bytes
+        self._directory = directory
+        self._floor = floor
+        self._lock = threading.Lock()
+        self._limit: int | None = None
+
+    def apply(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Set the limit as it is now, for the whole database. Blocks.
+
+        DuckDB refuses a limit below what is in use; then the former one holds on until less is.
+        """
+        limit = self._allowed()
+        with self._lock, suppress(duckdb.Error):
+            if limit != self._limit:
+                connection.execute(f"SET GLOBAL max_temp_directory_size = '{limit}B'")
+                self._limit = limit
+
+    def error_of(self, text: str) -> QueryServerError | None:
+        """What a driver's message means when it is about this limit."""
+        if "max_temp_directory_size" not in text:
+            return None
+        if self._limit is not None and self._limit < self.most_bytes:
+            return InsufficientStorage()
+        return StatementRejected("Out of Memory Error: the temporary files of this database have reached their limit.")
+
+    def forget(self) -> None:
+        """The database is opened anew, without a limit."""
+        with self._lock:
+            self._limit = None
+
+    def _allowed(self) -> int:
+        if self._floor.is_off:
+            return self.most_bytes
+        try:
+            room = self._floor.room(self._directory)
+        except OSError:
+            return self.most_bytes
+        return min(self.most_bytes, max(room, 0) // _STEP_BYTES * _STEP_BYTES)
+
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
 
@@ -106,16 +263,13 @@ class DuckdbConnection:
         return self._connection
 
     def interrupt(self) -> None:
-        """See DriverConnection."""
         self._connection.interrupt()
 
     def progress(self) -> int | None:
-        """See DriverConnection."""
         percent = self._connection.query_progress()
         return min(max(int(percent), 0), 100)
 
     def close(self) -> None:
-        """See DriverConnection."""
         if not self._closed:
             self._closed, self.is_usable = True, False
             self._connection.close()
@@ -245,7 +399,6 @@ class DuckdbAnswer:
             self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """See DriverAnswer."""
         with statement_errors(self._root, self._error_of, lines_before=self._lines_before):
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:

@@ -8,25 +8,26 @@ from pathlib import Path
 
 import duckdb
 
-from queryserver.domain.disk_floor import NO_FLOOR, DiskFloor
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.domain.user import User
+from queryserver.engines.catalog_queries import identifier, literal
+from queryserver.engines.connections import MEMORY, FilePlace, SharedFiles, database_file, refuse_links
 from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
-from queryserver.engines.duckdb.connection import CELL_MAX_BYTES, DuckdbConnection
-from queryserver.engines.duckdb.errors import opening_errors, statement_errors
+from queryserver.engines.duckdb.connection import (
+    CELL_MAX_BYTES,
+    TEMPORARY_MAX_BYTES,
+    DuckdbConnection,
+    TemporaryRoom,
+    opening_errors,
+    statement_errors,
+)
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.duckdb.loading import DuckdbWriter
-from queryserver.engines.duckdb.temporary import TEMPORARY_MAX_BYTES, TemporaryRoom
-from queryserver.engines.local_files import MEMORY, database_file, refuse_links
-from queryserver.engines.quoting import identifier, literal
-from queryserver.engines.shared_files import FilePlace, SharedFiles
+from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
+from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions, with_lower_priority
 from queryserver.engines.threaded_loading import ThreadedLoader
-from queryserver.engines.threaded_session import ThreadedSessions
-from queryserver.engines.threads import NO_USER, STATEMENT_THREADS, with_lower_priority
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
-from queryserver.interfaces.loading import TableLoader
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.identity.model import User
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
 FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"
 """Of one database file, for all its sessions; of the database that a session has in memory."""
@@ -129,7 +130,6 @@ class DuckdbEngine:
 
     @property
     def dialect(self) -> str:
-        """See the Protocol."""
         return "duckdb"
 
     @property
@@ -138,13 +138,11 @@ class DuckdbEngine:
 
     @property
     def configuration(self) -> Hashable:
-        """See FileHolder."""
         limit = None if self._room is None else self._room.most_bytes
         return self._read_only, self._config["memory_limit"], self._config["threads"], limit
 
     @property
     def is_idle(self) -> bool:
-        """See FileHolder."""
         return not self._uses
 
     @property
@@ -154,7 +152,6 @@ class DuckdbEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
-        """See the Protocol."""
         async with (
             self._opened() as database,
             self._sessions.session(partial(self._connect, user.id, database, options), user_id=user.id) as session,
@@ -163,18 +160,15 @@ class DuckdbEngine:
 
     @property
     def lists_functions(self) -> bool:
-        """See CatalogEngine."""
         return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
-        """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield DuckdbCatalog(session, await current_database(session))
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        """See LoadingEngine."""
         async with (
             self._opened() as database,
             self._sessions.opened(
@@ -184,7 +178,6 @@ class DuckdbEngine:
             yield loader
 
     async def ping(self) -> None:
-        """See the Protocol."""
         async with self._opened() as database:
             await self._sessions.threads.control(partial(self._look, database))
 
@@ -197,7 +190,6 @@ class DuckdbEngine:
                 self._place.left(self)
 
     async def let_go(self) -> None:
-        """See FileHolder."""
         database, self._database = self._database, None
         self._has_ended = False
         if database is not None:

@@ -16,12 +16,190 @@ those must be literals, and are checked likewise.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import duckdb
 
-from queryserver.domain.errors.statements import StatementRejected, cell_too_large
-from queryserver.engines.duckdb.tokens import Token, tokens_of
-from queryserver.engines.duckdb.variants import refuse_variants
+from queryserver.errors.statements import StatementRejected, cell_too_large
+
+MOST_TOKENS = 75_000
+"""Words and signs of one statement; 190 MB of parser and planner at most."""
+
+MOST_BRACKETS = 400
+"""Brackets inside each other; 30 MB and 80 ms."""
+
+MOST_SET_OPERATIONS = 1_000
+"""UNION, INTERSECT and EXCEPT in one statement: the planner takes time by their square, 0.2 s for these."""
+
+_FIRST_SCAN_BYTES = 64 * 1024
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+_SET_OPERATIONS = frozenset({"union", "intersect", "except"})
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word or sign. `kind` is DuckDB's: keyword, identifier, operator, numeric_const, string_const."""
+
+    kind: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The text in lower case, without the quotes of an identifier or of a plain string."""
+        text = self.text
+        for quote in ('"', "'"):
+            if len(text) > 1 and text[0] == quote == text[-1]:
+                return text[1:-1].replace(quote * 2, quote).lower()
+        return text.lower()
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it may name an object: a keyword that is not reserved may, too."""
+        return self.kind in {"identifier", "keyword"}
+
+    @property
+    def string(self) -> str | None:
+        """The value of a string; None for other tokens and for strings with escapes."""
+        if self.kind != "string_const":
+            return None
+        if self.text.startswith("'"):
+            return self.text[1:-1].replace("''", "'")
+        if self.text.startswith("$"):
+            mark = self.text[: self.text.index("$", 1) + 1]
+            return self.text[len(mark) : -len(mark)]
+        return None
+
+
+def tokens_of(statement: str) -> tuple[Token, ...]:
+    """The tokens without comments. Raises StatementRejected for a statement above a bound."""
+    encoded = statement.encode()  # the places of tokens count bytes
+    found = _scanned(encoded)
+    if not found:
+        return ()
+    ends = [place for place, _ in found[1:]] + [len(encoded)]
+    tokens = tuple(
+        Token(kind.name, encoded[place:end].decode(errors="replace").strip())
+        for (place, kind), end in zip(found, ends, strict=True)
+        if kind.name != "comment"
+    )
+    _require_shallow(tokens)
+    if sum(token.kind == "keyword" and token.name in _SET_OPERATIONS for token in tokens) > MOST_SET_OPERATIONS:
+        raise StatementRejected(f"Parser Error: more than {MOST_SET_OPERATIONS} set operations in one statement.")
+    return tokens
+
+
+def _scanned(encoded: bytes) -> list[tuple[int, duckdb.token_type]]:
+    """The scanner holds the interpreter, so a long text is scanned whole only when its beginning is within bounds."""
+    size = _FIRST_SCAN_BYTES
+    while True:
+        found = duckdb.tokenize(encoded[:size].decode(errors="ignore"))
+        if len(found) > MOST_TOKENS:
+            raise StatementRejected(
+                f"Parser Error: the statement has more than {MOST_TOKENS} words and signs; divide it."
+            )
+        if size >= len(encoded):
+            return found
+        size *= 2
+
+
+def _require_shallow(tokens: Sequence[Token]) -> None:
+    depth = 0
+    for token in tokens:
+        if token.kind != "operator":
+            continue
+        for sign in token.text:
+            depth += (sign in _OPENING) - (sign in _CLOSING)
+            if depth > MOST_BRACKETS:
+                raise StatementRejected(
+                    f"Parser Error: the statement has more than {MOST_BRACKETS} brackets inside each other."
+                )
+
+
+_VARIANT = "variant"
+_CASTS = frozenset({"cast", "try_cast"})
+_FIELDS = frozenset({"struct", "row", "union"})
+_OF_QUERIES = frozenset({"select", "from", "with", "values", "table", "pivot", "unpivot", "summarize", "describe"})
+_CREATED = frozenset({"table", "macro", "function", "type"})
+# Behind these words of ALTER TABLE stands the name of a column or a table.
+_BEFORE_NAMES = frozenset({
+    "add", "alter", "by", "default", "drop", "exists", "key", "only", "rename", "set", "table", "to", "using",
+})  # fmt: skip
+
+
+def refuse_variants(tokens: Sequence[Token]) -> None:
+    """Raises StatementRejected where VARIANT is a type."""
+    if any(token.is_name and token.name == _VARIANT for token in tokens) and _Types(tokens).name(_VARIANT):
+        raise StatementRejected("Permission Error: the type VARIANT is switched off on this server.")
+
+
+class _Types:
+    """Which names of a statement are types."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._openings = list[int | None]()
+        """For each token, the place of the bracket around it."""
+        self._created = ""
+        around = list[int]()
+        for place, token in enumerate(tokens):
+            if not self._created and token.name in _CREATED and any(t.name == "create" for t in tokens[:place]):
+                self._created = token.name
+            self._openings.append(around[-1] if around else None)
+            if token.kind == "operator":
+                for sign in token.text:
+                    if sign in "([{":
+                        around.append(place)
+                    elif sign in ")]}" and around:
+                        around.pop()
+
+    def name(self, name: str) -> bool:
+        """Whether a token of this name is a type."""
+        return any(
+            token.is_name and token.name == name and self._is_type(place) for place, token in enumerate(self._tokens)
+        )
+
+    def _is_type(self, place: int) -> bool:
+        following = self._at(place + 1)
+        while self._at(place - 1).text == ".":  # a qualified name
+            place -= 2
+        before = self._at(place - 1)
+        if before.text.endswith("::") or (following.kind == "string_const" and before.name != "as"):
+            return True
+        opening = self._openings[place]
+        opener = self._at(opening - 1).name if opening is not None else ""
+        if before.name == "as":
+            return opener in _CASTS or (self._created == "type" and opening is None)
+        if opening is None:
+            return self._is_altered(place)
+        first = opening + 1
+        if opener in _FIELDS and self._at(first).name not in _OF_QUERIES and before.text not in {"(", ","}:
+            return True
+        if opener == "map":
+            return self._is_type(opening - 1)
+        # The second word of a column or a parameter.
+        is_second = before.is_name and (place - 2 < first or self._at(place - 2).text == ",")
+        return is_second and bool(self._created) and self._openings[opening] is None and self._is_declaring(opening)
+
+    def _is_declaring(self, opening: int) -> bool:
+        """Whether the bracket has the columns of a table or the parameters of a macro."""
+        before = [token.name for token in self._tokens[:opening]]
+        return self._created in {"macro", "function"} or ("as" not in before and "(" not in before)
+
+    def _is_altered(self, place: int) -> bool:
+        words = [token.name for token in self._tokens]
+        if "alter" not in words[:place]:
+            return False
+        before = self._at(place - 1)
+        if before.name == "type":
+            return True
+        if before.kind == "keyword" and (before.name == "column" or before.name in _BEFORE_NAMES):
+            # A column may be called by such a word itself, but for the reserved one.
+            return before.name != "column" and self._at(place - 2).name in {"add", "column", "exists"}
+        return before.is_name
+
+    def _at(self, place: int) -> Token:
+        return self._tokens[place] if 0 <= place < len(self._tokens) else Token("operator", "")
+
 
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
 """In lower case. What a statement may set, for its own session only."""

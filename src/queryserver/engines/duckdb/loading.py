@@ -8,12 +8,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from queryserver.domain.import_types import arrow_type
-from queryserver.engines.duckdb.connection import DuckdbConnection
-from queryserver.engines.duckdb.errors import statement_errors
+from queryserver.engines.catalog_queries import identifier, qualified
+from queryserver.engines.duckdb.connection import DuckdbConnection, statement_errors
 from queryserver.engines.loading import column_definitions
-from queryserver.engines.quoting import identifier, qualified
-from queryserver.interfaces.loading import TableLoad, TableName
+from queryserver.engines.protocol import TableLoad, TableName
+from queryserver.imports.model import arrow_type
 
 _EXISTS = """
     SELECT count(*) > 0 FROM (
@@ -25,8 +24,6 @@ _EXISTS = """
 
 
 class DuckdbWriter:
-    """See TableWriter."""
-
     def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
         self._connection = connection
         self._native = connection.native
@@ -35,7 +32,6 @@ class DuckdbWriter:
         self._may_interrupt = False
 
     def exists(self, table: TableName) -> bool:
-        """See the Protocol."""
         with statement_errors(self._root):
             _, schema = self._place(table)
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
@@ -62,18 +58,15 @@ class DuckdbWriter:
             return rows
 
     def drop(self, table: TableName) -> None:
-        """See the Protocol."""
         with statement_errors(self._root):
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._place(table), table.name)}")
 
     def interrupt(self) -> None:
-        """See the Protocol."""
         with self._ending:
             if self._may_interrupt:
                 self._native.interrupt()
 
     def close(self) -> None:
-        """See the Protocol."""
         self._connection.close()
 
     def _allow_interrupt(self, *, is_allowed: bool) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ResultType
-from queryserver.engines.quoting import identifier
+from queryserver.engines.catalog_queries import identifier
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
 
 _NAMES = {
     "boolean": ResultType.BOOLEAN,

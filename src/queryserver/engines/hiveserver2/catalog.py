@@ -1,9 +1,16 @@
 """Metadata of Hive's family: what Hive, Spark and Impala have in common."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import Row, escaped_literal, identifier, read_rows
+from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
+from queryserver.engines.hiveserver2.errors import metadata_errors
+from queryserver.engines.metadata import (
+    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     FunctionDescription,
@@ -12,16 +19,162 @@ from queryserver.domain.catalog import (
     TableDescription,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import StatementRejected, TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Row, read_rows
-from queryserver.engines.hiveserver2.catalog_partitions import Partition, newest, newest_first
-from queryserver.engines.hiveserver2.catalog_paths import Place, exploded
-from queryserver.engines.hiveserver2.catalog_quoting import qualified, quoted
-from queryserver.engines.hiveserver2.catalog_sampling import some_rows, values_at
-from queryserver.engines.hiveserver2.catalog_text import cell, known, real, whole
-from queryserver.engines.hiveserver2.errors import metadata_errors
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
+from queryserver.sql.types import SqlType, parse_type
+
+literal = escaped_literal
+"""A string constant: backslashes escape in Hive, Impala and Spark alike."""
+
+
+def quoted(name: str) -> str:
+    """A name between back-ticks, those within it doubled."""
+    return identifier(name, mark="`")
+
+
+def qualified(*names: str) -> str:
+    """Quoted names joined by points."""
+    return ".".join(quoted(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A FROM clause in which `expression` has the values; `name` is the last segment of their path."""
+
+    source: str
+    expression: str
+    type: SqlType
+    name: str
+
+
+def exploded(table: str, column: TableColumn, nested: Sequence[str]) -> Place:
+    """With LATERAL VIEW explode. Raises NotSupported for a path that the type does not have."""
+    return _walk(table, column, nested, _explode)
+
+
+def joined(table: str, column: TableColumn, nested: Sequence[str]) -> Place:
+    """With Impala's joins of collections. Raises NotSupported for a path that the type does not have."""
+    return _walk(table, column, nested, _join)
+
+
+def _walk(
+    table: str, column: TableColumn, nested: Sequence[str], enter: Callable[[Place, int, str], tuple[str, str]]
+) -> Place:
+    place = Place(f"{table} t", f"t.{quoted(column.name)}", parse_type(column.type), column.name)
+    for number, segment in enumerate(nested, start=1):
+        part = place.type.part(segment)
+        if part is None:
+            raise NotSupported(f"Below {place.name} there is no {segment}.")
+        if place.type.fields:
+            place = Place(place.source, f"{place.expression}.{quoted(segment)}", part, segment)
+        else:
+            source, expression = enter(place, number, segment)
+            place = Place(source, expression, part, segment)
+    return place
+
+
+def _explode(place: Place, number: int, part: str) -> tuple[str, str]:
+    """Aliases stand behind that of their view: no column of the table can be taken for one of them."""
+    columns = "item" if part == "item" else "k, v"
+    view = f"x{number}"
+    source = f"{place.source} LATERAL VIEW explode({place.expression}) {view} AS {columns}"
+    return source, f"{view}.{ {'item': 'item', 'key': 'k', 'value': 'v'}[part] }"
+
+
+def _join(place: Place, number: int, part: str) -> tuple[str, str]:
+    alias = f"x{number}"
+    return f"{place.source}, {place.expression} {alias}", f"{alias}.{part}"
+
+
+def some_rows(table: str, names: Sequence[str]) -> str:
+    """Any rows. The columns are named: Hive puts the table's name before those of `*`."""
+    return f"SELECT {', '.join(quoted(name) for name in names)} FROM {table} LIMIT {SAMPLE_ROWS}"
+
+
+def values_at(place: Place, kind: SampleKind, *, groups_maps: bool) -> str:
+    """Distinct values with NULL last, or the largest or smallest.
+
+    `groups_maps` says that the engine tells equal maps; else their JSON text does. Maps have no order of size.
+    """
+    name = quoted(place.name)
+    maps = has_map(place.type)
+    if kind in {SampleKind.MAX, SampleKind.MIN}:
+        if maps:
+            raise NotSupported(f"The values of {place.name} have no order.")
+        return f"SELECT {kind.value}({place.expression}) AS {name} FROM {place.source}"
+    if maps and not groups_maps:
+        text = f"to_json({place.expression})"
+        grouped = f"SELECT {text} AS k, first({place.expression}) AS v FROM {place.source} GROUP BY {text}"
+        return f"SELECT q.v AS {name} FROM ({grouped}) q ORDER BY q.k NULLS LAST LIMIT {SAMPLE_ROWS}"
+    distinct = f"SELECT DISTINCT {place.expression} AS v FROM {place.source}"
+    return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+
+
+NEWEST = 3
+"""So many partitions are read one after the other before the rest."""
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+_TEXTS = ("string", "varchar", "char")
+_NO_VALUE = frozenset({"__HIVE_DEFAULT_PARTITION__", "NULL"})
+
+Partition = tuple[str, ...]
+"""Values in the order of the partition columns; what follows them is of no interest here."""
+
+
+def read_partition(path: str) -> Partition:
+    """`dt=2024-01-10/name=a%2Fb` as Hive and Spark write it."""
+    return tuple(unquote(part.partition("=")[2]) for part in path.split("/"))
+
+
+def newest(partitions: Sequence[Partition], columns: Sequence[TableColumn]) -> list[Partition]:
+    """The greatest values, greatest first; numbers compare as numbers. Those that lack a value are left out."""
+    cut = [one[: len(columns)] for one in partitions if len(one) >= len(columns)]
+    whole = [one for one in cut if not _NO_VALUE.intersection(one)]
+    whole.sort(key=lambda one: [_order(*pair) for pair in zip(one, columns, strict=True)], reverse=True)
+    return whole[:NEWEST]
+
+
+def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn], wanted: Sequence[Partition]) -> str:
+    """The statement: each branch is cut at the sample's size, so that no partition is read further than needed."""
+    selected = ", ".join(quoted(name) for name in names)
+    conditions = [_holds(partition, columns) for partition in wanted]
+    rank = "sample_rank"
+    while rank in {name.lower() for name in names}:
+        rank += "_"
+    branches = [
+        f"SELECT {number} AS {rank}, b{number}.* FROM"
+        f" (SELECT {selected} FROM {table} WHERE {condition} LIMIT {SAMPLE_ROWS}) b{number}"
+        for number, condition in enumerate([*conditions, _holds_none(conditions, columns)])
+    ]
+    union = "\nUNION ALL ".join(branches)
+    return f"SELECT {selected} FROM (\n{union}\n) q ORDER BY {rank} LIMIT {SAMPLE_ROWS}"
+
+
+def _order(value: str, column: TableColumn) -> tuple[float, str]:
+    is_number = column.type.lower().startswith(_NUMERIC) and _NUMBER.fullmatch(value)
+    return (float(value), "") if is_number else (0.0, value)
+
+
+def _holds(partition: Partition, columns: Sequence[TableColumn]) -> str:
+    pairs = zip(partition, columns, strict=True)
+    tests = (f"{quoted(column.name)} = {_constant(value, column)}" for value, column in pairs)
+    return "(" + " AND ".join(tests) + ")"
+
+
+def _holds_none(conditions: Sequence[str], columns: Sequence[TableColumn]) -> str:
+    """A partition without a value is compared with nothing: it must be asked for by itself."""
+    absent = " OR ".join(f"{quoted(column.name)} IS NULL" for column in columns)
+    return f"NOT ({' OR '.join(conditions)}) OR {absent}"
+
+
+def _constant(value: str, column: TableColumn) -> str:
+    kind = column.type.lower()
+    if kind.startswith(_NUMERIC) and _NUMBER.fullmatch(value):
+        return value
+    return literal(value) if kind.startswith(_TEXTS) else f"CAST({literal(value)} AS {column.type})"
+
 
 NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this column.")
 OF_A_VIEW = ColumnStatistics(message="A view has no statistics.")

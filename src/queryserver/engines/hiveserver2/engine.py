@@ -8,24 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
-from queryserver.domain.user import User
-from queryserver.engines.connection_pool import ConnectionPool
-from queryserver.engines.hiveserver2.address import Hs2Address, Login, Mechanism
-from queryserver.engines.hiveserver2.background import BackgroundTasks
-from queryserver.engines.hiveserver2.catalog_dialects import catalog_of
+from queryserver.engines.connections import ConnectionPool, Retries
+from queryserver.engines.hiveserver2.catalog_variants import catalog_of
 from queryserver.engines.hiveserver2.connecting import connect
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import BackgroundTasks, Connection, Wire
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, WireLost
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
-from queryserver.engines.hiveserver2.opening import check_known, open_session
-from queryserver.engines.hiveserver2.resuming import Mark
-from queryserver.engines.hiveserver2.session import Hs2Session
-from queryserver.engines.hiveserver2.variants import Variant
-from queryserver.engines.hiveserver2.wire import Wire
-from queryserver.engines.retrying import Retries
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.hiveserver2.session import Hs2Session, Mark, check_known, open_session
+from queryserver.engines.hiveserver2.variants import Hs2Address, Login, Mechanism, Variant
+from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, OperationHandle, SessionOptions
+from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementDenied
+from queryserver.identity.model import User
 
 _WRITER_THREADS = 2
 _PING_USER = User(id=0, username="anonymous")
@@ -97,12 +90,10 @@ class Hs2Engine:
 
     @property
     def lists_functions(self) -> bool:
-        """See CatalogEngine."""
         return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
-        """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield catalog_of(self._variant.dialect, session)
 

@@ -4,28 +4,241 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.domain.result import ROW_CELLS
-from queryserver.engines.chunks import BATCH_BYTES, pieces
-from queryserver.engines.hiveserver2.decoding import record_batch
+from queryserver.engines.connections import Retries
+from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors, check
-from queryserver.engines.hiveserver2.protocol.calls import (
+from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
+from queryserver.engines.hiveserver2.protocol.structs import (
     FetchType,
+    TColumn,
+    TColumnDesc,
     TFetchOrientation,
     TFetchResultsReq,
     TFetchResultsResp,
+    TOperationHandle,
+    TPrimitiveTypeEntry,
+    TRowSet,
+    TTypeDesc,
+    TTypeId,
 )
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
-from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle
-from queryserver.engines.hiveserver2.skimming import CellFound
-from queryserver.engines.hiveserver2.transports import Overlong
-from queryserver.engines.hiveserver2.types import WireColumn
-from queryserver.engines.hiveserver2.wire import Wire
-from queryserver.engines.retrying import Retries
+from queryserver.engines.hiveserver2.transports import CellFound, Overlong
+from queryserver.engines.statement_texts import BATCH_BYTES, pieces
+from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
+from queryserver.formats.columns import ROW_CELLS, Column, ResultType
+from queryserver.formats.scalar_cells import kernels
+
+_MAX_DIGITS = 38
+
+_PRIMITIVES: dict[int, tuple[ResultType, str]] = {
+    TTypeId.BOOLEAN: (ResultType.BOOLEAN, "boolean"),
+    TTypeId.TINYINT: (ResultType.TINYINT, "tinyint"),
+    TTypeId.SMALLINT: (ResultType.SMALLINT, "smallint"),
+    TTypeId.INT: (ResultType.INT, "int"),
+    TTypeId.BIGINT: (ResultType.BIGINT, "bigint"),
+    TTypeId.FLOAT: (ResultType.FLOAT, "float"),
+    TTypeId.DOUBLE: (ResultType.DOUBLE, "double"),
+    TTypeId.STRING: (ResultType.STRING, "string"),
+    TTypeId.TIMESTAMP: (ResultType.TIMESTAMP, "timestamp"),
+    TTypeId.BINARY: (ResultType.BINARY, "binary"),
+    TTypeId.ARRAY: (ResultType.ARRAY, "array"),
+    TTypeId.MAP: (ResultType.MAP, "map"),
+    TTypeId.STRUCT: (ResultType.STRUCT, "struct"),
+    TTypeId.UNION: (ResultType.UNION, "uniontype"),
+    TTypeId.DECIMAL: (ResultType.DECIMAL, "decimal"),
+    TTypeId.NULL: (ResultType.NULL, "void"),
+    TTypeId.DATE: (ResultType.DATE, "date"),
+    TTypeId.VARCHAR: (ResultType.VARCHAR, "varchar"),
+    TTypeId.CHAR: (ResultType.CHAR, "char"),
+    TTypeId.INTERVAL_YEAR_MONTH: (ResultType.INTERVAL_YEAR_MONTH, "interval year to month"),
+    TTypeId.INTERVAL_DAY_TIME: (ResultType.INTERVAL_DAY_TIME, "interval day to second"),
+    TTypeId.TIMESTAMP_LOCAL_TZ: (ResultType.TIMESTAMP_TZ, "timestamp with local time zone"),
+}
+_UNKNOWN = (ResultType.USER_DEFINED, "user defined")
+
+
+@dataclass(frozen=True, slots=True)
+class WireColumn:
+    """A column as it is declared, and the number of its type on the wire."""
+
+    column: Column
+    type_id: int
+    arrow: pa.DataType
+    """What its values should become; text where they come as text."""
+
+
+def wire_column(described: TColumnDesc) -> WireColumn:
+    """The column that a server describes."""
+    type_id, kind, native = _type_of(described.type_desc)
+    arrow = _ARROW.get(type_id, pa.string())
+    if type_id == TTypeId.DECIMAL:
+        arrow = _decimal(_primitive(described.type_desc))
+    return WireColumn(Column(described.column_name, kind, native, described.comment or ""), type_id, arrow)
+
+
+_ARROW: dict[int, pa.DataType] = {
+    TTypeId.BOOLEAN: pa.bool_(),
+    TTypeId.TINYINT: pa.int8(),
+    TTypeId.SMALLINT: pa.int16(),
+    TTypeId.INT: pa.int32(),
+    TTypeId.BIGINT: pa.int64(),
+    TTypeId.FLOAT: pa.float32(),
+    TTypeId.DOUBLE: pa.float64(),
+    TTypeId.TIMESTAMP: pa.timestamp("us"),
+    TTypeId.BINARY: pa.binary(),
+    TTypeId.DATE: pa.date32(),
+}
+
+
+def _type_of(described: TTypeDesc) -> tuple[int, ResultType, str]:
+    primitive = _primitive(described)
+    if primitive is not None:
+        kind, name = _PRIMITIVES.get(primitive.type, _UNKNOWN)
+        return primitive.type, kind, name + _qualifiers(primitive)
+    entry = described.types[0] if described.types else None
+    type_id = TTypeId.USER_DEFINED
+    if entry is not None:
+        nested = ((entry.array, TTypeId.ARRAY), (entry.map, TTypeId.MAP), (entry.struct, TTypeId.STRUCT))
+        type_id = next((number for found, number in nested if found is not None), type_id)
+        type_id = TTypeId.UNION if entry.union is not None else type_id
+    kind, _ = _PRIMITIVES.get(type_id, _UNKNOWN)
+    return type_id, kind, _native(described, 0)
+
+
+def _native(described: TTypeDesc, position: int) -> str:
+    """The text of a type that is described in full: `array<map<string,int>>`."""
+    if not 0 <= position < len(described.types):
+        return "?"
+    entry = described.types[position]
+    if entry.primitive is not None:
+        return _PRIMITIVES.get(entry.primitive.type, _UNKNOWN)[1] + _qualifiers(entry.primitive)
+    if entry.user_defined is not None:
+        return entry.user_defined.type_class_name
+    # Inner types stand behind their owner, so that no description goes round in circles.
+    inner = [(name, number) for name, number in _inner(described, position) if number > position]
+    texts = [f"{name}{_native(described, number)}" for name, number in inner]
+    word = "array" if entry.array else "map" if entry.map else "struct" if entry.struct else "uniontype"
+    return f"{word}<{','.join(texts)}>"
+
+
+def _inner(described: TTypeDesc, position: int) -> list[tuple[str, int]]:
+    entry = described.types[position]
+    if entry.array is not None:
+        return [("", entry.array.object_type)]
+    if entry.map is not None:
+        return [("", entry.map.key_type), ("", entry.map.value_type)]
+    if entry.struct is not None:
+        return [(f"{name}:", number) for name, number in entry.struct.name_to_type.items()]
+    return [("", number) for number in entry.union.name_to_type.values()] if entry.union is not None else []
+
+
+def _primitive(described: TTypeDesc) -> TPrimitiveTypeEntry | None:
+    return described.types[0].primitive if described.types else None
+
+
+def _qualifiers(entry: TPrimitiveTypeEntry) -> str:
+    if entry.type == TTypeId.DECIMAL:
+        precision, scale = _number(entry, "precision"), _number(entry, "scale")
+        return "" if precision is None else f"({precision},{scale or 0})"
+    length = _number(entry, "characterMaximumLength") if entry.type in {TTypeId.VARCHAR, TTypeId.CHAR} else None
+    return "" if length is None else f"({length})"
+
+
+def _number(entry: TPrimitiveTypeEntry, name: str) -> int | None:
+    qualifiers = entry.type_qualifiers.qualifiers if entry.type_qualifiers is not None else {}
+    value = qualifiers.get(name)
+    return value.i32_value if value is not None else None
+
+
+def _decimal(entry: TPrimitiveTypeEntry | None) -> pa.DataType:
+    precision = _number(entry, "precision") if entry is not None else None
+    scale = (_number(entry, "scale") if entry is not None else None) or 0
+    if precision is None or not 0 < precision <= _MAX_DIGITS or not 0 <= scale <= precision:
+        return pa.string()
+    return pa.decimal128(precision, scale)
+
+
+_ZERO_FRACTION = r"\.0+( |$)"
+
+
+def record_batch(rows: TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBatch:
+    """The rows of one answer. Raises MalformedMessage when they do not fit the columns."""
+    found = rows.columns or []
+    if not found:
+        return pa.RecordBatch.from_arrays([pa.array([], one.arrow) for one in columns], _names(columns))
+    if len(found) != len(columns):
+        raise MalformedMessage("the rows have other columns than the result")
+    arrays = [_array(values, one) for values, one in zip(found, columns, strict=True)]
+    if len({len(array) for array in arrays}) > 1:
+        raise MalformedMessage("columns of different length")
+    return pa.RecordBatch.from_arrays(arrays, _names(columns))
+
+
+def _names(columns: tuple[WireColumn, ...]) -> list[str]:
+    return [one.column.name for one in columns]
+
+
+def _array(values: TColumn, declared: WireColumn) -> pa.Array:
+    if (text := values.string_val) is not None:
+        raw = pa.array(text.values, pa.binary(), mask=null_mask(text.nulls, len(text.values)))
+        return _from_text(raw, declared)
+    if (binary := values.binary_val) is not None:
+        return pa.array(binary.values, pa.binary(), mask=null_mask(binary.nulls, len(binary.values)))
+    numbers = (
+        (values.bool_val, pa.bool_()),
+        (values.byte_val, pa.int8()),
+        (values.i16_val, pa.int16()),
+        (values.i32_val, pa.int32()),
+        (values.i64_val, pa.int64()),
+        (values.double_val, pa.float32() if declared.type_id == TTypeId.FLOAT else pa.float64()),
+    )
+    for column, kind in numbers:
+        if column is not None:
+            return pa.array(column.values, kind, mask=null_mask(column.nulls, len(column.values)))
+    raise MalformedMessage("a column without values")
+
+
+def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
+    """True where a value is NULL; None when none is. The bits begin with the lowest and may be fewer than values."""
+    if not nulls.strip(b"\0"):
+        return None
+    # Arrow keeps booleans in the same way.
+    bits = nulls.ljust((length + 7) // 8, b"\0")
+    return pa.BooleanArray.from_buffers(pa.bool_(), length, [None, pa.py_buffer(bits)])
+
+
+def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
+    if pa.types.is_binary(declared.arrow):
+        return raw
+    text = _utf8(raw)
+    if pa.types.is_string(declared.arrow):
+        is_zoned = declared.type_id == TTypeId.TIMESTAMP_LOCAL_TZ
+        return kernels.replace_substring_regex(text, _ZERO_FRACTION, r"\1") if is_zoned else text
+    return _typed(text, declared.arrow)
+
+
+def _utf8(raw: pa.Array) -> pa.Array:
+    """The bytes as text; what is no UTF-8 gets replacement characters."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+def _typed(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values that the texts stand for; where one has none (a year beyond Arrow, say), all stay text."""
+    kinds = [kind, pa.timestamp("ns")] if pa.types.is_timestamp(kind) else [kind]
+    for one in kinds:
+        try:
+            return text.cast(one)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            continue
+    return kernels.replace_substring_regex(text, _ZERO_FRACTION, r"\1") if pa.types.is_timestamp(kind) else text
+
 
 _FIRST_ROWS = 8
 """Rows may be megabytes wide, which is not known before the first of them have come."""

@@ -16,14 +16,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.catalog_queries import read_rows
-from queryserver.engines.hiveserver2.catalog_quoting import literal, qualified, quoted
-from queryserver.engines.loading import refuse_long_names
-from queryserver.engines.loading_texts import cell_texts
+from queryserver.engines.hiveserver2.catalog import literal, qualified, quoted
+from queryserver.engines.loading import cell_texts, refuse_long_names
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.engines.statement_loading import StatementLoader, Written, execute
-from queryserver.interfaces.engine import EngineSession
-from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import StatementRejected
 
 _TABLE = re.compile(r"[A-Za-z0-9_]+")
 _MARKED: Final = "\\'$"
@@ -130,7 +128,6 @@ class Hs2Loader(StatementLoader):
         return any("VIEW" in kind for kind in kinds)
 
     def check_names(self, load: TableLoad) -> None:
-        """See StatementLoader."""
         names = [column.name for column in load.columns]
         if not _TABLE.fullmatch(load.target.name):
             raise StatementRejected(
@@ -144,11 +141,9 @@ class Hs2Loader(StatementLoader):
                 )
 
     def quoted(self, name: str) -> str:
-        """See StatementLoader."""
         return quoted(name)
 
     def place(self, table: TableName) -> str:
-        """See StatementLoader."""
         return qualified(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
@@ -163,12 +158,10 @@ class Hs2Loader(StatementLoader):
         await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
         return types
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:  # noqa: ARG002 texts suit all
-        """See StatementLoader."""
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
         return partial(_written, spark_constant if self._dialect is SPARK_LOADING else constant)
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
-        """See StatementLoader."""
         names = [f"c{place}" for place in range(len(types))]
         values = ", ".join(
             f"unbase64({name})" if kind == "BINARY" else f"CAST({name} AS {kind})"

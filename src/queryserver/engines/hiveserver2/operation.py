@@ -1,43 +1,207 @@
 """One statement at the server: followed, read, stopped, freed."""
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
-from queryserver.domain.result import Column, ResultType
+from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import (
     CALL_FAILURES,
+    LONGEST_LINE,
+    LogFilter,
     Purpose,
     call_errors,
     check,
     clean_message,
     domain_error,
 )
-from queryserver.engines.hiveserver2.fetching import Fetcher
-from queryserver.engines.hiveserver2.logs import OperationLog
-from queryserver.engines.hiveserver2.progress import percentage, summary_percentage
-from queryserver.engines.hiveserver2.protocol.calls import (
-    TGetOperationStatusReq,
-    TGetOperationStatusResp,
-    TOperationReq,
-)
-from queryserver.engines.hiveserver2.protocol.methods import (
+from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, wire_column
+from queryserver.engines.hiveserver2.protocol.messages import (
     CANCEL_OPERATION,
     CLOSE_IMPALA_OPERATION,
     CLOSE_OPERATION,
+    EXECUTE_STATEMENT,
+    FETCH_RESULTS,
+    GET_EXEC_SUMMARY,
+    GET_LOG,
     GET_OPERATION_STATUS,
     GET_RESULT_SET_METADATA,
 )
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TOperationState, TSessionHandle
-from queryserver.engines.hiveserver2.repeating import has_tasks, keeps_rows
-from queryserver.engines.hiveserver2.types import wire_column
+from queryserver.engines.hiveserver2.protocol.structs import (
+    FetchType,
+    TExecuteStatementReq,
+    TFetchOrientation,
+    TFetchResultsReq,
+    TGetExecSummaryReq,
+    TGetOperationStatusReq,
+    TGetOperationStatusResp,
+    TOperationHandle,
+    TOperationReq,
+    TOperationState,
+    TProgressUpdateResp,
+    TRowSet,
+    TSessionHandle,
+    TStatusCode,
+)
 from queryserver.engines.hiveserver2.variants import Variant
-from queryserver.engines.hiveserver2.wire import Wire
-from queryserver.interfaces.engine import OperationState, OperationStatus
+from queryserver.engines.protocol import OperationState, OperationStatus
+from queryserver.engines.sessions import MAX_LOG_LINES
+from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
+from queryserver.formats.columns import Column, ResultType
+
+_MOST_CHARACTERS = 8 * 1024 * 1024
+_AT_ONCE = 32 * 1024
+"""Characters that are filtered in one step, or one line: it holds the event loop for some 20 ms."""
+
+
+class OperationLog:
+    """Lines read so far, clean. `by_rpc`: the server gives the whole log each time, otherwise what has come since.
+
+    At most MAX_LOG_LINES lines, and lines of 8 MiB of characters, are kept: the first ones.
+    """
+
+    def __init__(self, wire: Wire, handle: TOperationHandle, *, by_rpc: bool) -> None:
+        self._wire = wire
+        self._handle = handle
+        self._by_rpc = by_rpc
+        self._reading = asyncio.Lock()
+        self._is_first = True
+        """The server's place in the log is not known: the whole log is read."""
+        self._filter = LogFilter()
+        self._characters = 0
+        self._is_full = False
+        self._whole = (0, 0)
+        """Length and hash of the whole log that was read last."""
+        self.lines: list[str] = []
+
+    async def read(self) -> None:
+        """Add what has come. A log that cannot be read now stays as it is: it is not worth a failure."""
+        async with self._reading:
+            if self._is_full:
+                return
+            with suppress(EngineError):
+                await (self._read_whole() if self._by_rpc else self._read_on())
+
+    async def _read_whole(self) -> None:
+        with call_errors(Purpose.FOLLOW):
+            request = TOperationReq(operation_handle=self._handle)
+            reply = await self._wire.call(GET_LOG, request, limit_s=self._wire.limits.other_s)
+            check(reply.status)
+        text = reply.log or ""
+        if (whole := (len(text), hash(text))) != self._whole:
+            await self._take(text.splitlines(), is_whole=True)
+            self._whole = whole
+
+    async def _read_on(self) -> None:
+        """Add what has come since. An answer that is lost takes its lines with it: the next time all are read again."""
+        is_whole, self._is_first = self._is_first, True
+        lines = await log_lines(self._wire, self._handle, first=is_whole)
+        await self._take(lines, is_whole=is_whole)
+        self._is_first = False
+
+    async def _take(self, lines: Sequence[str], *, is_whole: bool) -> None:
+        if is_whole:
+            self._filter, self._characters = LogFilter(), 0
+        kept = [] if is_whole else self.lines
+        filtered, is_full = 0, False
+        for line in lines:
+            if is_full := len(kept) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
+                break
+            for clean in self._filter.lines([line]):
+                kept.append(clean)
+                self._characters += len(clean)
+            filtered += min(len(line), LONGEST_LINE)
+            if filtered >= _AT_ONCE:
+                filtered = 0
+                await asyncio.sleep(0)
+        self.lines, self._is_full = kept, is_full
+
+
+_NOT_AVAILABLE = 2
+
+
+def percentage(update: TProgressUpdateResp | None, before: int | None) -> int | None:
+    """What the server tells with a status, never less than before; None where it never tells."""
+    if update is None or update.status == _NOT_AVAILABLE:
+        return before
+    share = update.progressed_percentage
+    return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
+
+
+async def summary_percentage(wire: Wire, session: TSessionHandle, handle: TOperationHandle) -> int | None:
+    """Scan ranges that Impala has done; None while it does not tell. It wants the session named as well."""
+    try:
+        request = TGetExecSummaryReq(operation_handle=handle, session_handle=session)
+        reply = await wire.call(GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
+    except CALL_FAILURES:
+        return None
+    summary = reply.summary if reply.status.status_code == TStatusCode.SUCCESS else None
+    told = summary.progress if summary is not None else None
+    if told is None or not told.total_scan_ranges or told.num_completed_scan_ranges is None:
+        return None
+    return min(100 * told.num_completed_scan_ranges // told.total_scan_ranges, 100)
+
+
+_FEW_ROWS = 10
+
+
+def has_tasks(reply: TGetOperationStatusResp) -> bool:
+    """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
+    try:
+        return bool(json.loads(reply.task_status or "[]"))
+    except (ValueError, RecursionError):
+        return False
+
+
+async def keeps_rows(wire: Wire, session: TSessionHandle, variant: Variant) -> bool:
+    """Whether the session keeps the rows of its results, by the setting that decides it; False where it is not known.
+
+    Servers without such a setting refuse by themselves what they cannot give again.
+    """
+    kept = variant.kept_rows
+    if kept is None:
+        return True
+    with suppress(*CALL_FAILURES):
+        values = await _setting(wire, session, kept.setting)
+        return bool(values) and values[-1].rpartition("=")[2].lower() in kept.values
+    return False
+
+
+async def _setting(wire: Wire, session: TSessionHandle, name: str) -> list[str]:
+    """The cells of the answer to SET: `name=value` in one cell, or name and value in two."""
+    limit_s = wire.limits.other_s
+    request = TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
+    started = await wire.call_until_answered(EXECUTE_STATEMENT, request, limit_s=limit_s)
+    check(started.status)
+    if started.operation_handle is None:
+        return []
+    try:
+        return await _cells(wire, started.operation_handle)
+    finally:
+        with suppress(*CALL_FAILURES):
+            await wire.call(
+                CLOSE_OPERATION, TOperationReq(operation_handle=started.operation_handle), limit_s=wire.limits.end_s
+            )
+
+
+async def _cells(wire: Wire, handle: TOperationHandle) -> list[str]:
+    request = TFetchResultsReq(
+        operation_handle=handle,
+        orientation=TFetchOrientation.FIRST,
+        max_rows=_FEW_ROWS,
+        fetch_type=FetchType.ROWS,
+    )
+    reply = await wire.call_until_answered(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
+    check(reply.status)
+    rows = reply.results or TRowSet(start_row_offset=0, rows=[])
+    texts = [one.string_val.values for one in rows.columns or [] if one.string_val is not None]
+    return [values[0].decode("utf-8", "replace") for values in texts if values]
+
 
 _POLL_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Pauses between looks where the server answers at once."""

@@ -1,23 +1,86 @@
 """One session at a HiveServer2 as an EngineSession."""
 
+import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.hiveserver2.address import Member
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import Connection, Wire
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, call_errors, check
 from queryserver.engines.hiveserver2.operation import Operation
-from queryserver.engines.hiveserver2.protocol.calls import TCloseSessionReq, TExecuteStatementReq
-from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, EXECUTE_STATEMENT
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TSessionHandle, TStatusCode
-from queryserver.engines.hiveserver2.resuming import Mark
-from queryserver.engines.hiveserver2.variants import Variant
-from queryserver.engines.hiveserver2.wire import Wire
-from queryserver.interfaces.engine import OperationHandle, OperationStatus
+from queryserver.engines.hiveserver2.protocol.messages import (
+    CLOSE_SESSION,
+    EXECUTE_STATEMENT,
+    GET_OPERATION_STATUS,
+    OPEN_SESSION,
+)
+from queryserver.engines.hiveserver2.protocol.structs import (
+    TCloseSessionReq,
+    TExecuteStatementReq,
+    TGetOperationStatusReq,
+    THandleIdentifier,
+    TOpenSessionReq,
+    TOperationHandle,
+    TOperationType,
+    TProtocolVersion,
+    TSessionHandle,
+    TStatusCode,
+)
+from queryserver.engines.hiveserver2.variants import Hs2Address, Member, Variant
+from queryserver.engines.protocol import OperationHandle, OperationStatus, SessionOptions
+from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.formats.columns import Column
+from queryserver.identity.model import User
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A statement, its session, and the member that has both."""
+
+    member: Member
+    session: TSessionHandle
+    operation: TOperationHandle
+
+    def to_text(self) -> str:
+        """JSON."""
+        values = {
+            "host": self.member.host,
+            "port": self.member.port,
+            "session": _hex(self.session.session_id),
+            "operation": _hex(self.operation.operation_id),
+            "has_result_set": self.operation.has_result_set,
+        }
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, token: str) -> "Mark":
+        """Raises OutcomeUnknown for a text that is no mark."""
+        try:
+            values: dict[str, Any] = json.loads(token)
+            return cls(
+                Member(str(values["host"]), int(values["port"])),
+                TSessionHandle(session_id=_identifier(values["session"])),
+                TOperationHandle(
+                    operation_id=_identifier(values["operation"]),
+                    operation_type=TOperationType.EXECUTE_STATEMENT,
+                    has_result_set=bool(values["has_result_set"]),
+                ),
+            )
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise OutcomeUnknown(EXPIRED) from error
+
+
+def _hex(identifier: THandleIdentifier) -> list[str]:
+    return [identifier.guid.hex(), identifier.secret.hex()]
+
+
+def _identifier(texts: list[str]) -> THandleIdentifier:
+    guid, secret = texts
+    return THandleIdentifier(guid=bytes.fromhex(guid), secret=bytes.fromhex(secret))
 
 
 class Hs2Session:
@@ -140,3 +203,59 @@ class Hs2Session:
         if self._operation is None or handle.token != self._token:
             raise OutcomeUnknown(EXPIRED)
         return self._operation
+
+
+_DATABASE_KEY = "use:database"
+_SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
+
+
+async def open_session(
+    connection: Connection, address: Hs2Address, variant: Variant, user: User, options: SessionOptions
+) -> TSessionHandle:
+    """A new session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
+    request = TOpenSessionReq(
+        client_protocol=TProtocolVersion.V11,
+        username=(options.credentials.username if options.credentials else address.username) or user.username,
+        configuration=session_configuration(address, variant, user, options),
+    )
+    with call_errors(Purpose.OPEN):
+        reply = await connection.call(OPEN_SESSION, request, limit_s=address.limits.execute_s)
+        check(reply.status)
+    if reply.session_handle is None:
+        raise EngineUnavailable("The server opened a session without a handle for it.")
+    if reply.server_protocol_version < TProtocolVersion.V6:
+        with suppress(*CALL_FAILURES):
+            farewell = TCloseSessionReq(session_handle=reply.session_handle)
+            await connection.call(CLOSE_SESSION, farewell, limit_s=address.limits.end_s)
+        raise EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
+    return reply.session_handle
+
+
+def session_configuration(address: Hs2Address, variant: Variant, user: User, options: SessionOptions) -> dict[str, str]:
+    """What OpenSession is told; the settings of the session go before those of the address.
+
+    Raises StatementRejected for a setting whose name cannot be one: servers would take it without a word.
+    """
+    chosen = {**address.session_conf, **options.settings}
+    for name in chosen:
+        if not _SETTING_NAME.fullmatch(name):
+            raise StatementRejected(f'"{name[:100]}" is not the name of a setting.')
+    configuration = {f"{variant.setting_prefix}{name}": value for name, value in chosen.items()}
+    configuration.update(variant.session_conf)
+    if variant.timeout_keys is not None:
+        limits = zip(variant.timeout_keys, (address.query_timeout_s, address.session_timeout_s), strict=True)
+        configuration.update({key: str(seconds) for key, seconds in limits if seconds})
+    database = options.database or address.database
+    if database:
+        configuration[_DATABASE_KEY] = variant.database_name(database)
+    if proxied := address.proxied(user, options):
+        configuration[variant.proxy_user_key] = proxied
+    return configuration
+
+
+async def check_known(wire: Wire, handle: TOperationHandle) -> None:
+    """Raises OutcomeUnknown when the server no longer knows the operation."""
+    request = TGetOperationStatusReq(operation_handle=handle)
+    with call_errors(Purpose.FOLLOW):
+        reply = await wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
+        check(reply.status)

@@ -1,12 +1,18 @@
-"""What the servers that speak HiveServer2 do differently."""
+"""What the servers that speak HiveServer2 do differently; where they are, and how to log in."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
-from queryserver.engines.quoting import identifier
-from queryserver.interfaces.engine import EngineCapabilities
+from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.connections import RETRY_S
+from queryserver.engines.protocol import EngineCapabilities, SessionOptions
+from queryserver.errors.statements import CredentialsRequired
+from queryserver.formats.columns import ROW_CELLS
+from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +103,143 @@ IMPALA = Variant(
 )
 
 VARIANTS: Mapping[str, Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
+
+
+CELL_BYTES = 16 * 1024 * 1024
+_LEAST_REPLY_BYTES = 16 * 1024 * 1024
+_REPLY_MARGIN_BYTES = 8 * 1024 * 1024
+
+
+class Mechanism(StrEnum):
+    """How a connection logs in."""
+
+    NONE = "NONE"
+    """SASL PLAIN with the user name only."""
+    NOSASL = "NOSASL"
+    PLAIN = "PLAIN"
+    LDAP = "LDAP"
+    """As PLAIN: user name and password."""
+    GSSAPI = "GSSAPI"
+    JWT = "JWT"
+    """The caller's own token, over http."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who a connection is, and to which member. `password` holds the token with JWT."""
+
+    member: Member
+    user: str
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """`ca` is PEM text of the authorities to trust; empty for those of the system."""
+
+    validate: bool = True
+    ca: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Kerberos:
+    """The server's principal; an empty host is that of the member."""
+
+    service: str = "hive"
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one call may take, in seconds.
+
+    Hive compiles within `execute`; a server may compute rows within `fetch`.
+    """
+
+    connect_s: float = 10.0
+    execute_s: float = 300.0
+    status_s: float = 90.0
+    fetch_s: float = 600.0
+    other_s: float = 30.0
+    end_s: float = 3.0
+    """Cancel and close: whoever waits for them has given up already."""
+    retry_s: float = RETRY_S
+    """How long calls about a statement are repeated after a break of the network, from its first failure on."""
+    settle_s: float = 1.0
+    """How long a server may at least go on with a request for rows whose connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hs2Address:
+    """A group of servers that answer alike; a session stays with its member.
+
+    Without `username` each caller logs in under the own name. With `impersonation` the service logs in and acts for
+    the caller. `session_conf` are engine options; time-outs of 0 are the engine's own.
+    """
+
+    members: tuple[Member, ...]
+    mechanism: Mechanism = Mechanism.NONE
+    http_path: str | None = None
+    """None: binary transport."""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    impersonation: bool = False
+    kerberos: Kerberos = Kerberos()
+    tls: Tls | None = None
+    database: str = "default"
+    session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    query_timeout_s: int = 0
+    session_timeout_s: int = 0
+    limits: Limits = Limits()
+    cell_max_bytes: int = CELL_BYTES
+    """Largest value of a result."""
+    rules: AddressRules = field(default_factory=AddressRules)
+    max_idle: int = 16
+    idle_s: float = 60.0
+
+    @property
+    def reply_max_bytes(self) -> int:
+        """The longest answer that is kept: the largest row, and more for the batches of many small ones."""
+        return max(ROW_CELLS * self.cell_max_bytes, _LEAST_REPLY_BYTES) + _REPLY_MARGIN_BYTES
+
+    @property
+    def wants_credentials(self) -> bool:
+        """Whether callers must bring a user and a password."""
+        return self._takes_password and not self.username
+
+    @property
+    def needs_caller(self) -> bool:
+        """Whether nobody but a caller can log in."""
+        return self.wants_credentials or self.mechanism is Mechanism.JWT
+
+    def login(self, member: Member, user: User, options: SessionOptions) -> Login:
+        """Who the session is. Raises CredentialsRequired."""
+        if self.mechanism is Mechanism.JWT:
+            if not options.external_token:
+                raise CredentialsRequired("This data source needs the caller's own token.")
+            return Login(member, user.username, options.external_token)
+        if options.credentials is not None:
+            return Login(member, options.credentials.username, options.credentials.password)
+        if self.wants_credentials:
+            raise CredentialsRequired("This data source needs a user and a password.")
+        return Login(member, self.username or user.username, self.password)
+
+    def proxied(self, user: User, options: SessionOptions) -> str | None:
+        """The user to act for; None: the login is the user."""
+        acts = self.impersonation and options.credentials is None and bool(self.username)
+        return user.username if acts and user.username != self.username else None
+
+    @property
+    def _takes_password(self) -> bool:
+        return self.mechanism in {Mechanism.PLAIN, Mechanism.LDAP}

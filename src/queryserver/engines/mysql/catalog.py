@@ -3,10 +3,20 @@
 Whether names differ by case alone is the server's setting: exactly that name comes first, then the only one alike.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import (
+    Folding,
+    Row,
+    choose,
+    metadata_errors,
+    read_rows,
+    sample_query,
+    summaries,
+)
+from queryserver.engines.metadata import (
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -18,16 +28,68 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, summaries
-from queryserver.engines.denials import metadata_errors
 from queryserver.engines.mysql import catalog_sql as sql
-from queryserver.engines.mysql.catalog_functions import FunctionReader
-from queryserver.engines.mysql.catalog_statistics import StatisticsReader
-from queryserver.engines.mysql.quoting import quoted
-from queryserver.engines.sampling import sample_query
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.mysql.catalog_sql import StatisticsReader, quoted
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
+
+_NAME = re.compile(r"\w+")
+_SYNTAX_LINES = 12
+
+
+class FunctionReader:
+    """Built-in functions are named by MariaDB since release 10.6, and by MySQL's help tables where they may be read."""
+
+    def __init__(self, rows: Callable[[str], Awaitable[list[Row]]], *, mariadb: bool) -> None:
+        self._rows = rows
+        self._mariadb = mariadb
+
+    async def stored(self, database: str) -> Sequence[FunctionDescription]:
+        """The functions of a database."""
+        arguments: dict[str, list[str]] = {}
+        for function, name, kind in await self._rows(sql.parameters(database)):
+            arguments.setdefault(function, []).append(f"{name} {kind}")
+        return [
+            FunctionDescription(
+                name=name,
+                signature=f"{name}({', '.join(arguments.get(specific, []))})",
+                return_type=result or "",
+                is_persistent="true",
+                description=comment or "",
+            )
+            for specific, name, result, comment in await self._rows(sql.functions(database))
+        ]
+
+    async def builtin(self) -> Sequence[FunctionDescription]:
+        """The server's own functions, explained where the help tables may be read; none where it tells none."""
+        sources = (sql.EXPLAINED_MARIADB_FUNCTIONS, sql.MARIADB_FUNCTIONS)
+        for query in sources if self._mariadb else (sql.EXPLAINED_MYSQL_FUNCTIONS,):
+            try:
+                rows = await self._rows(query)
+            except (StatementRejected, EngineForbidden):
+                continue
+            described = {name: text for name, text in rows if _NAME.fullmatch(name)}
+            return [
+                FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
+                for name, text in described.items()
+            ]
+        return []
+
+
+def _signature(name: str, text: str) -> str:
+    """The calls in the syntax that the help begins with: `ABS(X)`, several apart by commas or on lines of their own."""
+    calls: list[str] = []
+    syntax = text.partition("\nDescription")[0] if text.startswith("Syntax") else ""
+    for line in syntax.splitlines()[:_SYNTAX_LINES]:
+        *whole, last = line.strip().rstrip(",").split("), ")
+        calls += [call for call in (*(f"{part})" for part in whole), last) if _is_call(name, call)]
+    return "\n".join(dict.fromkeys(calls)) or f"{name}()"
+
+
+def _is_call(name: str, text: str) -> bool:
+    return text.upper().startswith(f"{name.upper()}(") and text.endswith((")", "]"))
+
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
 _NO_UPDATES = frozenset({"ARCHIVE", "PERFORMANCE_SCHEMA"})
@@ -48,7 +110,6 @@ class MysqlCatalog:
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
-        """See the Protocol."""
         return [name for (name,) in await self._rows(sql.DATABASES)]
 
     async def database(self, database: str) -> DatabaseDescription:
@@ -58,12 +119,10 @@ class MysqlCatalog:
         return DatabaseDescription(name, rows[0][0] or "" if rows else "")
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol."""
         rows = await self._rows(sql.tables(await self._database(database)))
         return await summaries(rows, lambda row: TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol."""
         schema = await self._database(database)
         name = await self._table(schema, table)
         found = await self._rows(sql.table(schema, name))
@@ -93,12 +152,10 @@ class MysqlCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """See the Protocol."""
         with metadata_errors():
             return await StatisticsReader(self._session, mariadb=self._mariadb).read(table, column)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol."""
         reader = FunctionReader(self._rows, mariadb=self._mariadb)
         if database is not None:
             return await reader.stored(await self._database(database))
@@ -108,7 +165,6 @@ class MysqlCatalog:
         return [*own, *(one for one in await reader.builtin() if one.name.casefold() not in names)]
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """See the Protocol."""
         found = {one.name: one for one in await self.functions(database)}
         chosen = choose(name, found, Folding.CASELESS)
         return None if chosen is None else found[chosen]
@@ -116,7 +172,6 @@ class MysqlCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         if nested:
             raise NotSupported("MySQL has no nested columns.")
         value = None if column is None else quoted(column)

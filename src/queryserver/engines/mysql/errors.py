@@ -6,7 +6,9 @@ from contextlib import contextmanager
 
 from asyncmy import errors as driver
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.connections import no_connection
+from queryserver.engines.statement_texts import NEAR, place_in
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -16,8 +18,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.error_places import NEAR, place_in
-from queryserver.engines.tls import no_connection
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""

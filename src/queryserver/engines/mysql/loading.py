@@ -4,19 +4,21 @@ Definitions commit by themselves there, so the staging table is seen by others u
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute
 
-from queryserver.domain.errors.statements import StatementRejected
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
+    duration_text,
+    hex_texts,
     no_table,
     read_ahead,
     refuse_changes,
@@ -24,11 +26,73 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
+from queryserver.engines.mysql.catalog_sql import literal, quoted
+from queryserver.engines.mysql.connection import Connection
 from queryserver.engines.mysql.errors import statement_errors
-from queryserver.engines.mysql.loading_rows import RowWriter
-from queryserver.engines.mysql.quoting import literal, quoted
-from queryserver.engines.mysql.wire import Connection
-from queryserver.interfaces.loading import LoadLedger, TableLoad, TableName
+from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import StatementRejected
+
+_kernels: Any = pyarrow.compute
+
+_STATEMENT_BYTES = 1024 * 1024
+_ROOM_FOR_THE_REST = 64 * 1024
+"""For what stands around the rows of a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowWriter:
+    """Writes batches as lists of `(…), (…)` that each fit into one statement.
+
+    `escape` gives a text between quotes, safe in the session it is for. Raises StatementRejected for what MySQL cannot
+    hold: NaN, infinity, a row larger than the server takes.
+    """
+
+    escape: Callable[[str], str]
+    largest_bytes: int
+
+    def write(self, batch: pa.RecordBatch) -> list[str]:
+        """The rows in order. Numbers and times are between quotes too: the server reads them by the column's type."""
+        literals = [
+            self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        rows = _kernels.binary_join_element_wise(*literals, ",")
+        sizes = _kernels.binary_length(rows).to_pylist()
+        return list(self._lists(rows.to_pylist(), sizes))
+
+    def _lists(self, rows: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
+        largest = self.largest_bytes - _ROOM_FOR_THE_REST
+        start, weight = 0, 0
+        for place, size in enumerate(sizes):
+            if size > largest:
+                raise StatementRejected(
+                    f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
+                    f" {self.largest_bytes} bytes."
+                )
+            if place > start and weight + size > min(largest, _STATEMENT_BYTES):
+                yield _list(rows[start:place])
+                start, weight = place, 0
+            weight += size
+        if start < len(rows):
+            yield _list(rows[start:])
+
+    def _literals(self, name: str, column: pa.Array) -> pa.Array:
+        kind = column.type
+        if pa.types.is_string(kind):
+            escaped = [None if text is None else self.escape(text) for text in column.to_pylist()]
+            return _kernels.fill_null(pa.array(escaped, pa.string()), "NULL")
+        if pa.types.is_binary(kind):
+            return _kernels.fill_null(hex_texts(column, before="X'", behind="'"), "NULL")
+        if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
+            raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.int8())
+        text = duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
+        return _kernels.fill_null(_kernels.binary_join_element_wise("'", text, "'", ""), "NULL")
+
+
+def _list(rows: Sequence[str]) -> str:
+    return f"({'),('.join(rows)})"
+
 
 DROP_S = 25.0
 _LAST_STEP_S = 60.0
@@ -60,7 +124,6 @@ class MysqlLoader:
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        """See the Protocol."""
         with statement_errors(started=False):
             async with self._stopping():
                 found = await self._ask(
@@ -71,7 +134,6 @@ class MysqlLoader:
         return any(_is_same(name, table.name, has_case=cases == b"0") for name, cases in found)
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         _refuse_names(load)
         exists = await self.exists(load.target)
@@ -85,7 +147,6 @@ class MysqlLoader:
                 return await self._load(load, batches, staging, ledger)
 
     async def drop(self, table: TableName) -> None:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         sql = f"DROP TABLE IF EXISTS {_place(table)}"
         if self._connection.is_closed():

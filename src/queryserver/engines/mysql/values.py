@@ -1,16 +1,144 @@
-"""Rows of asyncmy, which hold the server's bytes, to record batches with one Arrow type per column.
+"""What MySQL declares about the columns of a result: names and types of Contract editor 6.3.
 
-A date out of the calendar (`0000-00-00`, `2024-02-00`) has no place in Arrow's date types. When one stands in the first
-chunk, the column is text in the server's form for the whole result. When the first one comes later, rows of the other
-type are already out, and the statement fails with a message that names the column and the cure.
+The server sends a type code, flags, a length in bytes and a character set; the declared type is put together from them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+from asyncmy.charset import charset_by_id
+from asyncmy.constants import FIELD_TYPE, FLAG
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.engines.mysql.declared import DeclaredColumn
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import Column, ResultType
+
+_BINARY_CHARSET = 63
+_DECIMAL128_DIGITS = 38
+_NO_FRACTION = 31
+_BYTES_PER_CHARACTER = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ucs2": 2, "utf16": 4, "utf32": 4}
+_TEXT_SIZES = ((255, "tiny"), (65_535, ""), (16_777_215, "medium"))
+_INTEGERS = {
+    FIELD_TYPE.TINY: ("tinyint", ResultType.TINYINT, pa.int8()),
+    FIELD_TYPE.SHORT: ("smallint", ResultType.SMALLINT, pa.int16()),
+    FIELD_TYPE.INT24: ("mediumint", ResultType.INT, pa.int32()),
+    FIELD_TYPE.LONG: ("int", ResultType.INT, pa.int32()),
+    FIELD_TYPE.LONGLONG: ("bigint", ResultType.BIGINT, pa.int64()),
+}
+_UNSIGNED = {
+    FIELD_TYPE.TINY: (ResultType.SMALLINT, pa.int16()),
+    FIELD_TYPE.SHORT: (ResultType.INT, pa.int32()),
+    FIELD_TYPE.INT24: (ResultType.INT, pa.int32()),
+    FIELD_TYPE.LONG: (ResultType.BIGINT, pa.int64()),
+    FIELD_TYPE.LONGLONG: (ResultType.BIGINT, pa.uint64()),
+}
+_TIMES = {
+    FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
+    FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
+    FIELD_TYPE.TIME: ("time", ResultType.STRING, pa.string()),
+    FIELD_TYPE.DATETIME: ("datetime", ResultType.TIMESTAMP, pa.timestamp("us")),
+    FIELD_TYPE.TIMESTAMP: ("timestamp", ResultType.TIMESTAMP, pa.timestamp("us")),
+    FIELD_TYPE.YEAR: ("year", ResultType.SMALLINT, pa.int16()),
+}
+_PLAIN = {
+    FIELD_TYPE.FLOAT: ("float", ResultType.FLOAT, pa.float32()),
+    FIELD_TYPE.DOUBLE: ("double", ResultType.DOUBLE, pa.float64()),
+    FIELD_TYPE.JSON: ("json", ResultType.STRING, pa.string()),
+    FIELD_TYPE.ENUM: ("enum", ResultType.STRING, pa.string()),
+    FIELD_TYPE.SET: ("set", ResultType.STRING, pa.string()),
+    FIELD_TYPE.NULL: ("null", ResultType.NULL, pa.null()),
+    FIELD_TYPE.GEOMETRY: ("geometry", ResultType.USER_DEFINED, pa.binary()),
+}
+_STRINGS = frozenset({FIELD_TYPE.STRING, FIELD_TYPE.VAR_STRING, FIELD_TYPE.VARCHAR})
+_BLOBS = frozenset({
+    FIELD_TYPE.TINY_BLOB, FIELD_TYPE.BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+
+    name: str
+    native_type: str
+    result: ResultType
+    arrow: pa.DataType
+
+    @property
+    def column(self) -> Column:
+        """The column as the wire contract shows it."""
+        return Column(self.name, self.result, self.native_type)
+
+
+def declare(field: Any) -> DeclaredColumn:
+    """The declared type of one of asyncmy's field descriptors."""
+    code = field.type_code
+    if code in _INTEGERS:
+        return _integer(field)
+    if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
+        return _decimal(field)
+    if code in _TIMES:
+        name, result, arrow = _TIMES[code]
+        digits = field.scale if name != "year" and 0 < field.scale < _NO_FRACTION else 0
+        return DeclaredColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
+    if code == FIELD_TYPE.BIT:
+        is_boolean = field.length == 1
+        kind = (ResultType.BOOLEAN, pa.bool_()) if is_boolean else (ResultType.BINARY, pa.binary())
+        return DeclaredColumn(field.name, f"bit({field.length})", *kind)
+    if field.flags & (FLAG.ENUM | FLAG.SET):
+        return DeclaredColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
+    if code in _STRINGS or code in _BLOBS:
+        return _text(field) if field.charsetnr != _BINARY_CHARSET else _binary(field)
+    if code in _PLAIN:
+        return DeclaredColumn(field.name, *_PLAIN[code])
+    return DeclaredColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
+
+
+def _integer(field: Any) -> DeclaredColumn:
+    name, result, arrow = _INTEGERS[field.type_code]
+    if field.flags & FLAG.UNSIGNED:
+        return DeclaredColumn(field.name, f"{name} unsigned", *_UNSIGNED[field.type_code])
+    return DeclaredColumn(field.name, name, result, arrow)
+
+
+def _decimal(field: Any) -> DeclaredColumn:
+    """The length counts the digits, a sign unless unsigned, and a point if there is a scale."""
+    unsigned = bool(field.flags & FLAG.UNSIGNED)
+    digits = field.length - (not unsigned) - (field.scale > 0)
+    arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
+    name = f"decimal({digits},{field.scale}){' unsigned' if unsigned else ''}"
+    return DeclaredColumn(field.name, name, ResultType.DECIMAL, arrow)
+
+
+def _text(field: Any) -> DeclaredColumn:
+    length = field.length // _bytes_per_character(field.charsetnr)
+    if field.type_code in _BLOBS:
+        return DeclaredColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
+    if field.type_code == FIELD_TYPE.STRING:
+        return DeclaredColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
+    return DeclaredColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
+
+
+def _binary(field: Any) -> DeclaredColumn:
+    if field.type_code in _BLOBS:
+        name = f"{_size(field.length)}blob"
+    else:
+        name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
+    return DeclaredColumn(field.name, name, ResultType.BINARY, pa.binary())
+
+
+def _size(length: int) -> str:
+    return next((name for limit, name in _TEXT_SIZES if length <= limit), "long")
+
+
+def _bytes_per_character(charset_id: int) -> int:
+    """Lengths are in bytes of the result's character set; numbers that asyncmy does not know are newer utf8mb4 ones."""
+    try:
+        return _BYTES_PER_CHARACTER.get(charset_by_id(charset_id).name, 1)
+    except KeyError:
+        return 4
+
 
 Values = Sequence[bytes | None]
 

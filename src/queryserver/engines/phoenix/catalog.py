@@ -5,7 +5,19 @@ The columns that a view has from its table are not in SYSTEM.CATALOG: only the d
 
 from collections.abc import Mapping, Sequence
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import (
+    Folding,
+    Row,
+    choose,
+    escaped_literal,
+    identifier,
+    metadata_errors,
+    qualified,
+    read_rows,
+    sample_query,
+    spellings,
+)
+from queryserver.engines.metadata import (
     ColumnStatistics,
     DatabaseDescription,
     FunctionDescription,
@@ -15,23 +27,18 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import (
+from queryserver.engines.phoenix.connection import Connection
+from queryserver.engines.phoenix.errors import Phase, avatica_errors
+from queryserver.engines.phoenix.statement import native_type, row_values
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import (
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
     TableNotFound,
     database_not_found,
 )
-from queryserver.engines.catalog_queries import Folding, Row, choose, read_rows, spellings
-from queryserver.engines.denials import metadata_errors
-from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.declared import native_type
-from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.values import row_values
-from queryserver.engines.quoting import escaped_literal, identifier, qualified
-from queryserver.engines.sampling import sample_query
-from queryserver.interfaces.engine import EngineSession
 
 _NO_STATISTICS = "Phoenix keeps no statistics of columns."
 _UPDATABLE = 3
@@ -50,22 +57,18 @@ class PhoenixCatalog:
         self._connection = connection
 
     async def databases(self) -> Sequence[str]:
-        """See the Protocol."""
         rows = await self._rows("SELECT DISTINCT TABLE_SCHEM FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL")
         return sorted({name or "" for (name,) in rows} | {""})
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol."""
         return DatabaseDescription(await self._schema(database))
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol."""
         schema = await self._schema(database)
         rows = await self._rows(f"SELECT TABLE_NAME, TABLE_TYPE FROM SYSTEM.CATALOG WHERE {_in(schema)} AND {_HEADS}")
         return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED)) for name, kind in rows]
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol."""
         schema = await self._schema(database)
         names = ", ".join(map(escaped_literal, spellings(table, Folding.UPPER)))
         rows = await self._rows(
@@ -86,8 +89,7 @@ class PhoenixCatalog:
             statistics={} if kind == "v" else await self._statistics(schema, name),
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 none has any
-        """See the Protocol."""
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
@@ -96,20 +98,17 @@ class PhoenixCatalog:
             await self._schema(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
-        """See the Protocol."""
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
         return None
 
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         if nested:
             raise NotSupported("Phoenix cannot read the items of an array one by one.")
         return sample_query(_source(table), None if column is None else identifier(column), kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """See the Protocol."""
         if column is not None:
             raise NotSupported("Phoenix analyzes whole tables only.")
         return f"UPDATE STATISTICS {_source(table)}"

@@ -6,17 +6,20 @@ from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.user import User
-from queryserver.engines.phoenix.address import PhoenixAddress
+from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.phoenix.catalog import PhoenixCatalog
-from queryserver.engines.phoenix.connection import Connection, connect
-from queryserver.engines.phoenix.http import HttpClient
+from queryserver.engines.phoenix.connection import (
+    Connection,
+    HttpClient,
+    PhoenixAddress,
+    connect,
+)
 from queryserver.engines.phoenix.loading import PhoenixLoader
 from queryserver.engines.phoenix.statement import PhoenixStatement
-from queryserver.engines.quoting import identifier
-from queryserver.engines.streamed_session import StreamedSession
-from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
+from queryserver.engines.protocol import EngineCapabilities, SessionOptions
+from queryserver.engines.sessions import StreamedSession
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.identity.model import User
 
 _CONVERTER_THREADS = 2
 _SCHEMA_MISSING = re.compile(r"^ERROR 722 ")
@@ -50,7 +53,7 @@ class PhoenixEngine:
         return self._capabilities
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:
         """A session in the schema of `options`; leaving it stops what still runs in it."""
         async with self._opened(options) as (session, _):
             yield session
@@ -61,14 +64,13 @@ class PhoenixEngine:
         return False
 
     @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:  # noqa: ARG002 as above
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:
         """A look at the metadata, in a session of its own."""
         async with self._opened(options) as (session, connection):
             yield PhoenixCatalog(session, connection)
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixLoader]:  # noqa: ARG002 as above
-        """See LoadingEngine."""
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixLoader]:
         async with self._opened(options) as (session, connection):
             yield PhoenixLoader(
                 session, connection, self._executor, schema=connection.schema, read_only=self._read_only

@@ -7,7 +7,9 @@ from enum import Enum, auto
 
 import httpx
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.phoenix.protocol import Malformed, Missing, ServerError
+from queryserver.engines.statement_texts import PHOENIX, place_in
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -17,9 +19,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.error_places import PHOENIX, place_in
-from queryserver.engines.phoenix.messages import Missing, ServerError
-from queryserver.engines.phoenix.protobuf import Malformed
 
 GONE = "Results have expired: the Query Server no longer knows this statement."
 _SESSION_GONE = "The Phoenix session is gone; the statement was not started."

@@ -19,16 +19,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import EngineError, StatementDenied, StatementRejected
-from queryserver.engines.catalog_queries import read_rows
+from queryserver.engines.catalog_queries import escaped_literal, identifier, qualified, read_rows
 from queryserver.engines.loading import read_ahead, refuse_changes, refuse_target, rows_failures, staged
 from queryserver.engines.phoenix.catalog import PhoenixCatalog
 from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.parameters import numbered, parameter_rows
-from queryserver.engines.quoting import escaped_literal, identifier, qualified
+from queryserver.engines.phoenix.protocol import numbered, parameter_rows
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.engines.statement_loading import execute, made, statements_of
-from queryserver.interfaces.engine import EngineSession
-from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import EngineError, StatementDenied, StatementRejected
 
 ROW_ID = "row_id"
 _BATCH_BYTES = 512 * 1024
@@ -70,7 +68,6 @@ class PhoenixLoader:
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        """See TableLoader."""
         schema = self._schema_of(table)
         where = f"TABLE_SCHEM = {escaped_literal(schema)}" if schema else "TABLE_SCHEM IS NULL"
         sql = (
@@ -90,7 +87,6 @@ class PhoenixLoader:
             return await (self._append(load, batches, ledger) if load.append else self._make(load, batches, ledger))
 
     async def drop(self, table: TableName) -> None:
-        """See TableLoader."""
         refuse_changes(read_only=self._read_only)
         await execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
 

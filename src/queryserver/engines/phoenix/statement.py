@@ -5,20 +5,258 @@ all: whatever rows come after a stop signal are therefore dropped.
 """
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.keywords import first_keyword
 from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.declared import declare
 from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.messages import Executed, Frame, Missing, ServerError
-from queryserver.engines.phoenix.values import RowReader
-from queryserver.engines.streamed_operation import Rows, Stopped
+from queryserver.engines.phoenix.protocol import (
+    ColumnMetadata,
+    Executed,
+    Frame,
+    Malformed,
+    Missing,
+    ServerError,
+    fields,
+    read_varint,
+    zigzag,
+)
+from queryserver.engines.sessions import Rows, Stopped
+from queryserver.engines.statement_texts import first_keyword
+from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.formats.columns import Column, ResultType
+
+_ARRAY = " ARRAY"
+_DECIMAL_DIGITS = 38
+
+# Dates come as days and times as milliseconds; what Phoenix keeps below that is not sent.
+_PLAIN = MappingProxyType(
+    {
+        "BOOLEAN": (ResultType.BOOLEAN, pa.bool_()),
+        "TINYINT": (ResultType.TINYINT, pa.int8()),
+        "SMALLINT": (ResultType.SMALLINT, pa.int16()),
+        "INTEGER": (ResultType.INT, pa.int32()),
+        "BIGINT": (ResultType.BIGINT, pa.int64()),
+        "FLOAT": (ResultType.FLOAT, pa.float32()),
+        "DOUBLE": (ResultType.DOUBLE, pa.float64()),
+        "UNSIGNED_TINYINT": (ResultType.TINYINT, pa.int8()),
+        "UNSIGNED_SMALLINT": (ResultType.SMALLINT, pa.int16()),
+        "UNSIGNED_INT": (ResultType.INT, pa.int32()),
+        "UNSIGNED_LONG": (ResultType.BIGINT, pa.int64()),
+        "UNSIGNED_FLOAT": (ResultType.FLOAT, pa.float32()),
+        "UNSIGNED_DOUBLE": (ResultType.DOUBLE, pa.float64()),
+        "DATE": (ResultType.DATE, pa.date32()),
+        "UNSIGNED_DATE": (ResultType.DATE, pa.date32()),
+        "TIME": (ResultType.STRING, pa.time32("ms")),
+        "UNSIGNED_TIME": (ResultType.STRING, pa.time32("ms")),
+        "TIMESTAMP": (ResultType.TIMESTAMP, pa.timestamp("ms")),
+        "UNSIGNED_TIMESTAMP": (ResultType.TIMESTAMP, pa.timestamp("ms")),
+        "VARBINARY": (ResultType.BINARY, pa.binary()),
+        "BINARY": (ResultType.BINARY, pa.binary()),
+    }
+)
+_SIZED = frozenset({"BINARY", "CHAR", "VARCHAR"})
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+
+    name: str
+    native_type: str
+    result: ResultType
+    arrow: pa.DataType
+
+    @property
+    def column(self) -> Column:
+        """The column as the wire contract shows it."""
+        return Column(self.name, self.result, self.native_type)
+
+
+def declare(metadata: ColumnMetadata) -> DeclaredColumn:
+    """The declared type of a column."""
+    base, array, rest = metadata.type_name.partition(_ARRAY)
+    native, result, arrow = _scalar(base, metadata)
+    if not array:
+        return DeclaredColumn(metadata.label, native, result, arrow)
+    return DeclaredColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
+
+
+def native_type(name: str, size: int | None, scale: int | None) -> str:
+    """The type's text as it stands in a CREATE TABLE."""
+    base, array, rest = name.partition(_ARRAY)
+    if base == "DECIMAL" and size:
+        base = f"DECIMAL({size},{scale or 0})"
+    elif base in _SIZED and size:
+        base = f"{base}({size})"
+    return base + array + rest
+
+
+def _scalar(base: str, metadata: ColumnMetadata) -> tuple[str, ResultType, pa.DataType]:
+    native = native_type(base, metadata.precision, metadata.scale)
+    if base == "DECIMAL":
+        return native, ResultType.DECIMAL, _decimal(metadata)
+    if base == "VARCHAR":
+        return native, ResultType.VARCHAR if metadata.precision else ResultType.STRING, pa.string()
+    if base == "CHAR":
+        return native, ResultType.CHAR, pa.string()
+    result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
+    return native, result, arrow
+
+
+def _decimal(metadata: ColumnMetadata) -> pa.DataType:
+    """Without a declared size each value has a scale of its own. Sums may hold more digits than they declare."""
+    if not metadata.precision or metadata.scale > _DECIMAL_DIGITS:
+        return pa.string()
+    return pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
+
+
+_DAY_MS = 86_400_000
+
+# Numbers of Avatica's enumeration `Rep`: how a value is written.
+_BOOLEANS = frozenset({0, 8})
+_DOUBLES = frozenset({6, 7, 14, 15})
+_TIME, _DATE, _OCTETS, _NULL, _VALUES_ARRAY = 16, 18, 20, 24, 27
+_TEXTS = frozenset({2, 10, 21, 22, 25, 26})
+
+Value = object
+
+
+def row_values(row: bytes) -> list[Value]:
+    """The values of a `Row`. Raises Malformed."""
+    return [cell_value(cell) for number, cell in fields(row) if number == 1 and isinstance(cell, bytes)]
+
+
+class RowReader:
+    """Reads the rows of one result. Raises StatementRejected, Malformed."""
+
+    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
+        self._names = [column.name for column in declared]
+        self._readers = [_ColumnReader(column) for column in declared]
+
+    def read(self, rows: Sequence[bytes]) -> pa.RecordBatch:
+        """The next rows as one batch."""
+        columns: list[list[Value]] = [[] for _ in self._readers]
+        for row in rows:
+            cells = row_values(row)
+            if len(cells) != len(columns):
+                raise Malformed
+            for column, cell in zip(columns, cells, strict=True):
+                column.append(cell)
+        arrays = [reader.read(values) for reader, values in zip(self._readers, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=self._names)
+
+
+class _ColumnReader:
+    """Reads one column, chunk by chunk."""
+
+    def __init__(self, declared: DeclaredColumn) -> None:
+        self._declared = declared
+        self._arrow = declared.arrow
+        self._is_decided = False
+
+    def read(self, values: Sequence[Value]) -> pa.Array:
+        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        try:
+            array = _array(self._arrow, values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
+            if self._is_decided or not pa.types.is_decimal(self._arrow):
+                raise StatementRejected(self._misfit()) from error
+            self._arrow = pa.string()
+            array = _array(self._arrow, values)
+        self._is_decided = True
+        return array
+
+    def _misfit(self) -> str:
+        name, native = self._declared.name, self._declared.native_type
+        return f"column {name} holds a value that type {native} cannot carry"
+
+
+def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:
+    return pa.array([_fitting(wanted, value) for value in values], wanted)
+
+
+def _fitting(wanted: pa.DataType, value: Value) -> Value:
+    """The value as Arrow wants it."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_fitting(wanted.value_type, item) for item in value]
+    if isinstance(value, Decimal):
+        return format(value, "f") if wanted == pa.string() else value
+    if isinstance(value, str) or wanted != pa.string():
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def cell_value(data: bytes) -> Value:
+    """A `ColumnValue`: a typed value, or the values of an array."""
+    old: list[Value] = []
+    items: list[Value] = []
+    is_array = False
+    for number, value in fields(data):
+        if number == 4 and isinstance(value, bytes):
+            return typed_value(value)
+        # Field 1 is how Avatica before 1.6 wrote either of them; newer servers send an array both ways.
+        if number in (1, 2) and isinstance(value, bytes):
+            (old if number == 1 else items).append(typed_value(value))
+        elif number == 3:
+            is_array = bool(value)
+    if is_array or len(old) != 1:
+        return items or old
+    return old[0]
+
+
+def typed_value(data: bytes) -> Value:
+    """A `TypedValue`. Fields that hold the empty value of their type are not sent."""
+    if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
+        length, at = read_varint(data, 3)
+        if at + length == len(data):
+            return data[at:].decode(errors="replace")
+    parts: dict[int, int | bytes] = {}
+    items: list[Value] = []
+    for number, value in fields(data):
+        parts[number] = value
+        if number == 8 and isinstance(value, bytes):
+            items.append(typed_value(value))
+    rep = parts.get(1, 0)
+    if parts.get(7) or rep == _NULL:
+        return None
+    if rep == _VALUES_ARRAY:
+        return items
+    return _values_scalar(rep, parts)
+
+
+def _values_scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
+    if rep in _BOOLEANS:
+        return bool(parts.get(2, 0))
+    if rep in _DOUBLES:
+        return struct.unpack("<d", _octets(parts.get(6, bytes(8))))[0]
+    if rep in _TEXTS:
+        text = _octets(parts.get(3, b"")).decode(errors="replace")
+        return Decimal(text) if rep in (25, 26) else text
+    if rep == _OCTETS:
+        return _octets(parts.get(5, b""))
+    number = parts.get(4, 0)
+    if isinstance(number, bytes):
+        raise Malformed
+    whole = zigzag(number)
+    if rep == _DATE:
+        return whole // _DAY_MS
+    return whole % _DAY_MS if rep == _TIME else whole
+
+
+def _octets(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise Malformed
+    return value
+
 
 FIRST_ROWS = 4
 """In the first frame: nobody knows yet how wide they are, and the Query Server holds several copies of a frame."""
@@ -95,7 +333,7 @@ class PhoenixStatement:
         unknown = isinstance(error.__cause__, Missing | ServerError)
         return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
-    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is committed before its count comes
+    async def end(self, *, keep: bool) -> None:
         self.is_open = False
         self._ready = ()
         await self._release()

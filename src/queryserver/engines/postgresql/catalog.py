@@ -1,8 +1,22 @@
 """Metadata of a PostgreSQL database, read as the session's role. `<DB>` is a schema."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import (
+    Folding,
+    Row,
+    identifier,
+    metadata_errors,
+    nulls_last,
+    qualified,
+    read_rows,
+    sample_query,
+    spellings,
+    summaries,
+)
+from queryserver.engines.metadata import (
+    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -13,14 +27,117 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.statements import EngineForbidden, TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Folding, Row, read_rows, spellings, summaries
-from queryserver.engines.denials import metadata_errors
 from queryserver.engines.postgresql import catalog_sql as sql
-from queryserver.engines.postgresql.catalog_samples import Sampler
-from queryserver.engines.postgresql.catalog_statistics import read_statistics
-from queryserver.engines.quoting import identifier, qualified
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
+from queryserver.sql.types import parse_type
+
+_ORDERED = frozenset({
+    "smallint", "integer", "bigint", "numeric", "real", "double", "text", "varchar", "character", "name", "boolean",
+    "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
+    "macaddr",
+})  # fmt: skip
+"""Types whose values are known to have an order; json, xml, point and others have none."""
+
+
+class Sampler:
+    """Makes the query of a sample; the server is asked whether the values of an uncommon type can be sorted."""
+
+    def __init__(self, session: EngineSession, table: TableDescription) -> None:
+        self._session = session
+        self._table = table
+
+    async def statement(self, column: str | None, nested: Sequence[str], kind: SampleKind) -> str:
+        """Raises NotSupported for a path that is not the elements of an array."""
+        source = qualified(self._table.database, self._table.name)
+        if column is None:
+            return sample_query(source, None, kind)
+        name = identifier(column)
+        if nested:
+            self._check_elements(column, nested)
+            name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
+        plain = sample_query(source, name, kind)
+        if await self._can_sort(column, plain):
+            return plain
+        return _sorted_as_text(name, source, kind)
+
+    def _check_elements(self, column: str, nested: Sequence[str]) -> None:
+        declared = self._table.column(column)
+        if declared is None or parse_type(declared.type).item is None or list(nested) != ["item"]:
+            raise NotSupported("PostgreSQL reads the elements of arrays only.")
+
+    async def _can_sort(self, column: str, statement: str) -> bool:
+        declared = self._table.column(column)
+        parsed = parse_type(declared.type if declared is not None else "")
+        if (parsed.item or parsed).base in _ORDERED:
+            return True
+        try:
+            await read_rows(self._session, f"EXPLAIN {statement}")
+        except StatementRejected:
+            return False
+        return True
+
+
+def _sorted_as_text(name: str, source: str, kind: SampleKind) -> str:
+    key = f"{name}::text"
+    if kind in (SampleKind.MAX, SampleKind.MIN):
+        return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
+    return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
+
+
+async def read_statistics(session: EngineSession, table: TableDescription, column: str) -> ColumnStatistics:
+    """What the server knows of the column; the role sees those that it may read."""
+    declared = table.column(column)
+    if table.kind.is_view and "numRows" not in table.statistics:
+        return ColumnStatistics(message="A view has no statistics.")
+    of_partitions = any(one.partition_key for one in table.columns)
+    query = sql.statistics(table.database, table.name, column, of_partitions=of_partitions)
+    found = await read_rows(session, query)
+    if declared is None or not found:
+        return ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
+    null_part, distinct, width, common, parts = found[0]
+    rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
+    least, most = None, None
+    if parse_type(declared.type).item is None:
+        least, most = await _extremes(session, table, column, declared.type, of_partitions=of_partitions)
+    counts = _counts(common, parts, rows) if declared.type == "boolean" else {}
+    return ColumnStatistics(
+        min=least,
+        max=most,
+        num_nulls=None if rows is None else round(null_part * rows),
+        distinct_count=_distinct(distinct, rows),
+        avg_col_len=float(width),
+        num_trues=counts.get("t"),
+        num_falses=counts.get("f"),
+    )
+
+
+async def _extremes(
+    session: EngineSession, table: TableDescription, column: str, type_name: str, *, of_partitions: bool
+) -> tuple[str | None, str | None]:
+    query = sql.extremes(table.database, table.name, column, type_name, of_partitions=of_partitions)
+    with suppress(StatementRejected):  # a type whose values have no order, or whose name is not visible any more
+        ((least, most),) = await read_rows(session, query)
+        return least, most
+    return None, None
+
+
+def _distinct(distinct: float, rows: int | None) -> int | None:
+    """Above 0 a count, below 0 a part of the rows, 0 unknown (manual 53.27)."""
+    if distinct > 0:
+        return round(distinct)
+    return None if not distinct or rows is None else round(-distinct * rows)
+
+
+def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
+    """How often true and false stand in a boolean column, from `{t,f}` and `{0.75,0.25}`."""
+    if common is None or parts is None or rows is None:
+        return {}
+    values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")
+    counted = {value: round(float(share) * rows) for value, share in zip(values, shares, strict=True)}
+    return {"t": 0, "f": 0} | counted
+
 
 _KINDS = {"v": TableKind.VIEW, "m": TableKind.MATERIALIZED_VIEW, "f": TableKind.EXTERNAL}
 
@@ -36,7 +153,6 @@ class PostgresqlCatalog:
         return [name for (name,) in await self._rows(sql.SCHEMAS)]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol."""
         _, name, _, owner, comment = await self._schema(database)
         return DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
@@ -49,7 +165,6 @@ class PostgresqlCatalog:
         )
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol."""
         schema_oid, schema, *_ = await self._schema(database)
         found = await self._rows(sql.table(schema_oid, spellings(table, Folding.LOWER)))
         if not found:
@@ -75,17 +190,14 @@ class PostgresqlCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """See the Protocol."""
         with metadata_errors():
             return await read_statistics(self._session, table, column)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol."""
         oid = None if database is None else (await self._schema(database))[0]
         return _functions(await self._rows(sql.functions(oid)))
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """See the Protocol."""
         oid = None if database is None else (await self._schema(database))[0]
         wanted = spellings(name, Folding.LOWER)
         found = {one.name: one for one in _functions(await self._rows(sql.functions(oid, wanted)))}
@@ -94,11 +206,9 @@ class PostgresqlCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         return await Sampler(self._session, table).statement(column, nested, kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """See the Protocol."""
         columns = "" if column is None else f" ({identifier(column)})"
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 

@@ -5,7 +5,12 @@ Names come in through `literal` only. All columns have types that every release 
 
 from collections.abc import Sequence
 
-from queryserver.engines.postgresql.quoting import literal
+
+def literal(text: str) -> str:
+    """A string constant that reads the same whatever `standard_conforming_strings` is."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
+
 
 SCHEMAS = r"""
 SELECT nspname FROM pg_catalog.pg_namespace

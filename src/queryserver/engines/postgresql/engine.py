@@ -1,26 +1,189 @@
 """One PostgreSQL database as an Engine."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import asyncio
+import hmac
+import secrets
+import ssl as tls
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.user import User
-from queryserver.engines.connection_pool import ConnectionPool
-from queryserver.engines.pooled_sessions import PooledSessions
-from queryserver.engines.postgresql.address import Login, PostgresqlAddress
+import asyncpg
+
+from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
+from queryserver.engines.postgresql.catalog_sql import literal
+from queryserver.engines.postgresql.connection import Connection
 from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
-from queryserver.engines.postgresql.quoting import literal
+from queryserver.engines.postgresql.own_database import OwnDatabase
 from queryserver.engines.postgresql.statement import PostgresqlStatement
-from queryserver.engines.postgresql.user_logins import UserLogins
-from queryserver.engines.postgresql.wire import Connection
-from queryserver.engines.streamed_session import StreamedSession
-from queryserver.engines.threads import lower_priority
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, SessionOptions
-from queryserver.interfaces.loading import TableLoader
+from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, SessionOptions, TableLoader
+from queryserver.engines.sessions import PooledSessions, StreamedSession
+from queryserver.engines.threaded import lower_priority
+from queryserver.errors.statements import CredentialsRequired, StatementRejected
+from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules
+
+_SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who a connection is."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """How the operating system notices that the server is gone while nothing is sent."""
+
+    idle_s: int = 60
+    interval_s: int = 15
+    count: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlAddress:
+    """One database of a server, the login used when a session brings none, and the limits of the pool.
+
+    `host` may be the directory of a unix socket. `ssl` takes libpq's words (`prefer`, `require`, `verify-full`, …), and
+    so does `server_state` (`any`, `primary`, …).
+    """
+
+    host: str
+    port: int
+    database: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ssl: str | tls.SSLContext = "prefer"
+    application_name: str = "queryserver"
+    connect_timeout_s: int = 10
+    max_idle: int = 8
+    idle_s: float = 60.0
+    server_state: str = "any"
+    keep_alive: KeepAlive | None = KeepAlive()
+    cell_max_bytes: int | None = None
+    """Largest value of a result; a row with a larger one is refused before it is in memory."""
+    rules: AddressRules = field(default_factory=AddressRules)
+    own_database: OwnDatabase | None = None
+    """The service's, which this must not be."""
+    own_servers: AddressRules = field(default_factory=AddressRules)
+    """Tells which servers have the service's database."""
+
+    def login(self, credentials: Credentials | None) -> Login:
+        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
+        if credentials is not None:
+            return Login(credentials.username, credentials.password)
+        if self.user is None:
+            raise CredentialsRequired("PostgreSQL needs a user and a password.")
+        return Login(self.user, self.password or "")
+
+    async def connect(self, login: Login) -> Connection:
+        """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
+
+        Of EngineUnavailable, HostRefused: a refused address, or the service's own database.
+        """
+        hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
+        with connect_errors():
+            connection: Connection = await asyncpg.connect(
+                host=hosts,
+                port=self.port,
+                user=login.user,
+                password=login.password,
+                database=self.database,
+                ssl=self.ssl,
+                timeout=self.connect_timeout_s,
+                statement_cache_size=0,
+                connection_class=Connection,
+                target_session_attrs=self.server_state,
+                server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
+            )
+        if self.cell_max_bytes is not None:
+            connection.guard.limit(self.cell_max_bytes)
+        if self.keep_alive is not None:
+            keep = self.keep_alive
+            connection.keep_alive(idle_s=keep.idle_s, interval_s=keep.interval_s, count=keep.count)
+        await self._require_other_database(connection, hosts)
+        return connection
+
+    async def _require_other_database(self, connection: Connection, hosts: Sequence[str]) -> None:
+        """Close the connection and raise HostRefused when it leads to the service's own database."""
+        if self.own_database is None:
+            return
+        try:
+            on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
+            await self.own_database.require_other(connection, on_own_server=on_own_server)
+        except BaseException:  # a cancel too: the connection must not stay open
+            await connection.shut()
+            raise
+
+
+_CALL_S = 10
+_MOST_CONNECTIONS = 20
+"""Of one user."""
+
+_RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infinity'"
+
+
+class UserLogins:
+    """Makes the roles with `admin_dsn`, whose role may create roles and grant `group`.
+
+    `role_of` names the role of a user; a name is a plain identifier. Passwords derive from the one in `admin_dsn`: all
+    processes that know it give a role the same password, so that none makes another's invalid.
+    """
+
+    def __init__(self, admin_dsn: str, *, group: str, database: str, role_of: Callable[[int], str]) -> None:
+        self.group = group
+        self._admin_dsn = admin_dsn
+        self._database = database
+        self._role_of = role_of
+        self._key = (urlsplit(admin_dsn).password or secrets.token_urlsafe(32)).encode()
+        self._roles = set[str]()
+        self._making = WeakValueDictionary[str, asyncio.Lock]()
+
+    def login(self, user_id: int) -> Login:
+        """The login of a user; `repair` before it is used."""
+        role = self._role_of(user_id)
+        self._roles.add(role)
+        return Login(role, hmac.digest(self._key, role.encode(), "sha256").hex())
+
+    def is_own(self, login: Login) -> bool:
+        """Whether it is the login of a user, and not that of the connector."""
+        return login.user in self._roles
+
+    async def repair(self, login: Login) -> None:
+        """Make the role, or make it as it was: its password, its rules, its group, and no settings.
+
+        A transaction of the user that changes the role makes it wait: the user's other connections, nobody else's.
+        Raises EngineUnavailable, StatementRejected.
+        """
+        role = login.user
+        async with self._making.setdefault(role, asyncio.Lock()):
+            with connect_errors():
+                connection = await asyncpg.connect(self._admin_dsn, timeout=_CALL_S, command_timeout=_CALL_S)
+                try:
+                    async with connection.transaction():
+                        await self._make(connection, role, login.password)
+                finally:
+                    await connection.close(timeout=_CALL_S)
+
+    async def _make(self, connection: asyncpg.Connection, role: str, password: str) -> None:
+        # Two changes of one role at once would collide, also those of two processes.
+        await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($1))", role)
+        if not await connection.fetchval("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = $1", role):
+            await connection.execute(f"CREATE ROLE {role}")
+        # The password is hexadecimal: no quoting is needed.
+        await connection.execute(f"ALTER ROLE {role} {_RULES} PASSWORD '{password}'")
+        await connection.execute(f"GRANT {self.group} TO {role}")
+        await connection.execute(f"ALTER ROLE {role} RESET ALL")
+        await connection.execute(f"ALTER ROLE {role} IN DATABASE {self._database} RESET ALL")
+
 
 _NICENESS = 5
 """Of the processes of our own server that work on statements. They share locks with those that serve the service."""
@@ -64,18 +227,15 @@ class PostgresqlEngine:
 
     @property
     def lists_functions(self) -> bool:
-        """See CatalogEngine."""
         return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
-        """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield PostgresqlCatalog(session)
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        """See LoadingEngine."""
         login = self._login(user, options)
         async with self._sessions.connection(login, partial(_prepare, options, self._acting_role)) as (
             connection,
@@ -135,7 +295,7 @@ async def _prepare(options: SessionOptions, role: str | None, connection: Connec
     if options.database is not None:
         schema = literal(options.database)
         tag = await connection.execute(
-            f"SELECT set_config('search_path', quote_ident({schema}), false)"  # noqa: S608 the name is quoted
+            f"SELECT set_config('search_path', quote_ident({schema}), false)"
             f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
         )
         if tag != "SELECT 1":

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -16,8 +17,7 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.domain.positions import Character, Place
-from queryserver.engines.tls import NO_TLS, no_connection
+from queryserver.sql.positions import Character, Place
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
 _CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')

@@ -11,10 +11,12 @@ from concurrent.futures import Executor
 import pyarrow as pa
 from pyarrow import csv
 
-from queryserver.domain.errors.statements import StatementRejected
+from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
+    duration_text,
+    hex_texts,
     no_table,
     passing,
     read_ahead,
@@ -24,11 +26,10 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.loading_texts import duration_text, hex_texts
+from queryserver.engines.postgresql.connection import Connection, RefusalTap
 from queryserver.engines.postgresql.errors import statement_errors
-from queryserver.engines.postgresql.wire import Connection, RefusalTap
-from queryserver.engines.quoting import identifier, qualified
-from queryserver.interfaces.loading import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.errors.statements import StatementRejected
 
 _LONGEST_NAME_BYTES = 63
 """The server cuts longer names without an error."""
@@ -66,12 +67,10 @@ class PostgresqlLoader:
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        """See the Protocol."""
         with statement_errors(started=False):
             return bool(await self._connection.fetchval(_EXISTS, table.database, table.name, timeout=_DROP_S))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         _refuse_cut_names(load.target, *(column.name for column in load.columns))
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
@@ -89,7 +88,6 @@ class PostgresqlLoader:
             raise
 
     async def drop(self, table: TableName) -> None:
-        """See the Protocol."""
         refuse_changes(read_only=self._read_only)
         _refuse_cut_names(table)
         schema = await self._schema(table)

@@ -11,8 +11,30 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from queryserver.domain.result import ROW_CELLS
-from queryserver.engines.postgresql.taps import Tap
+from queryserver.formats.columns import ROW_CELLS
+
+
+class Tap(asyncio.Protocol):
+    """Stands between the transport and asyncpg's protocol, and passes everything on."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
 
 _HEADER = struct.Struct("!cI")
 _WORD = struct.Struct("!i")

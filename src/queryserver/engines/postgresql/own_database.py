@@ -9,8 +9,8 @@ from typing import NoReturn, Protocol
 
 import asyncpg
 
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.network.addresses import HostRefused
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.addresses import HostRefused
 
 _CALL_S = 5
 _KNOWN_FOR_S = 60.0

@@ -4,24 +4,155 @@ A statement without result set runs outside a transaction block, so that it comm
 `CREATE DATABASE` work. The rows of all others are read through a portal.
 """
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 import asyncpg
 import pyarrow as pa
+from asyncpg.cursor import Cursor
 from asyncpg.prepared_stmt import PreparedStatement
 
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.keywords import first_keyword
-from queryserver.engines.log_lines import KeptLines
-from queryserver.engines.postgresql.declared import columns, declare
+from queryserver.engines.postgresql.connection import Connection, Field, refusals
 from queryserver.engines.postgresql.errors import statement_errors
-from queryserver.engines.postgresql.portal import Portal
-from queryserver.engines.postgresql.refusals import refusals
-from queryserver.engines.postgresql.values import RowReader
-from queryserver.engines.postgresql.wire import Connection, Field
-from queryserver.engines.streamed_operation import Rows
+from queryserver.engines.postgresql.nested import (
+    NESTED,
+    Unfit,
+    dimensions_of,
+    native_as_text,
+    read_native,
+    read_nested,
+    with_fields,
+)
+from queryserver.engines.postgresql.types import DeclaredType, Kind, columns, declare
+from queryserver.engines.sessions import Rows
+from queryserver.engines.statement_texts import KeptLines, first_keyword
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.formats.columns import Column
+
+
+class Portal:
+    """Open from `start` until its last row is read or `end` is called."""
+
+    def __init__(self, connection: Connection, statement: PreparedStatement, columns: Sequence[str] = ()) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._columns = columns
+        self._cursor: Cursor | None = None
+        self._owns_transaction = False
+        self._in_use = asyncio.Lock()
+        self.is_open = True
+        self.rows_read = 0
+
+    async def start(self) -> None:
+        """Open the transaction. Nothing is executed before the first `fetch`. Raises as `statement_errors`."""
+        with statement_errors(started=False):
+            if not self._connection.is_in_transaction():
+                await self._connection.execute("BEGIN")
+                self._owns_transaction = True
+
+    async def fetch(self, count: int) -> Rows:
+        """Up to `count` rows, and only as many as weigh some MiB. After the last ones the statement is committed.
+
+        Raises cell_too_large, RowTooLarge.
+        """
+        async with self._in_use:
+            if not self.is_open:
+                return ()
+            rows = await self._next(count)
+            self.rows_read += len(rows)
+            if not self._connection.guard.was_cut and len(rows) < count:
+                await self._end("COMMIT")
+            return rows
+
+    async def _next(self, count: int) -> Rows:
+        guard = self._connection.guard
+        with refusals(guard, self._columns, self.rows_read), statement_errors(started=True):
+            if self._cursor is None:
+                self._cursor = await self._statement.cursor()
+            cursor: Any = self._cursor
+            guard.begin_chunk()
+            try:
+                rows: Rows = await cursor.fetch(count)
+            finally:
+                guard.end_chunk()
+            if guard.was_cut:
+                # asyncpg takes a short chunk for the last one.
+                cursor._exhausted = False
+            return rows
+
+    async def end(self, *, commit: bool) -> None:
+        """Give up the remaining rows. What the statement did so far is kept or undone. Idempotent."""
+        async with self._in_use:
+            if self.is_open:
+                await self._end("COMMIT" if commit else "ROLLBACK")
+
+    async def _end(self, verb: str) -> None:
+        self.is_open = False
+        self._connection.guard.drop_rest()
+        if self._owns_transaction and not self._connection.is_closed():
+            with statement_errors(started=True):
+                await self._connection.execute(verb)
+
+
+Values = Sequence[Any]
+
+
+class ColumnReader:
+    """Reads one column, chunk by chunk."""
+
+    def __init__(self, name: str, declared: DeclaredType) -> None:
+        self._name = name
+        self._declared = declared
+        self._read: Callable[[Values], pa.Array] | None = None
+
+    def read(self, values: Values) -> pa.Array:
+        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        try:
+            if self._read is None:
+                self._read = _reader_for(self._declared, values)
+            return self._read(values)
+        except Unfit as error:
+            message = (
+                f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
+                f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
+            )
+            raise StatementRejected(message) from error
+
+
+def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+    try:
+        read = _typed_reader(declared, first)
+        read(first)
+    except Unfit:
+        return partial(native_as_text, declared)
+    return read
+
+
+def _typed_reader(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+    if declared.kind is Kind.RECORD:
+        declared = with_fields(declared, first)
+    if declared.kind not in NESTED:
+        return partial(read_native, declared)
+    dimensions = dimensions_of(declared, first) if declared.kind is Kind.ARRAY else 1
+    return partial(read_nested, declared, dimensions=max(dimensions, 1))
+
+
+class RowReader:
+    """Reads the rows of one result."""
+
+    def __init__(self, names: Sequence[str], declared: Sequence[DeclaredType]) -> None:
+        self._names = list(names)
+        self._readers = [ColumnReader(name, kind) for name, kind in zip(names, declared, strict=True)]
+
+    def read(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """The next rows as one batch."""
+        by_column: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(self._readers)
+        arrays = [reader.read(values) for reader, values in zip(self._readers, by_column, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=self._names)
+
 
 _COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
 _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)

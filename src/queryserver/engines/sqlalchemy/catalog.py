@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import Folding, choose
+from queryserver.engines.metadata import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
@@ -23,11 +24,10 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Folding, choose
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
-from queryserver.engines.threads import DriverThreads
+from queryserver.engines.threaded import DriverThreads
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import TableNotFound, database_not_found
 
 _PRESS_S = 0.2
 _STOP_S = 5.0
@@ -44,7 +44,6 @@ class SqlalchemyCatalog:
         self._user_id = user_id
 
     async def databases(self) -> Sequence[str]:
-        """See the Protocol."""
         return await self._ask(_schemas)
 
     async def database(self, database: str) -> DatabaseDescription:
@@ -56,11 +55,9 @@ class SqlalchemyCatalog:
         return await self._ask(partial(_tables, database))
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol."""
         return await self._ask(partial(_table, database, table))
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
-        """See the Protocol."""
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
@@ -69,7 +66,7 @@ class SqlalchemyCatalog:
             await self.database(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
         """None are known."""
         if database is not None:
             await self.database(database)
@@ -78,7 +75,6 @@ class SqlalchemyCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         if nested:
             raise NotSupported("Nested values cannot be sampled with this data source.")
         source = sa.table(_exact(table.name), schema=_exact(table.database) if table.database else None)
@@ -91,8 +87,7 @@ class SqlalchemyCatalog:
             return self._written(sa.select(value).order_by(nulls_last, order).limit(1))
         return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(SAMPLE_ROWS))
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
-        """See the Protocol."""
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         raise NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:

@@ -1,26 +1,107 @@
 """One SQLAlchemy connection at work. Everything here blocks."""
 
+import socket
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from sys import getsizeof
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.chunks import BATCH_BYTES, ChunkSize, pieces
-from queryserver.engines.keywords import first_keyword
 from queryserver.engines.sqlalchemy.errors import DRIVER_ERRORS, connect_errors, driver_errors, statement_errors
-from queryserver.engines.sqlalchemy.stopping import SPEAKS_MYSQL, ConnectionStopper, Stopper
-from queryserver.engines.sqlalchemy.types import declare
-from queryserver.engines.sqlalchemy.values import RowReader
-from queryserver.engines.threaded_session import Interrupted
-from queryserver.network.addresses import AddressRules
-from queryserver.network.guarding import guarded
+from queryserver.engines.sqlalchemy.values import RowReader, declare
+from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize, first_keyword, pieces
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
+from queryserver.formats.columns import Column
+from queryserver.platform.addresses import AddressRules
+from queryserver.platform.outbound import guarded
+
+SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
+_PATIENCE_S = 3.0
+"""How long the gentler ways may take."""
+
+_KILL_S = 5.0
+
+
+class Stopper(Protocol):
+    """Stops what runs on one connection."""
+
+    def press(self) -> None:
+        """Stop the call under way; returns at once, may be called again and again."""
+        ...
+
+    def settle(self) -> None:
+        """Returns once no stop is on its way any more, so that the next statement is not met by it."""
+        ...
+
+
+class ConnectionStopper:
+    """A Stopper for one DBAPI connection. `current_cursor` gives the cursor in use."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        connection: Any,
+        current_cursor: Callable[[], Any],
+        executor: Executor,
+        rules: AddressRules,
+    ) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._connection = connection
+        self._current_cursor = current_cursor
+        self._executor = executor
+        self._stopping: Future[None] | None = None
+        self._began = 0.0
+        self._is_cut = False
+
+    def press(self) -> None:
+        now = time.monotonic()
+        self._began = self._began or now
+        if now - self._began > _PATIENCE_S:
+            self._cut()
+        elif self._stopping is None or self._stopping.done():
+            self._stopping = self._executor.submit(self._stop)
+
+    def settle(self) -> None:
+        if self._stopping is not None:
+            with suppress(TimeoutError):
+                self._stopping.result(_KILL_S)
+        self._stopping, self._began = None, 0.0
+
+    def _stop(self) -> None:
+        with guarded(self._rules), suppress(*DRIVER_ERRORS):
+            if self._engine.dialect.name in SPEAKS_MYSQL:
+                self._kill(int(self._connection.thread_id()))
+                return
+            for owner in (self._connection, self._current_cursor()):
+                for name in ("cancel", "interrupt"):
+                    if callable(method := getattr(owner, name, None)):
+                        method()
+                        return
+            self._cut()
+
+    def _kill(self, number: int) -> None:
+        with self._engine.connect() as second:
+            second.exec_driver_sql(f"KILL QUERY {number:d}")
+
+    def _cut(self) -> None:
+        """Shut the socket down under the driver: it comes back with an error of its own."""
+        if self._is_cut:
+            return
+        self._is_cut = True
+        for owner in (self._connection, getattr(self._connection, "connection", None)):
+            for name in ("_sock", "sock", "socket"):
+                found = getattr(owner, name, None)
+                if isinstance(found, socket.socket):
+                    with suppress(OSError):
+                        found.shutdown(socket.SHUT_RDWR)
+                    return
+
 
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
@@ -71,7 +152,6 @@ class SqlalchemyConnection:
                 raise
 
     def run(self, statement: str) -> "SqlalchemyAnswer":
-        """See DriverConnection."""
         self._stopper.settle()
         self._interrupted = False
         if not statement.strip():
@@ -108,11 +188,9 @@ class SqlalchemyConnection:
 
     @property
     def is_usable(self) -> bool:
-        """See DriverConnection."""
         return not self._is_closed and not self._connection.invalidated
 
     def interrupt(self) -> None:
-        """See DriverConnection."""
         self._interrupted = True
         self._stopper.press()
 
@@ -121,7 +199,6 @@ class SqlalchemyConnection:
         return None
 
     def close(self) -> None:
-        """See DriverConnection."""
         if not self._is_closed:
             self._is_closed = True
             with guarded(self._rules), suppress(*DRIVER_ERRORS):
@@ -191,7 +268,6 @@ class SqlalchemyAnswer:
         self.columns = tuple(one.column for one in declared)
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """See DriverAnswer."""
         with statement_errors(self._dialect, self._rules):
             rows, self._ahead = self._ahead or self._rows(), ()
             if not rows:

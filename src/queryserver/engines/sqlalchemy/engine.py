@@ -1,22 +1,191 @@
 """A data source of any SQLAlchemy dialect as an Engine."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.domain.user import User
-from queryserver.engines.sqlalchemy.address import SqlalchemyAddress
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
-from queryserver.engines.threaded_session import ThreadedSessions
-from queryserver.engines.threads import NO_USER, STATEMENT_THREADS
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
-from queryserver.network.guarding import guarded, install_guard
+from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.statements import CredentialsRequired, DriverNotInstalled, EngineUnavailable, StatementRejected
+from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.outbound import guarded, install_guard
+
+
+def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
+    """The dialect of a url and the module that it talks with. Raises DriverNotInstalled.
+
+    They are packages of others: whatever goes wrong while one is imported, it is not there to be used. One may connect
+    meanwhile, which happens once only: every import of them goes through here, and is held to the rules.
+    """
+    install_guard()
+    try:
+        with guarded(rules):
+            dialect = url.get_dialect()
+            return dialect, _module(dialect)
+    except HostRefused as error:
+        text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
+        raise DriverNotInstalled(text) from error
+    except Exception as error:  # packages of others may raise anything when they are imported
+        raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
+
+
+def _module(dialect: type[sa.Dialect]) -> Any:
+    older = getattr(dialect, "dbapi", None)
+    if "import_dbapi" not in vars(dialect) and inspect.ismethod(older):
+        return older()
+    return dialect.import_dbapi()
+
+
+_BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
+"""Their urls name an account of a cloud, and the driver makes host names of it."""
+
+_CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
+"""Names of the argument that limits the making of a connection, in seconds."""
+
+_PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
+"""By the driver: those of libraries in C, which are told the port. Of themselves they take PGPORT or MYSQL_TCP_PORT of
+this server, and connect unheard (network/guarding.py)."""
+
+_USUAL_DRIVERS = {
+    "cockroachdb": "psycopg2",
+    "greenplum": "psycopg2",
+    "mariadb": "mysqldb",
+    "redshift": "psycopg2",
+}
+"""What a url without driver means, as far as it matters here and is known without importing its dialect."""
+
+_PORTS = {
+    "clickhouse": 8123,
+    "clickhouse+http": 8123,
+    "clickhouse+native": 9000,
+    "druid": 8082,
+    "elasticsearch+http": 9200,
+    "hive": 10000,
+    "impala": 21050,
+    "mariadb+pymysql": 3306,
+    "mysql+pymysql": 3306,
+    "oracle": 1521,
+    "oracle+cx_oracle": 1521,
+    "oracle+oracledb": 1521,
+    "presto": 8080,
+    "redshift+redshift_connector": 5439,
+}
+"""What a driver takes for a url without port. SQLAlchemy knows none of them."""
+_NO_HOST = "localhost"
+"""What drivers take for a url without host; those of libpq would look into the environment of this server."""
+
+_LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
+
+
+@dataclass(frozen=True, slots=True)
+class SqlalchemyAddress:
+    """One data source; `url` is SQLAlchemy's, without login when `wants_credentials`: then each session brings one."""
+
+    url: sa.URL
+    wants_credentials: bool = False
+    connect_timeout_s: int = 10
+    rules: AddressRules = field(default_factory=AddressRules)
+
+    def login(self, options: SessionOptions) -> Credentials | None:
+        """The login that goes into the url; None: what is there. Raises CredentialsRequired."""
+        if options.credentials is None and self.wants_credentials:
+            raise CredentialsRequired("This data source needs a user and a password.")
+        return options.credentials
+
+    def engine(self, options: SessionOptions) -> sa.Engine:
+        """SQLAlchemy's engine for one session, without pool; nothing is connected to yet.
+
+        Raises EngineUnavailable: the driver is not installed, or the host may not be connected to.
+        """
+        login = self.login(options)
+        try:
+            dialect, module = driver_of(self.url, self.rules)
+        except DriverNotInstalled as error:
+            raise EngineUnavailable(error.message) from error
+        if dialect.is_async:
+            name = self.url.drivername
+            raise EngineUnavailable(f"The driver {name} is not a blocking one; name another after the +.")
+        url = self.checked_url(login, options.database, driver=dialect.driver)
+        return sa.create_engine(
+            url,
+            module=module,
+            poolclass=NullPool,
+            connect_args=self._limits(dialect.driver, module),
+            hide_parameters=True,
+        )
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Host and port, where the url names the port or its driver is known to take one."""
+        host, port = self.host, self._port_of(self._named_driver)
+        return () if host is None or port is None else ((host, port),)
+
+    @property
+    def host(self) -> str | None:
+        """Name or address; None: the driver makes it of an account's name."""
+        return None if self._names_account else self.url.host or _NO_HOST
+
+    def require_driver(self) -> None:
+        """Raises DriverNotInstalled."""
+        driver_of(self.url, self.rules)
+
+    def checked_url(self, login: Credentials | None, database: str | None, *, driver: str | None = None) -> sa.URL:
+        """The url to connect to, with an address that may be connected to. Raises UnknownHost, HostRefused.
+
+        `driver`: that of the dialect, where it has been imported.
+        """
+        driver = driver or self._named_driver
+        url, port = self.url, self._port_of(driver)
+        if driver in _PORTS_IN_C:
+            url = url.set(port=port)
+        if login is not None:
+            url = url.set(username=login.username, password=login.password)
+        if database is not None:
+            url = url.set(database=database)
+        if (host := self.host) is None:
+            return url
+        if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
+            # A certificate is made out to a name: then the driver must know it, and resolves it once more.
+            self.rules.require_every(host, port or 0)
+            return url
+        return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])
+
+    @property
+    def _names_account(self) -> bool:
+        return self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
+
+    @property
+    def _named_driver(self) -> str:
+        backend, _, driver = self.url.drivername.partition("+")
+        return driver or _USUAL_DRIVERS.get(backend, "")
+
+    def _port_of(self, driver: str) -> int | None:
+        if self.url.port is not None:
+            return self.url.port
+        return _PORTS_IN_C.get(driver) or _PORTS.get(self.url.drivername)
+
+    def _limits(self, driver: str, module: Any) -> dict[str, int]:
+        name = _LIMITS_BEHIND_KWARGS.get(driver)
+        if name is None:
+            try:
+                known = inspect.signature(module.connect).parameters
+            except (TypeError, ValueError):  # written in C, without a signature
+                return {}
+            name = next((limit for limit in _CONNECT_LIMITS if limit in known), None)
+        return {} if name is None or name in self.url.query else {name: self.connect_timeout_s}
+
 
 _STOP_THREADS = 2
 _OPEN_S = 5.0
@@ -60,7 +229,6 @@ class SqlalchemyEngine:
 
     @property
     def dialect(self) -> str:
-        """See the Protocol."""
         return self._dialect
 
     @property
@@ -90,12 +258,10 @@ class SqlalchemyEngine:
 
     @property
     def lists_functions(self) -> bool:
-        """See CatalogEngine."""
         return False
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
-        """See CatalogEngine."""
         self._address.login(options)
         threads = self._sessions.threads
         try:
@@ -109,7 +275,6 @@ class SqlalchemyEngine:
             await asyncio.shield(threads.control(connection.close))
 
     async def ping(self) -> None:
-        """See the Protocol."""
         options = SessionOptions()
         self._address.login(options)
         connect = partial(self._connect, options)

@@ -9,16 +9,16 @@ from typing import Any
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.statement_texts import ANY, place_in
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineUnavailable,
     OutcomeUnknown,
     StatementRejected,
 )
-from queryserver.engines.error_places import ANY, place_in
-from queryserver.network.addresses import AddressRules, HostRefused
-from queryserver.network.guarding import guarded
+from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.outbound import guarded
 
 _BROKEN_ANSWER = (
     OSError,

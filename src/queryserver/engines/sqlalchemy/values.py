@@ -1,15 +1,136 @@
-"""Rows of any DBAPI driver as Arrow."""
+"""Types of columns from what DBAPI's `cursor.description` tells: a name, a class, a number, or nothing.
+
+What the driver leaves open is decided by the values of the first rows (Contract editor 6.3).
+"""
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.engines.sqlalchemy.types import DeclaredColumn
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import Column, ResultType
+
+_PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
+_DECIMAL128_DIGITS = 38
+
+_BY_NAME = {
+    ResultType.BOOLEAN: "bool boolean",
+    ResultType.TINYINT: "tinyint int8",
+    ResultType.SMALLINT: "smallint int2 int16 year",
+    ResultType.INT: "int integer int4 int32 mediumint",
+    ResultType.BIGINT: "bigint int64 long",
+    ResultType.FLOAT: "float float4 float32 real",
+    ResultType.DOUBLE: "double float8 float64 double_precision",
+    ResultType.DECIMAL: "decimal numeric number",
+    ResultType.CHAR: "char character bpchar",
+    ResultType.VARCHAR: "varchar character_varying nvarchar varchar2",
+    ResultType.STRING: "string text clob json enum set time uuid",
+    ResultType.DATE: "date",
+    ResultType.TIMESTAMP: "timestamp datetime timestamp_ntz",
+    ResultType.TIMESTAMP_TZ: "timestamptz timestamp_tz timestamp_ltz timestamp_with_time_zone",
+    ResultType.BINARY: "binary varbinary blob bytea bytes raw",
+    ResultType.ARRAY: "array",
+    ResultType.MAP: "map",
+    ResultType.STRUCT: "struct row tuple",
+}
+_TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
+_ARROW = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.DATE: pa.date32(),
+    ResultType.TIMESTAMP: pa.timestamp("us"),
+    ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
+    ResultType.BINARY: pa.binary(),
+}
+# Column types of the MySQL protocol; drivers of every engine that speaks it give them as numbers.
+_MYSQL = {
+    0: "decimal", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint",
+    9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 245: "json", 246: "decimal", 247: "enum",
+    248: "set",
+}  # fmt: skip
+_BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
+    ((bool,), ResultType.BOOLEAN),
+    ((int,), ResultType.BIGINT),
+    ((float,), ResultType.DOUBLE),
+    ((Decimal,), ResultType.DECIMAL),
+    ((str,), ResultType.STRING),
+    ((bytes, bytearray, memoryview), ResultType.BINARY),
+    ((dt.datetime,), ResultType.TIMESTAMP),
+    ((dt.date,), ResultType.DATE),
+    ((list, tuple, set), ResultType.ARRAY),
+    ((dict,), ResultType.MAP),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+
+    column: Column
+    arrow: pa.DataType
+
+
+def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DeclaredColumn:
+    """One column of `cursor.description`; `values` are those of the first rows."""
+    code = description[1] if len(description) > 1 else None
+    native = _native_name(code, speaks_mysql=speaks_mysql)
+    declared = _TYPES.get(_plain(native))
+    by_value = _type_of_first(values)
+    result = declared or (by_value if native == "" else _type_of(native, by_value))
+    if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
+        result = by_value
+    return DeclaredColumn(Column(str(description[0]), result, native), _arrow(result, description))
+
+
+def _native_name(code: object, *, speaks_mysql: bool) -> str:
+    """The engine's type name, empty where the driver does not tell it."""
+    if isinstance(code, int):
+        return _MYSQL.get(code, "") if speaks_mysql else ""
+    if isinstance(code, type):
+        return ""
+    name = code if isinstance(code, str) else getattr(code, "name", "")
+    return name.removesuffix("_TYPE").lower() if isinstance(name, str) else ""
+
+
+def _type_of(native: str, by_value: ResultType) -> ResultType:
+    """Of a name that is not in the list: what the values are, if they are plain; else any other."""
+    plain = {ResultType.BOOLEAN, ResultType.BIGINT, ResultType.DOUBLE, ResultType.DECIMAL, ResultType.BINARY}
+    return by_value if by_value in plain and native else ResultType.USER_DEFINED
+
+
+def _plain(native: str) -> str:
+    """Without length, precision and the types of elements; `timestamp(3) with time zone` keeps its end."""
+    if "with" in native and "time zone" in native:
+        return "timestamp_with_time_zone"
+    return _PARAMETERS.sub("", native.removeprefix("nullable(")).strip().replace(" ", "_")
+
+
+def _type_of_first(values: Iterable[Any]) -> ResultType:
+    first = next((value for value in values if value is not None), None)
+    if isinstance(first, dt.datetime) and first.tzinfo is not None:
+        return ResultType.TIMESTAMP_TZ
+    return next((kind for classes, kind in _BY_VALUE if isinstance(first, classes)), ResultType.STRING)
+
+
+def _arrow(result: ResultType, description: Sequence[Any]) -> pa.DataType:
+    if result is ResultType.DECIMAL:
+        precision, scale = (*description, None, None, None, None)[4:6]
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= _DECIMAL128_DIGITS:
+            return pa.decimal128(precision, scale) if precision else pa.string()
+        return pa.string()
+    return _ARROW.get(result, pa.string())
+
 
 Values = Sequence[Any]
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)

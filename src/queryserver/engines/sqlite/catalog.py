@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
+from queryserver.engines.metadata import (
     ColumnStatistics,
     DatabaseDescription,
     ForeignKey,
@@ -13,13 +14,10 @@ from queryserver.domain.catalog import (
     TableKind,
     TableSummary,
 )
-from queryserver.domain.errors.base import NotSupported
-from queryserver.domain.errors.statements import TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Row, read_rows, summaries
-from queryserver.engines.quoting import identifier, literal, qualified
-from queryserver.engines.sampling import sample_query
-from queryserver.engines.sqlite.authorizer import REFUSED_FUNCTIONS
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.protocol import EngineSession
+from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import TableNotFound, database_not_found
 
 _MAIN = "main"
 _KINDS = {"view": TableKind.VIEW}
@@ -34,15 +32,12 @@ class SqliteCatalog:
         self._session = session
 
     async def databases(self) -> Sequence[str]:
-        """See the Protocol."""
         return [_MAIN]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol."""
         return DatabaseDescription(_known(database))
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol."""
         _known(database)
         rows = await self._rows(
             r"SELECT name, type FROM main.sqlite_schema"
@@ -95,7 +90,6 @@ class SqliteCatalog:
         return await self._functions("")
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """See the Protocol."""
         if database is not None:
             _known(database)
             return None
@@ -105,14 +99,12 @@ class SqliteCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         if nested:
             raise NotSupported("SQLite has no nested values.")
         value = None if column is None else identifier(column)
         return sample_query(qualified(table.database, table.name), value, kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """See the Protocol."""
         if column is not None:
             raise NotSupported("SQLite analyzes whole tables only.")
         return f"ANALYZE {qualified(table.database, table.name)}"

@@ -3,20 +3,251 @@
 import re
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import apsw
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.chunks import BATCH_BYTES
-from queryserver.engines.sqlite.authorizer import Authorizer
-from queryserver.engines.sqlite.errors import statement_errors
-from queryserver.engines.sqlite.types import Cell, declared_type, type_of_first
-from queryserver.engines.sqlite.values import batch_of
-from queryserver.engines.threaded_session import Interrupted
+from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected, cell_too_large
+from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.positions import Octet
+
+# Pragmas that tell about this database or act in this session; `database_list` would tell the server's path.
+_PRAGMAS: Final = frozenset(
+    {
+        "analysis_limit",
+        "application_id",
+        "case_sensitive_like",
+        "collation_list",
+        "compile_options",
+        "count_changes",
+        "data_version",
+        "defer_foreign_keys",
+        "encoding",
+        "foreign_key_check",
+        "foreign_key_list",
+        "foreign_keys",
+        "freelist_count",
+        "full_column_names",
+        "function_list",
+        "ignore_check_constraints",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "integrity_check",
+        "legacy_alter_table",
+        "module_list",
+        "optimize",
+        "page_count",
+        "pragma_list",
+        "quick_check",
+        "read_uncommitted",
+        "recursive_triggers",
+        "reverse_unordered_selects",
+        "short_column_names",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+        "user_version",
+    }
+)
+# Their value may be read, not changed: it is the server's business.
+_READ_ONLY_PRAGMAS: Final = frozenset(
+    {
+        "auto_vacuum",
+        "automatic_index",
+        "busy_timeout",
+        "cache_size",
+        "journal_mode",
+        "max_page_count",
+        "page_size",
+        "query_only",
+        "schema_version",
+        "synchronous",
+        "temp_store",
+    }
+)
+REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
+_CHANGES: Final = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
+_DEFINITIONS: Final = frozenset(
+    code
+    for name, code in apsw.mapping_authorizer_function.items()
+    if isinstance(name, str)
+    and isinstance(code, int)
+    and name.startswith(("SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_"))
+)
+
+
+class Authorizer:
+    """Answers SQLite's questions and remembers what kind of statement they were about."""
+
+    def __init__(self) -> None:
+        self._changes_rows = False
+        self._defines = False
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the last statement inserts, updates or deletes rows of tables, and defines nothing."""
+        return self._changes_rows and not self._defines
+
+    def next_statement(self) -> None:
+        """Forget the last statement."""
+        self._changes_rows = self._defines = False
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
+    ) -> int:
+        """SQLITE_OK or SQLITE_DENY."""
+        if action in _CHANGES and first is not None and not first.startswith("sqlite_"):
+            self._changes_rows = True
+        if action in _DEFINITIONS:
+            self._defines = True
+        return apsw.SQLITE_OK if _may(action, first, second) else apsw.SQLITE_DENY
+
+
+def _may(action: int, first: str | None, second: str | None) -> bool:
+    if action == apsw.SQLITE_ATTACH:
+        return first == ""  # VACUUM attaches a nameless database of its own, which ends with the connection
+    if action == apsw.SQLITE_DETACH:
+        return False
+    if action == apsw.SQLITE_PRAGMA:
+        name = (first or "").lower()
+        return name in _PRAGMAS or (name in _READ_ONLY_PRAGMAS and second is None)
+    if action == apsw.SQLITE_FUNCTION:
+        return (second or "").lower() not in REFUSED_FUNCTIONS
+    return True
+
+
+_LOST = (
+    apsw.ConnectionClosedError,
+    apsw.ConnectionNotClosedError,
+    apsw.CursorClosedError,
+    apsw.ForkingViolationError,
+    apsw.ThreadingViolationError,
+)
+
+
+@contextmanager
+def opening_errors() -> Generator[None]:
+    """Around the opening of a database. SQLite's texts name no path."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise EngineUnavailable(f"The database cannot be opened: {error}.") from error
+
+
+@contextmanager
+def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
+    """Around each call of a statement. `cell_max_bytes`: what a value that SQLite refuses to make is told to exceed."""
+    try:
+        yield
+    except apsw.TooBigError as error:
+        if cell_max_bytes is None:
+            raise domain_error(error) from error
+        raise cell_too_large(limit_bytes=cell_max_bytes) from error
+    except apsw.Error as error:
+        raise domain_error(error) from error
+    except UnicodeDecodeError as error:
+        raise StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
+    except ValueError as error:  # of the statement's own text; it never reaches SQLite
+        raise StatementRejected("A statement must not hold U+0000 or half a character.") from error
+
+
+def domain_error(error: apsw.Error) -> EngineError:
+    """What an error of a statement means."""
+    if isinstance(error, apsw.InterruptError):
+        return Interrupted()
+    if isinstance(error, _LOST):
+        return SessionLost("Invalid session Id: the connection to the database is closed.")
+    if isinstance(error, apsw.NoMemError):
+        return StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
+    offset = getattr(error, "error_offset", -1)  # in bytes; -1: not known
+    return StatementRejected(str(error).strip() or "The statement failed.").at(Octet(offset) if offset >= 0 else None)
+
+
+Cell = int | float | str | bytes | None
+
+# Tried in this order; the contract gives it.
+_BY_WORD = (
+    (("BOOL",), ResultType.BOOLEAN),
+    (("DATETIME", "TIMESTAMP"), ResultType.TIMESTAMP),
+    (("DATE",), ResultType.DATE),
+    (("TIME",), ResultType.STRING),
+    (("INT",), ResultType.BIGINT),
+    (("CHAR", "CLOB", "TEXT"), ResultType.STRING),
+    (("BLOB",), ResultType.BINARY),
+    (("REAL", "FLOA", "DOUB", "NUM", "DEC"), ResultType.DOUBLE),
+)
+_BY_STORAGE: dict[type, ResultType] = {
+    int: ResultType.BIGINT,
+    float: ResultType.DOUBLE,
+    str: ResultType.STRING,
+    bytes: ResultType.BINARY,
+}
+
+
+def declared_type(declared: str) -> ResultType:
+    """By the words in a declared type; any that has none of them is text."""
+    upper = declared.upper()
+    return next((kind for words, kind in _BY_WORD if any(word in upper for word in words)), ResultType.STRING)
+
+
+def type_of_first(values: Iterable[Cell]) -> ResultType:
+    """The type of the first value that is not NULL: all that is known of an expression."""
+    first = next((value for value in values if value is not None), None)
+    return _BY_STORAGE.get(type(first), ResultType.STRING)
+
+
+_ARROW: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+}
+_WHEN_EMPTY: dict[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.BINARY: pa.binary(),
+}
+
+
+def batch_of(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
+    """One batch. A column whose values are of one class has its plain type, a mixed one is a dense union."""
+    by_column = zip(*rows, strict=True) if rows else [()] * len(columns)
+    arrays = [_array(values, column.type) for values, column in zip(by_column, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _array(values: Sequence[Cell], declared: ResultType) -> pa.Array:
+    if declared is ResultType.BOOLEAN:
+        values = [bool(value) if type(value) is int and value in (0, 1) else value for value in values]
+    classes = set(map(type, values)) - {type(None)}
+    if len(classes) > 1:
+        return _mixed(values, sorted(classes, key=list(_ARROW).index))
+    plain = _ARROW[classes.pop()] if classes else _WHEN_EMPTY.get(declared, pa.string())
+    return pa.array(values, plain)
+
+
+def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
+    """A dense union with one member per class; NULL is a NULL of the first."""
+    members: list[list[Any]] = [[] for _ in classes]
+    number = {kind: place for place, kind in enumerate(classes)} | {type(None): 0}
+    codes, offsets = list[int](), list[int]()
+    for value in values:
+        code = number[type(value)]
+        codes.append(code)
+        offsets.append(len(members[code]))
+        members[code].append(value)
+    children = [pa.array(member, _ARROW[kind]) for member, kind in zip(members, classes, strict=True)]
+    names = [kind.__name__ for kind in classes]
+    return pa.UnionArray.from_dense(pa.array(codes, pa.int8()), pa.array(offsets, pa.int32()), children, names)
+
 
 _CHUNK_ROWS = 10_000
 _CHUNK_S = 0.2
@@ -70,7 +301,6 @@ class SqliteConnection:
         self._interrupted = False
 
     def interrupt(self) -> None:
-        """See DriverConnection."""
         self._interrupted = True
         self._connection.interrupt()
 
@@ -79,7 +309,6 @@ class SqliteConnection:
         return None
 
     def close(self) -> None:
-        """See DriverConnection."""
         if self.is_usable:
             self.is_usable = False
             self._connection.close()
@@ -126,7 +355,6 @@ class SqliteAnswer:
             )
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """See DriverAnswer."""
         with statement_errors(cell_max_bytes=self._cell_max_bytes):
             rows, self._ahead = self._ahead or self._chunk(), []
             return [batch_of(rows, self.columns or ())] if rows else []

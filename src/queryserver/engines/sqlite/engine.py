@@ -7,21 +7,17 @@ from pathlib import Path
 
 import apsw
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.result import ROW_CELLS
-from queryserver.domain.user import User
-from queryserver.engines.local_files import MEMORY, database_file, refuse_links
+from queryserver.engines.connections import MEMORY, database_file, refuse_links
+from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.sqlite.catalog import SqliteCatalog
-from queryserver.engines.sqlite.connection import SqliteConnection
-from queryserver.engines.sqlite.errors import opening_errors, statement_errors
+from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.sqlite.loading import SqliteWriter
+from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
 from queryserver.engines.threaded_loading import ThreadedLoader
-from queryserver.engines.threaded_session import ThreadedSessions
-from queryserver.engines.threads import STATEMENT_THREADS
-from queryserver.interfaces.catalog import Catalog
-from queryserver.interfaces.engine import EngineCapabilities, EngineSession, SessionOptions
-from queryserver.interfaces.loading import TableLoader
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ROW_CELLS
+from queryserver.identity.model import User
 
 _HEAP_BYTES = 160 * 1024 * 1024
 """Of SQLite in the whole process, databases in memory included. A row of 2,000 columns has no other limit."""
@@ -69,7 +65,6 @@ class SqliteEngine:
 
     @property
     def dialect(self) -> str:
-        """See the Protocol."""
         return "sqlite"
 
     @property
@@ -90,18 +85,15 @@ class SqliteEngine:
 
     @property
     def lists_functions(self) -> bool:
-        """See CatalogEngine."""
         return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
-        """See CatalogEngine."""
         async with self.session(user, options) as session:
             yield SqliteCatalog(session)
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        """See LoadingEngine."""
         _check(options)
         async with self._sessions.opened(
             partial(self._connect, _LOADED_VALUE_BYTES), partial(self._loader, user)
@@ -109,7 +101,6 @@ class SqliteEngine:
             yield loader
 
     async def ping(self) -> None:
-        """See the Protocol."""
         await self._sessions.threads.control(self._look)
 
     async def close(self) -> None:

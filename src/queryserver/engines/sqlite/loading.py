@@ -12,14 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.importing import BaseType
-from queryserver.engines.loading import column_definitions, no_table, passing
-from queryserver.engines.loading_texts import duration_text, plain_decimals, without_zero_fraction
-from queryserver.engines.quoting import identifier, qualified
-from queryserver.engines.sqlite.connection import SqliteConnection
-from queryserver.engines.sqlite.errors import statement_errors
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+from queryserver.engines.catalog_queries import identifier, qualified
+from queryserver.engines.loading import (
+    column_definitions,
+    duration_text,
+    no_table,
+    passing,
+    plain_decimals,
+    without_zero_fraction,
+)
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
+from queryserver.engines.sqlite.connection import SqliteConnection, statement_errors
+from queryserver.errors.statements import StatementRejected
+from queryserver.imports.model import BaseType
 
 _kernels: Any = pyarrow.compute
 _EXISTS = "SELECT count(*) FROM {}.sqlite_schema WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
@@ -31,8 +36,6 @@ _IS_VIRTUAL = """
 
 
 class SqliteWriter:
-    """See TableWriter."""
-
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self._native = connection.native
@@ -40,7 +43,6 @@ class SqliteWriter:
         self._may_interrupt = False
 
     def exists(self, table: TableName) -> bool:
-        """See the Protocol."""
         with statement_errors():
             sql = _EXISTS.format(identifier(table.database or "main"))
             return bool(self._native.execute(sql, (table.name,)).get)
@@ -70,19 +72,16 @@ class SqliteWriter:
             raise no_table(load.target)
 
     def drop(self, table: TableName) -> None:
-        """See the Protocol."""
         self._connection.forget_interrupt()
         with statement_errors():
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
 
     def interrupt(self) -> None:
-        """See the Protocol."""
         with self._ending:
             if self._may_interrupt:
                 self._connection.interrupt()
 
     def close(self) -> None:
-        """See the Protocol."""
         self._connection.close()
 
     @contextmanager

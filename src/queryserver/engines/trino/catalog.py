@@ -1,9 +1,12 @@
 """Metadata of all catalogs of one coordinator: a database is a schema, named `catalog.schema`."""
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from queryserver.domain.catalog import (
+from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, sample_query
+from queryserver.engines.metadata import (
+    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     FunctionDescription,
@@ -14,16 +17,88 @@ from queryserver.domain.catalog import (
     TableProperty,
     TableSummary,
 )
-from queryserver.domain.errors.statements import TableNotFound, database_not_found
-from queryserver.engines.catalog_queries import Row
-from queryserver.engines.quoting import literal, qualified
-from queryserver.engines.sampling import sample_query
-from queryserver.engines.trino import catalog_creation as creation
-from queryserver.engines.trino import catalog_sampling as sampling
+from queryserver.engines.protocol import EngineSession
+from queryserver.engines.trino import catalog_reading as creation
 from queryserver.engines.trino.catalog_reading import CatalogReading, exact_pattern
 from queryserver.engines.trino.errors import TrinoRejected
-from queryserver.engines.trino.names import join_database, split_database
-from queryserver.interfaces.engine import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import TableNotFound, database_not_found
+from queryserver.sql.types import SqlType, parse_type
+
+_PART = r'"((?:[^"]|"")+)"|([^".][^.]*)'
+_ONE = re.compile(_PART)
+_TWO = re.compile(rf"(?:{_PART})\.(?:{_PART})")
+
+
+def split_database(database: str, default_catalog: str) -> tuple[str, str]:
+    """Catalog and schema; parts that hold a dot stand in double quotes."""
+    if match := _TWO.fullmatch(database):
+        quoted_catalog, catalog, quoted_schema, schema = match.groups()
+        return _bare(quoted_catalog, catalog), _bare(quoted_schema, schema)
+    if match := _ONE.fullmatch(database):
+        return default_catalog, _bare(*match.groups())
+    return default_catalog, database
+
+
+def join_database(catalog: str, schema: str) -> str:
+    """The text that `split_database` reads."""
+    return ".".join(identifier(part) if "." in part or part.startswith('"') else part for part in (catalog, schema))
+
+
+def _bare(quoted: str | None, plain: str | None) -> str:
+    return plain if quoted is None else quoted.replace('""', '"')  # type: ignore[return-value]
+
+
+_WITHOUT_ORDER = ("map(", "json")
+
+
+def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: SampleKind) -> str:
+    """Distinct values of `source`, a quoted name, in order, or the row of the largest or smallest.
+
+    Raises NotSupported for a path not there.
+    """
+    value, found, joins = _descend(identifier(column), parse_type(type_text), path)
+    values = f"SELECT {value} AS {identifier(path[-1] if path else column)} FROM {source} AS t{joins}"
+    name = identifier(path[-1] if path else column)
+    order = f"json_format(CAST({name} AS json))" if _is_unordered(found) else name
+    if kind in (SampleKind.MAX, SampleKind.MIN):
+        direction = "DESC" if kind is SampleKind.MAX else "ASC"
+        return f"SELECT {name} FROM ({values}) ORDER BY {order} {direction} NULLS LAST LIMIT 1"
+    return (
+        f"SELECT {name} FROM (SELECT DISTINCT {name} FROM ({values})) ORDER BY {order} NULLS LAST LIMIT {SAMPLE_ROWS}"
+    )
+
+
+def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlType, str]:
+    """The expression of the values at the path, their type, and the joins that it needs."""
+    joins = ""
+    for number, segment in enumerate(path):
+        part = kind.part(segment)
+        if part is None:
+            raise NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
+        if kind.fields:
+            # Fields are named without regard to case; those without name have their number only.
+            place = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)
+            value = f"{value}[{place}]"
+        else:
+            array = _elements(value, kind, segment)
+            # An array of rows would become a column per field, were each element not a row of one itself.
+            joins += f" CROSS JOIN UNNEST(transform({array}, x -> ROW(x))) AS u{number}(v)"
+            value = f"u{number}.v"
+        kind = part
+    return value, kind, joins
+
+
+def _elements(value: str, kind: SqlType, segment: str) -> str:
+    if kind.item is not None:
+        return value
+    return f"map_keys({value})" if segment == "key" else f"map_values({value})"
+
+
+def _is_unordered(kind: SqlType) -> bool:
+    text = kind.text.lower()
+    return any(word in text for word in _WITHOUT_ORDER)
+
 
 _ALL_SCHEMAS_S = 10.0
 _ONE_CATALOG_S = 5.0
@@ -55,7 +130,6 @@ class TrinoCatalog:
         return names
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol."""
         place = await self._existing(database)
         statement = await self._reading.creation("SCHEMA", *place)
         owner_type, owner_name = creation.owner(statement)
@@ -69,7 +143,6 @@ class TrinoCatalog:
         )
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol."""
         place = await self._existing(database)
         rows = await self._reading.tables(*place)
         if not rows:
@@ -79,7 +152,6 @@ class TrinoCatalog:
         return [TableSummary(name, _kind(name, kind, materialized, {}), comments.get(name, "")) for name, kind in rows]
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol."""
         catalog, schema = self._place(database)
         name = table.lower()
         with _found(database):
@@ -125,12 +197,10 @@ class TrinoCatalog:
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol."""
         place = () if database is None else await self._existing(database)
         return _functions(await self._reading.functions(place), is_builtin=database is None)
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """See the Protocol."""
         place = () if database is None else self._place(database)
         rows = await self._reading.functions(place, exact_pattern(name.lower()))
         found = [one for one in _functions(rows, is_builtin=database is None) if one.name == name.lower()]
@@ -139,13 +209,12 @@ class TrinoCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """See the Protocol."""
         source = _source(table)
         if column is None:
             return sample_query(source, None, kind)
         described = table.column(column)
         type_text = described.type if described else ""
-        return sampling.sample_of_column(source, described.name if described else column, type_text, nested, kind)
+        return sample_of_column(source, described.name if described else column, type_text, nested, kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """See the Protocol. Connectors that keep no statistics refuse it."""

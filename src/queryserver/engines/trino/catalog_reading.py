@@ -1,14 +1,13 @@
 """Questions to Trino's own catalogue, and what its answers are as values."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 
-from queryserver.domain.errors.statements import EngineError, EngineUnavailable
-from queryserver.domain.result import Column
-from queryserver.engines.catalog_queries import Row, read_rows
-from queryserver.engines.denials import metadata_errors
-from queryserver.engines.quoting import identifier, literal, qualified
-from queryserver.interfaces.engine import EngineSession
+from queryserver.engines.catalog_queries import Row, identifier, literal, metadata_errors, qualified, read_rows
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.statements import EngineError, EngineUnavailable
+from queryserver.formats.columns import Column
 
 _EXTRA_S = 3.0
 """How long to wait for what a list is complete without: some connectors ask a metastore about each table."""
@@ -129,3 +128,60 @@ def exact_pattern(name: str) -> str:
 def _place(catalog: str, schema: str, column: str, name: str | None) -> str:
     only = "" if name is None else f" AND {identifier(column)} = {literal(name)}"
     return f" WHERE catalog_name = {literal(catalog)} AND schema_name = {literal(schema)}{only}"
+
+
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[()\[\],=]|[^\s'"()\[\],=]+|\s+""")
+_OPEN, _CLOSE = frozenset("(["), frozenset(")]")
+_OWNER = re.compile(r'\bAUTHORIZATION\s+(USER|ROLE)?\s*("(?:[^"]|"")*"|[^\s"]+)')
+_TEXT = re.compile(r"'((?:[^']|'')*)'")
+
+
+def properties(statement: str) -> Mapping[str, str]:
+    """The entries of `WITH (…)` behind everything else, as Trino writes them; texts without their quotes."""
+    words = _TOKEN.findall(statement)
+    depth, start = 0, None
+    for place, word in enumerate(words):
+        if word.upper() == "WITH" and depth == 0:
+            start = place + 1
+        elif word.upper() == "AS" and depth == 0:
+            break
+        depth += (word in _OPEN) - (word in _CLOSE)
+    return {} if start is None else dict(_entries(words[start:]))
+
+
+def owner(statement: str) -> tuple[str, str]:
+    """Kind (`USER`, `ROLE`) and name behind AUTHORIZATION; empty texts without it."""
+    match = _OWNER.search(statement)
+    if match is None:
+        return "", ""
+    name = match[2]
+    return match[1] or "USER", name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def texts(value: str) -> list[str]:
+    """The texts of `ARRAY['a','b']`."""
+    return [text.replace("''", "'") for text in _TEXT.findall(value)]
+
+
+def _entries(words: list[str]) -> list[tuple[str, str]]:
+    """Pairs of name and value between the first bracket and the one that closes it."""
+    entries, current, depth = list[tuple[str, str]](), list[str](), 0
+    for word in words:
+        depth += (word in _OPEN) - (word in _CLOSE)
+        if depth == 1 and word == "(" and not current:
+            continue
+        if depth == 0 or (depth == 1 and word == ","):
+            name, _, value = "".join(current).partition("=")
+            if value:
+                entries.append((name.strip().strip('"'), _plain(value.strip())))
+            current = []
+            if depth == 0 and word == ")":
+                break
+        else:
+            current.append(word)
+    return entries
+
+
+def _plain(value: str) -> str:
+    match = _TEXT.fullmatch(value)
+    return match[1].replace("''", "'") if match else value

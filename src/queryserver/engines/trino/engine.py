@@ -7,21 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
-from queryserver.domain.user import User
-from queryserver.engines.quoting import qualified
-from queryserver.engines.trino.address import TRINO, Authentication, Login, TrinoAddress, Variant
-from queryserver.engines.trino.catalog import TrinoCatalog
-from queryserver.engines.trino.client_state import ClientState
-from queryserver.engines.trino.coordinator import Coordinator
+from queryserver.engines.catalog_queries import qualified
+from queryserver.engines.protocol import EngineCapabilities, OperationHandle, SessionOptions
+from queryserver.engines.trino.catalog import TrinoCatalog, split_database
+from queryserver.engines.trino.coordinator import Coordinator, HttpClient
 from queryserver.engines.trino.errors import Expired
-from queryserver.engines.trino.http import HttpClient
 from queryserver.engines.trino.loading import TrinoLoader
-from queryserver.engines.trino.names import split_database
-from queryserver.engines.trino.operation import TrinoOperation
-from queryserver.engines.trino.pages import Page
-from queryserver.engines.trino.session import TrinoSession
-from queryserver.interfaces.engine import EngineCapabilities, OperationHandle, SessionOptions
+from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
+from queryserver.engines.trino.protocol import (
+    TRINO,
+    Authentication,
+    ClientState,
+    Login,
+    Page,
+    TrinoAddress,
+    Variant,
+)
+from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, OutcomeUnknown
+from queryserver.identity.model import User
 
 _READER_THREADS = 2
 _LOOK = "SELECT 1"
@@ -72,7 +75,7 @@ class TrinoEngine:
         options: SessionOptions,
         token: str,
         *,
-        rows_read: int,  # noqa: ARG002 the token says it more exactly
+        rows_read: int,
     ) -> AsyncGenerator[tuple[TrinoSession, OperationHandle]]:
         """Follow a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
         with _readable_token():
@@ -99,7 +102,6 @@ class TrinoEngine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoLoader]:
-        """See LoadingEngine."""
         catalog, schema = self._address.catalog, self._address.schema
         if options.database:
             catalog, schema = split_database(options.database, catalog)

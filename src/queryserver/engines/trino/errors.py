@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.connections import no_connection
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -16,8 +17,7 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.domain.positions import LineColumn
-from queryserver.engines.tls import no_connection
+from queryserver.sql.positions import LineColumn
 
 _TIME_LIMITS = frozenset({"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"})
 _NO_RIGHT = frozenset({"PERMISSION_DENIED"})

@@ -13,16 +13,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.importing import BaseType
-from queryserver.engines.catalog_queries import read_rows
-from queryserver.engines.loading_texts import cell_texts
-from queryserver.engines.quoting import identifier, literal, qualified
+from queryserver.engines.catalog_queries import identifier, literal, qualified, read_rows
+from queryserver.engines.loading import cell_texts
+from queryserver.engines.protocol import EngineSession, LoadColumn, TableLoad, TableName
 from queryserver.engines.statement_loading import StatementLoader, Written, execute
+from queryserver.engines.trino.catalog import split_database
 from queryserver.engines.trino.errors import TrinoRejected
-from queryserver.engines.trino.names import split_database
-from queryserver.interfaces.engine import EngineSession
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+from queryserver.errors.statements import StatementRejected
+from queryserver.imports.model import BaseType
 
 _kernels: Any = pyarrow.compute
 
@@ -46,7 +44,6 @@ class TrinoLoader(StatementLoader):
         self._schema = schema
 
     async def exists(self, table: TableName) -> bool:
-        """See TableLoader."""
         catalog, schema = self._where(table)
         source = qualified(catalog, "information_schema", "tables")
         found = await read_rows(
@@ -57,7 +54,6 @@ class TrinoLoader(StatementLoader):
         return bool(found)
 
     async def is_view(self, table: TableName) -> bool:
-        """See StatementLoader."""
         catalog, schema = self._where(table)
         found = await read_rows(
             self._session,
@@ -70,11 +66,9 @@ class TrinoLoader(StatementLoader):
         """Trino takes any name between quotes, in lower case; it refuses two that become one."""
 
     def quoted(self, name: str) -> str:
-        """See StatementLoader."""
         return identifier(name)
 
     def place(self, table: TableName) -> str:
-        """See StatementLoader."""
         return qualified(*self._where(table), table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
@@ -96,7 +90,6 @@ class TrinoLoader(StatementLoader):
         raise refusal or StatementRejected("A table needs a column.")
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
-        """See StatementLoader."""
         texts = [_texts(column, kind) for column, kind in zip(columns, types, strict=True)]
 
         def write(batch: pa.RecordBatch) -> Written:
@@ -106,7 +99,6 @@ class TrinoLoader(StatementLoader):
         return write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
-        """See StatementLoader."""
         names = ", ".join(identifier(column.name) for column in load.columns)
         values = ", ".join(
             _value(column, kind, f"r[{place}]")
@@ -119,7 +111,6 @@ class TrinoLoader(StatementLoader):
         )
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """See StatementLoader."""
         try:
             await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
         except TrinoRejected as error:

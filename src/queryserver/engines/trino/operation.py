@@ -1,24 +1,136 @@
 """A statement at Trino. It moves only while its next URI is asked for."""
 
 import asyncio
+import json
+from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import httpx
+import orjson
 import pyarrow as pa
 
-from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
-from queryserver.domain.result import Column
-from queryserver.engines.chunks import pieces
-from queryserver.engines.log_lines import KeptLines
-from queryserver.engines.trino.coordinator import Coordinator
-from queryserver.engines.trino.errors import engine_error, is_cancel
-from queryserver.engines.trino.pages import Json, Page
-from queryserver.engines.trino.segments import segment_rows
-from queryserver.engines.trino.types import DeclaredType, declare, result_columns
-from queryserver.engines.trino.values import Misfit, record_batch
-from queryserver.interfaces.engine import OperationState, OperationStatus
+from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.statement_texts import KeptLines, pieces
+from queryserver.engines.trino.coordinator import Coordinator, body_limit, insist
+from queryserver.engines.trino.errors import Transient, check_status, engine_error, given_up, is_cancel
+from queryserver.engines.trino.protocol import NO_TRANSACTION, Json, Page
+from queryserver.engines.trino.values import DeclaredType, Misfit, declare, record_batch, result_columns
+from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
+from queryserver.formats.arrow import unpack_zstandard
+from queryserver.formats.columns import Column
+
+_PIECE_BYTES = 1024 * 1024
+_ACCEPTED = {"Accept-Encoding": "identity"}
+_ROW_BORDER = b"],["
+
+Rows = Sequence[Sequence[Any]]
+
+
+async def segment_rows(coordinator: Coordinator, spooled: Mapping[str, Any], skip: int) -> AsyncIterator[Rows]:
+    """The rows of a page in order, but for the first `skip`.
+
+    A segment is given up at the engine when the rows after it are asked for: until then it can be read again.
+    Raises OutcomeUnknown.
+    """
+    loop = asyncio.get_running_loop()
+    encoding = str(spooled.get("encoding"))
+    for segment in spooled["segments"]:
+        count = int(segment["metadata"]["rowsCount"])
+        if skip >= count:
+            skip -= count
+        else:
+            text = await _content(coordinator, encoding, segment)
+            for piece in await loop.run_in_executor(coordinator.executor, partial(_cut, text)):
+                rows: Rows = await loop.run_in_executor(coordinator.executor, orjson.loads, piece)
+                if skip < len(rows):
+                    yield rows[skip:]
+                skip = max(skip - len(rows), 0)
+        await _acknowledge(coordinator, segment)
+
+
+async def _content(coordinator: Coordinator, encoding: str, segment: Mapping[str, Any]) -> bytes:
+    """The segment as JSON text. Raises OutcomeUnknown."""
+    if segment["type"] == "inline":
+        raw = b64decode(segment["data"])
+    else:
+        raw = await _download(coordinator, segment)
+    if encoding == "json":
+        return raw
+    if encoding != "json+zstd":
+        raise OutcomeUnknown(f"Trino's result has an unknown encoding: {encoding[:50]}.")
+    unpack = partial(_decompress, raw, body_limit(coordinator.address.cell_max_bytes))
+    return await asyncio.get_running_loop().run_in_executor(coordinator.executor, unpack)
+
+
+async def _download(coordinator: Coordinator, segment: Mapping[str, Any]) -> bytes:
+    """The bytes of a segment. Where it is kept is told by the coordinator; our login goes only to the coordinator."""
+    place = _url(segment["uri"])
+
+    async def attempt() -> bytes:
+        answer = await coordinator.http.send("GET", place, _headers(segment))
+        check_status(answer.status, answer.body)
+        return answer.body
+
+    try:
+        return await insist(attempt, for_s=coordinator.address.patience.retry_s)
+    except Transient as error:
+        raise given_up(error, sent=True) from error
+
+
+async def _acknowledge(coordinator: Coordinator, segment: Mapping[str, Any]) -> None:
+    """Let the engine delete the segment; it does so by itself after a while."""
+    if segment.get("ackUri"):
+        with suppress(Transient, EngineError, TimeoutError):
+            async with asyncio.timeout(coordinator.address.patience.stop_s):
+                await coordinator.http.send("GET", _url(segment["ackUri"]), _headers(segment))
+
+
+def _url(text: str) -> httpx.URL:
+    """Raises OutcomeUnknown."""
+    try:
+        return httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise OutcomeUnknown("Trino's answer cannot be read.") from error
+
+
+def _headers(segment: Mapping[str, Any]) -> httpx.Headers:
+    entries = [(name, value) for name, values in (segment.get("headers") or {}).items() for value in values]
+    return httpx.Headers([*_ACCEPTED.items(), *entries])
+
+
+def _decompress(raw: bytes, max_bytes: int) -> bytes:
+    try:
+        text = bytes(unpack_zstandard(raw, max_bytes=max_bytes))
+    except ValueError as error:
+        raise OutcomeUnknown("A segment of Trino's result cannot be unpacked.") from error
+    if len(text) > max_bytes:
+        raise OutcomeUnknown("A segment of Trino's result is too large.")
+    return text
+
+
+def _cut(text: bytes) -> Sequence[bytes]:
+    """A JSON array of arrays as several: reading a large one holds the interpreter, and so the event loop.
+
+    A cut is right when what is before it is JSON: within a text or a nested array it is not.
+    """
+    pieces, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
+    while end >= 0:
+        piece = (b"[" if start else b"") + text[start : end + 1] + b"]"
+        try:
+            orjson.loads(piece)
+        except ValueError:
+            end = text.find(_ROW_BORDER, end + 1)
+            continue
+        pieces.append(piece)
+        start = end + 2
+        end = text.find(_ROW_BORDER, start + _PIECE_BYTES)
+    pieces.append((b"[" if start else b"") + text[start:])
+    return pieces
+
 
 _ROWS_AT_ONCE = 4_096
 
@@ -225,3 +337,89 @@ class TrinoOperation:
 
     def _log(self, line: str) -> None:
         self.log_lines.keep(line)
+
+
+class TrinoSession:
+    """An EngineSession and a ResumableSession. It knows its last statement only, because one runs at a time."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._operation: TrinoOperation | None = None
+        self._handle: OperationHandle | None = None
+        self._left = False
+        self._detached = False
+
+    async def submit(self, statement: str) -> OperationHandle:
+        """Start a statement; what is left of the one before is freed."""
+        await self._close_operation()
+        if not await self.is_alive():
+            raise SessionLost("The session is gone; the statement was not started.")
+        return self.follow(TrinoOperation(self._coordinator, await self._coordinator.start(statement)))
+
+    def follow(self, operation: TrinoOperation) -> OperationHandle:
+        """Make `operation` the statement of the session."""
+        self._operation = operation
+        self._handle = OperationHandle(self._token(operation))
+        return self._handle
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The present status; waits up to `wait_s` for a terminal one."""
+        return await self._find(handle).status(wait_s)
+
+    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+        """Columns of the result, in order."""
+        return self._find(handle).columns
+
+    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, read once."""
+        return self._find(handle).batches()
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        """The id of the query at Trino, and Trino's warnings."""
+        return self._find(handle).log_lines[start:]
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        """Stop the statement at Trino. A handle of an earlier statement is harmless."""
+        if self._operation is not None and handle == self._handle:
+            await self._operation.cancel()
+
+    async def close(self, handle: OperationHandle) -> None:
+        """Free what Trino holds for the statement. A handle of an earlier statement is harmless."""
+        if handle == self._handle:
+            await self._close_operation()
+
+    async def is_alive(self) -> bool:
+        """Whether the session can take another statement."""
+        is_free = self._operation is None or not self._operation.is_running
+        return is_free and not self._left and not self._coordinator.http.is_closed
+
+    def resume_token(self, handle: OperationHandle) -> str:
+        """JSON: position and state of the session, as `read_token` wants it."""
+        return self._token(self._find(handle))
+
+    def detach(self) -> None:
+        """From now on nothing is stopped at Trino when the session is left."""
+        self._detached = True
+
+    async def leave(self) -> None:
+        """Stop and free everything. Limited in time."""
+        self._left = True
+        await self._close_operation()
+        state = self._coordinator.state
+        if state.transaction != NO_TRANSACTION and not self._detached:
+            # Trino would keep the transaction, and its locks at the data source, for minutes.
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(self._coordinator.address.patience.stop_s):
+                    await self._coordinator.finish("ROLLBACK")
+
+    async def _close_operation(self) -> None:
+        if self._operation is not None:
+            await self._operation.close(stop=not self._detached)
+
+    def _token(self, operation: TrinoOperation) -> str:
+        return json.dumps({**operation.position(), "session": self._coordinator.state.as_json()})
+
+    def _find(self, handle: OperationHandle) -> TrinoOperation:
+        if self._operation is None or handle != self._handle:
+            raise OutcomeUnknown("The engine no longer knows this statement.")
+        return self._operation

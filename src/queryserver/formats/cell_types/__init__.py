@@ -1,1 +1,1 @@
-"""What cells and columns are, told from their text."""
+"""The types of cells and columns of text files."""

@@ -6,11 +6,16 @@ pattern of dates.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from queryserver.domain.importing import CellKind, QuotedText, TypedText
+import pyarrow as pa
+
+from queryserver.formats.scalar_cells import kernels
+from queryserver.imports.model import NULL as IMPORTING_NULL
+from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
 
 BLANKS = " \t\n\v\f\r"
 """Ignored around a cell: the white space of ASCII. A no-break space belongs to the text."""
@@ -158,3 +163,269 @@ def _fraction(text: str) -> CellFacts:
         return TEXT
     kind = CellKind.DOUBLE if significant <= MAX_DOUBLE_DIGITS else CellKind.DECIMAL
     return CellFacts(kind, len(whole), len(fraction))
+
+
+_NUMERIC = _NUMBERS | {CellKind.NON_FINITE}
+_ALONE = {
+    frozenset({CellKind.BOOLEAN}): ColumnType(BaseType.BOOLEAN),
+    frozenset({CellKind.DATE}): ColumnType(BaseType.DATE),
+    frozenset({CellKind.TIMESTAMP}): ColumnType(BaseType.DATETIME),
+    frozenset({CellKind.TIMESTAMP, CellKind.DATE}): ColumnType(BaseType.DATETIME),
+    frozenset({CellKind.TIME}): ColumnType(BaseType.TIME),
+    frozenset({CellKind.DURATION}): ColumnType(BaseType.DURATION),
+}
+
+
+@dataclass(slots=True)
+class ColumnFacts:
+    """What is known of a column; null cells leave no trace.
+
+    Digits are maxima: `integer_digits` and `fraction_digits` of all numbers without an exponent, `longest_integer` of
+    the integers within 64 bits. After a text cell nothing else matters, and nothing else is kept up.
+    """
+
+    kinds: set[CellKind] = field(default_factory=set[CellKind])
+    integer_digits: int = 0
+    fraction_digits: int = 0
+    longest_integer: int = 0
+    is_wide: bool = False
+    has_exponent: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether one cell is text: then the column is text, whatever else it holds."""
+        return CellKind.TEXT in self.kinds
+
+    def add(self, cell: str) -> None:
+        """Count a cell."""
+        self.add_facts(facts_of(cell))
+
+    def add_all(self, cells: Iterable[str]) -> None:
+        """Count cells until one is text."""
+        for cell in cells:
+            self.add_facts(facts_of(cell))
+            if self.is_text:
+                return
+
+    def add_facts(self, cell: CellFacts) -> None:
+        """Count a cell that has been classified."""
+        if cell.kind is CellKind.NULL:
+            return
+        self.kinds.add(cell.kind)
+        if cell.kind in _NUMBERS:
+            self.integer_digits = max(self.integer_digits, cell.integer_digits)
+            self.fraction_digits = max(self.fraction_digits, cell.fraction_digits)
+            self.is_wide = self.is_wide or cell.is_wide
+            self.has_exponent = self.has_exponent or cell.has_exponent
+            if cell.kind is CellKind.INTEGER:
+                self.longest_integer = max(self.longest_integer, cell.integer_digits)
+
+    def merge(self, other: "ColumnFacts") -> None:
+        """Count the cells that `other` has counted."""
+        self.kinds |= other.kinds
+        self.integer_digits = max(self.integer_digits, other.integer_digits)
+        self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
+        self.longest_integer = max(self.longest_integer, other.longest_integer)
+        self.is_wide = self.is_wide or other.is_wide
+        self.has_exponent = self.has_exponent or other.has_exponent
+
+
+def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
+    """The type of the column. `is_whole`: there are no cells but those counted."""
+    if not facts.kinds:
+        return IMPORTING_NULL
+    if facts.kinds <= _NUMERIC:
+        return _number_type(facts, is_whole=is_whole)
+    return _ALONE.get(frozenset(facts.kinds), STRING)
+
+
+def _number_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
+    if not facts.kinds & _NUMBERS:
+        return STRING
+    if facts.kinds == {CellKind.INTEGER}:
+        # The rest of a file may hold larger numbers than its beginning.
+        return ColumnType(BaseType.INT32 if is_whole and not facts.is_wide else BaseType.INT64)
+    needs_decimal = CellKind.DECIMAL in facts.kinds or (
+        CellKind.DOUBLE in facts.kinds and facts.longest_integer > MAX_DOUBLE_DIGITS
+    )
+    if not needs_decimal or facts.has_exponent or CellKind.NON_FINITE in facts.kinds:
+        return ColumnType(BaseType.FLOAT64)
+    precision = facts.integer_digits + facts.fraction_digits
+    if precision > MAX_INTEGER_DIGITS:
+        return STRING
+    return ColumnType(BaseType.DECIMAL, precision, facts.fraction_digits)
+
+
+_FEW = 24
+"""Below this a loop is faster than the kernels."""
+
+_PROBED, _REPEATING = 400, 40
+"""A column with at most so many different cells among the first that are probed is reduced to its different cells."""
+
+_NULL_TEXTS = pa.array(["", "\\N"])
+_FIRST_DAY = -719_162
+"""0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
+_MICROSECONDS_OF_A_DAY = 86_400_000_000
+_DIGITS = "0123456789"
+
+
+def facts_of_cells(cells: Sequence[str]) -> ColumnFacts:
+    """The facts of a column of cells of any kind."""
+    if len(cells) > _FEW and not any(isinstance(cell, TypedText) for cell in cells):
+        return facts_of_array(pa.array([None if is_null_word(cell) else cell for cell in cells], pa.string()))
+    facts = ColumnFacts()
+    facts.add_all(cells)
+    return facts
+
+
+def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
+    """The facts of a column of a Block: null cells are nulls, all others are taken as if they had been quoted."""
+    facts = ColumnFacts()
+    rest = cells.drop_null()
+    if _has_text(rest):
+        facts.add_facts(CellFacts(CellKind.TEXT))
+        return facts
+    rest = kernels.ascii_trim_whitespace(rest)
+    if len(rest) > _PROBED and len(kernels.unique(rest[:_PROBED])) <= _REPEATING:
+        rest = kernels.unique(rest)
+    tried: set[str] = set()
+    while len(rest) > _FEW and not facts.is_text:
+        form = form_of(rest[0].as_py()) or "text" if rest[0].as_py() else "missing"
+        if form in tried or form not in _ANCHORED:
+            break
+        tried.add(form)
+        rest = _measure(facts, form, rest)
+    _add_one_by_one(facts, rest)
+    return facts
+
+
+def _has_text(cells: pa.StringArray) -> bool:
+    """Whether a few cells from all over the column tell already that it is text."""
+    step = max(1, len(cells) // 8)
+    probes = (cells[position].as_py().strip(BLANKS) for position in range(0, len(cells), step))
+    return any(facts_of_text(text, is_quoted=True).kind is CellKind.TEXT for text in probes)
+
+
+def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
+    for text in kernels.unique(cells).to_pylist():
+        if facts.is_text:
+            return
+        facts.add_facts(facts_of_text(text, is_quoted=True))
+
+
+def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
+    """Count the cells of a form; the others are left."""
+    if form == "missing":
+        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=_NULL_TEXTS)))
+    count_all = _COUNTED_AT_ONCE.get(form)
+    if count_all is not None and count_all(facts, cells):
+        return cells[:0]
+    fits = kernels.match_substring_regex(cells, _ANCHORED[form])
+    if not fits.true_count:
+        return cells
+    fitting = cells.filter(fits)
+    if count_all is None or not count_all(facts, fitting):
+        facts.add_facts(FACTS_OF_FORM[form])
+    return cells.filter(kernels.invert(fits))
+
+
+_ANCHORED = {
+    form: f"^(?:{pattern})$"
+    for form, pattern in {**PATTERNS, "integer": "-?(?:0|[1-9][0-9]{0,18})"}.items()
+    if form != "null_word"
+}
+"""Longer integers than of 19 digits are beyond 64 bits: they are left to be classified one by one."""
+
+
+def _count_integers(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    digits = kernels.ascii_ltrim(cells, characters="-")
+    length = kernels.binary_length(digits)
+    if (
+        not kernels.all(kernels.ascii_is_decimal(digits)).as_py()
+        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
+        or kernels.any(kernels.and_(kernels.starts_with(digits, "0"), kernels.greater(length, 1))).as_py()
+    ):
+        return False
+    try:
+        values = kernels.cast(cells, pa.int64())
+    except pa.ArrowInvalid:  # one is beyond 64 bits
+        _add_one_by_one(facts, cells)
+        return True
+    ends = kernels.min_max(values).as_py()
+    for value in (ends["min"], ends["max"]):
+        shown = len(str(abs(value))) if value else 0
+        facts.add_facts(CellFacts(CellKind.INTEGER, shown, is_wide=value not in _INT32))
+    return True
+
+
+def _count_fractions(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Digits are trimmed away from both sides of the point, which must be all that is left."""
+    unsigned = kernels.ascii_ltrim(cells, characters="-")
+    fraction = kernels.ascii_ltrim(unsigned, characters=_DIGITS)
+    length = kernels.binary_length(unsigned)
+    if (
+        not kernels.all(kernels.equal(kernels.ascii_rtrim(fraction, characters=_DIGITS), ".")).as_py()
+        or kernels.max(kernels.subtract(kernels.binary_length(cells), length)).as_py() > 1
+        or kernels.min(length).as_py() < 2
+    ):
+        return False
+    stripped = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0"))
+    zeros = kernels.subtract(length, stripped)
+    behind = kernels.subtract(kernels.binary_length(fraction), 1)
+    before = kernels.subtract(kernels.subtract(stripped, behind), 1)
+    # A leading 0 must be the only digit before the point.
+    if kernels.max(zeros).as_py() > 1 or kernels.max(kernels.multiply(zeros, before)).as_py() > 0:
+        return False
+    significant = kernels.add(before, behind)
+    if kernels.max(significant).as_py() > MAX_DOUBLE_DIGITS:
+        # Zeros between the point and the first other digit do not count.
+        bare = kernels.binary_length(kernels.ascii_ltrim(unsigned, characters="0."))
+        significant = kernels.if_else(kernels.equal(before, 0), bare, significant)
+    ends = kernels.min_max(significant).as_py()
+    digits: tuple[int, int] = kernels.max(before).as_py(), kernels.max(behind).as_py()
+    if ends["max"] > MAX_INTEGER_DIGITS:
+        facts.add_facts(CellFacts(CellKind.TEXT))
+    if ends["max"] > MAX_DOUBLE_DIGITS:
+        facts.add_facts(CellFacts(CellKind.DECIMAL, *digits))
+    if ends["min"] <= MAX_DOUBLE_DIGITS:
+        facts.add_facts(CellFacts(CellKind.DOUBLE, *digits))
+    return True
+
+
+def _count_dates(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Arrow reads `YYYY-MM-DD`, and no other form."""
+    return _count_read(facts, "date", cells, pa.date32(), pa.int32(), _FIRST_DAY)
+
+
+def _count_timestamps(facts: ColumnFacts, cells: pa.StringArray) -> bool:
+    """Of these lengths Arrow reads full seconds with a fraction, and full seconds with `Z`, and no other form."""
+    length = kernels.min_max(kernels.binary_length(cells)).as_py()
+    if length["min"] == length["max"] == len("2024-01-15T10:30:00Z"):
+        zoned = pa.timestamp("us", "UTC")
+        return _count_read(facts, "timestamp", cells, zoned, pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
+    if length["min"] < len("2024-01-15T10:30:00"):
+        return False
+    return _count_read(facts, "timestamp", cells, pa.timestamp("us"), pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
+
+
+def _count_read(
+    facts: ColumnFacts, form: str, cells: pa.StringArray, read: pa.DataType, number: pa.DataType, first: int
+) -> bool:
+    """Count cells if Arrow can read all of them as the type, none of them before the `first` value."""
+    try:
+        values = kernels.cast(cells, read)
+    except pa.ArrowInvalid:
+        return False
+    if kernels.min(kernels.cast(values, number)).as_py() < first:
+        return False
+    facts.add_facts(FACTS_OF_FORM[form])
+    return True
+
+
+_COUNTED_AT_ONCE: Mapping[str, Callable[[ColumnFacts, pa.StringArray], bool]] = {
+    "integer": _count_integers,
+    "fraction": _count_fractions,
+    "date": _count_dates,
+    "timestamp": _count_timestamps,
+}
+"""Count a column in a fraction of the time of the pattern. False: nothing is counted, and the pattern must tell."""

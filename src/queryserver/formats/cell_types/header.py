@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 
-from queryserver.domain.importing import BaseType, CellKind, Cells
-from queryserver.formats.cell_types.classes import BLANKS, classify, facts_of
-from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.classes import BLANKS, ColumnFacts, classify, column_type, facts_of
 from queryserver.formats.cell_types.written_forms import measured
+from queryserver.imports.model import BaseType, CellKind, Cells
 
 COMPARED_RECORDS = 100
 """How many records with a value are compared with the first one."""
@@ -116,3 +115,49 @@ def _has_common_word(cell: str) -> bool:
     return any(
         part.lower() in _COMMON_WORDS for run in _LETTER_RUN.findall(cell) for part in _LOWER_TO_UPPER.split(run)
     )
+
+
+MAX_NAME_CHARACTERS = 255
+
+_LINE_BREAKS = re.compile("[\\n\\v\\f\\r\x85\u2028\u2029]+")
+
+
+def numbered_names(width: int) -> Sequence[str]:
+    """`column_1`, `column_2` and so on: names of columns without a header."""
+    return [f"column_{position}" for position in range(1, width + 1)]
+
+
+def header_names(header: Cells, width: int) -> Sequence[str]:
+    """Names from a header: one per column, all different even if case does not count.
+
+    The first column of a name keeps it; the others get the first of `_2`, `_3`, … that no column has, be it further
+    right.
+    """
+    cells = [*header[:width], *[""] * (width - len(header))]
+    wanted = [_cleaned(cell) or f"column_{position}" for position, cell in enumerate(cells, 1)]
+    taken = {name.lower() for name in wanted}
+    seen: set[str] = set()
+    tried: dict[str, int] = {}
+    names: list[str] = []
+    for name in wanted:
+        names.append(_free_name(name, taken, tried) if name.lower() in seen else name)
+        seen.add(name.lower())
+    return names
+
+
+def _cleaned(cell: str) -> str:
+    return _LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip()
+
+
+def _free_name(name: str, taken: set[str], tried: dict[str, int]) -> str:
+    """The name with the lowest number that is free; takes it. `tried`: the highest number of each name so far."""
+    number = tried.get(name.lower(), 1)
+    while True:
+        number += 1
+        suffix = f"_{number}"
+        numbered = name[: MAX_NAME_CHARACTERS - len(suffix)] + suffix
+        if numbered.lower() not in taken:
+            break
+    tried[name.lower()] = number
+    taken.add(numbered.lower())
+    return numbered

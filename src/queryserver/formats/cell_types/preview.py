@@ -17,12 +17,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from queryserver.domain.errors.files import file_empty, record_too_long
-from queryserver.domain.importing import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
-from queryserver.formats.cell_types.columns import column_type
-from queryserver.formats.cell_types.naming import header_names, numbered_names
+from queryserver.errors.files import file_empty, record_too_long
+from queryserver.formats.cell_types.classes import column_type
+from queryserver.formats.cell_types.header import header_names, numbered_names
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
-from queryserver.formats.cells_kernels import kernels
+from queryserver.formats.scalar_cells import kernels
+from queryserver.imports.model import PREVIEW_ROWS, SAMPLE_RECORDS, Cells, ColumnType
 
 REPLACEMENT = "\ufffd"
 _LISTED_RECORDS = 10

@@ -1,1 +1,1 @@
-"""Text that is cut into records and cells by separators."""
+"""Delimited text: encoding, separators, records."""

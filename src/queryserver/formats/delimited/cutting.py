@@ -1,15 +1,96 @@
 """One record of delimited text, field by field (Contract importer 8.2): for records that hold a quote."""
 
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.domain.errors.files import record_too_long, too_many_columns
-from queryserver.domain.importing import (
-    MAX_COLUMNS,
-    MAX_FIELD_CHARACTERS,
-    MAX_RECORD_CHARACTERS,
-    Delimiters,
-    QuotedText,
-)
-from queryserver.formats.delimited.grammar import BLANKS, Grammar, grammar_of
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import pyarrow as pa
+from pyarrow import csv as pyarrow_csv
+
+from queryserver.errors.base import InvalidRequest
+from queryserver.errors.files import record_too_long, too_many_columns
+from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters, QuotedText
+
+BLANKS = " \t\n\r\f\v"
+"""What counts as blank around and in cells and lines; around quotes only U+0020 does (Contract importer 8.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Patterns over text. They go back over nothing but blanks, so all of them are linear."""
+
+    field: re.Pattern[str]
+    """One whole field and what ends it; groups are the quoted content, the unquoted text, the end.
+
+    The third group, before the end, is the text of fields whose closing quote is followed by something else.
+    """
+    end: re.Pattern[str]
+    """What ends a field; CR and LF are one end where records end at LF."""
+    opening: re.Pattern[str]
+    """Blanks and the quote at the beginning of a field."""
+    blanks: re.Pattern[str]
+    """Blanks that may stand around quotes."""
+    closing: re.Pattern[str]
+    """From behind the opening quote to behind the closing one; the group is the content, quotes still doubled."""
+    after: re.Pattern[str]
+    """From behind the closing quote to behind the end of the field; the group is the end."""
+    longest_end: int
+    """Characters of the longest end of a field."""
+    splits: bool
+    """Text without quotes may be split at record ends first, then at separators: the two never overlap."""
+
+
+@lru_cache(maxsize=256)
+def grammar_of(delimiters: Delimiters) -> Grammar:
+    """The patterns of these delimiters."""
+    separator = re.escape(delimiters.field)
+    record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
+    end = f"{record}|{separator}"
+    unquoted = _unquoted(delimiters, end)
+    blanks = "" if " " in {delimiters.field, delimiters.quote} else " *"
+    if delimiters.quote is None:
+        opening = content = "(?!)"
+        field = f"(?:(?!)()|({unquoted})|(?!)())({end})"
+    else:
+        quote = re.escape(delimiters.quote)
+        opening = blanks + quote
+        inside = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+        content = f"({inside}){quote}"
+        is_plain = blanks and _ends_by_character(delimiters)
+        followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
+        broken = f"(?={opening}{inside}{quote}{followed})({unquoted})"
+        field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted})|{broken})({end})"
+    return Grammar(
+        field=re.compile(field, re.DOTALL),
+        end=re.compile(end),
+        opening=re.compile(opening),
+        blanks=re.compile(blanks),
+        closing=re.compile(content),
+        after=re.compile(f"{blanks}({end})"),
+        longest_end=max(len(delimiters.field), len(delimiters.record), 2),
+        splits=not _overlap(delimiters.field, delimiters.record),
+    )
+
+
+def _unquoted(delimiters: Delimiters, end: str) -> str:
+    """The text up to an end; where CR and LF are one end, a CR before LF is still in it."""
+    if _ends_by_character(delimiters):
+        return f"[^{re.escape(delimiters.field + delimiters.record)}]*+"
+    return f".*?(?={end})"
+
+
+def _ends_by_character(delimiters: Delimiters) -> bool:
+    return len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
+
+
+def _overlap(field: str, record: str) -> bool:
+    """Whether a field separator may end with what a record end begins with, both longer than a character."""
+    if len(field) == 1 or len(record) == 1:
+        return False
+    return any(field.endswith(record[:length]) for length in range(1, len(record)))
+
 
 LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
 """A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""
@@ -162,3 +243,199 @@ class RecordCutter:
         if len(cell) > MAX_FIELD_CHARACTERS:
             raise field_too_long()
         cells.append(cell)
+
+
+def are_simple(delimiters: Delimiters) -> bool:
+    """Whether the patterns of this file fit these delimiters."""
+    quote = delimiters.quote
+    return (
+        len(delimiters.field) == 1
+        and delimiters.field.isascii()
+        and delimiters.field not in "\r\0"
+        and delimiters.record == "\n"
+        and quote is not None
+        and quote.isascii()
+        and quote not in " \r\0"
+    )
+
+
+@lru_cache(maxsize=256)
+def regular_text(delimiters: Delimiters) -> re.Pattern[str]:
+    """Matches as many whole regular records as follow one another."""
+    return re.compile(_pattern(delimiters))
+
+
+@lru_cache(maxsize=256)
+def regular_bytes(delimiters: Delimiters) -> re.Pattern[bytes]:
+    """The same for UTF-8."""
+    return re.compile(_pattern(delimiters).encode())
+
+
+def _pattern(delimiters: Delimiters) -> str:
+    separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
+    whole = rf"(?<![^{separator}\n]){quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}(?={separator}|\r?\n)"
+    within = rf"(?<=[^{separator}\n ]){quote}"
+    if delimiters.field != " ":
+        within += rf"|(?<=[^{separator}\n ] ){quote}"
+    return rf"(?:[^{quote}\n]*+(?:(?:{whole}|{within})[^{quote}\n]*+)*+\n)*+"
+
+
+class RegularText:
+    """Reads regular records of text."""
+
+    def __init__(self, delimiters: Delimiters) -> None:
+        self._delimiters = delimiters
+        self._prefix = regular_text(delimiters)
+        separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
+        bare = rf"[{BLANKS}]*+(?:null[{BLANKS}]*+)?"
+        self._quoted_nothing = re.compile(
+            rf"(?<![^{separator}\n]){quote}{bare}{quote}(?={separator}|\r?\n)", re.IGNORECASE
+        )
+        self._fields = re.compile(
+            rf"({quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}|[^{separator}\n]*+)({separator}|\r?\n)"
+        )
+
+    def end(self, text: str, start: int) -> int:
+        """Where the regular records end that begin at `start`; one of more than 1 MiB is none."""
+        found = self._prefix.match(text, start, start + MAX_FIELD_CHARACTERS)
+        return start if found is None else found.end()
+
+    def records(self, text: str) -> list[list[str]]:
+        """The records of a text of regular records; blank lines are `[]`, or hold one blank cell."""
+        if "\r" in text and text.count("\r") != text.count("\r\n"):
+            return self._by_field(text)
+        if self._quoted_nothing.search(text):
+            return self._by_field(text)
+        try:
+            return list(csv.reader(_lines(text), delimiter=self._delimiters.field, quotechar=self._delimiters.quote))
+        except csv.Error:
+            return self._by_field(text)
+
+    def _by_field(self, text: str) -> list[list[str]]:
+        separator, quote = self._delimiters.field, self._delimiters.quote or ""
+        records: list[list[str]] = []
+        cells: list[str] = []
+        for raw, end in self._fields.findall(text):
+            if raw[:1] == quote:
+                content = raw[1:-1].replace(quote * 2, quote)
+                bare = content.strip(BLANKS)
+                cells.append(QuotedText(content) if not bare or bare.lower() == "null" else content)
+            else:
+                cells.append(raw[:-1] if end == "\n" and raw[-1:] == "\r" else raw)
+            if end != separator:
+                records.append(cells)
+                cells = []
+        return records
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their LF, and no other ends of lines."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines.pop()
+    return lines
+
+
+MAX_PIECE_BYTES = MAX_FIELD_CHARACTERS
+"""No field of a piece of this size is too long."""
+
+_NULL_WORDS = tuple(map("".join, product("nN", "uU", "lL", "lL")))
+_SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1, 9), *range(0x0E, 0x1C)))
+"""Control characters that may stand for separators of several characters; few texts hold any."""
+
+_BLANKS = " \t\f\v"
+_MARK = b"\xef\xbb\xbf"
+
+
+class PlainReader:
+    """Reads pieces of UTF-8 text of one set of delimiters and one width. Records end at LF, or at CR."""
+
+    def __init__(self, delimiters: Delimiters, width: int) -> None:
+        self._field = delimiters.field.encode()
+        self._record = delimiters.record.encode()
+        self._quote = (delimiters.quote or "").encode()
+        self._quote_char = delimiters.quote
+        self._regular = regular_bytes(delimiters) if are_simple(delimiters) else None
+        self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
+        self._is_able = (
+            grammar_of(delimiters).splits
+            and delimiters.record in {"\n", "\r"}
+            and not {"\n", "\r"} & set(delimiters.field)
+        )
+        blanks, separator = (
+            "".join(blank for blank in _BLANKS if blank != delimiters.field),
+            re.escape(delimiters.field),
+        )
+        self._padded_null = re.compile(
+            rf"(?:^|{separator})(?:[{blanks}]+null[{blanks}]*|null[{blanks}]+)(?:{separator}|\r?$)".encode(),
+            re.MULTILINE,
+        )
+        self._near_null = tuple(near for blank in blanks for near in (f"{blank}null".encode(), f"null{blank}".encode()))
+        self._blank_line = re.compile(rf"^[{_BLANKS}]+\r?$".encode(), re.MULTILINE) if width == 1 else None
+        self._names = [str(position) for position in range(width)]
+        self._convert = pyarrow_csv.ConvertOptions(
+            check_utf8=False,
+            column_types=dict.fromkeys(self._names, pa.string()),
+            null_values=["", *_NULL_WORDS],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+
+    def end(self, text: bytes, start: int) -> int:
+        """Where the records end that begin at `start` and that `batch` may be able to read; `start` if there are none.
+
+        What is between is whole records, at most MAX_PIECE_BYTES.
+        """
+        if not self._is_able:
+            return start
+        limit = min(start + MAX_PIECE_BYTES, len(text))
+        quote = text.find(self._quote, start, limit) if self._quote else -1
+        if quote >= 0 and self._regular is not None:
+            found = self._regular.match(text, start, limit)
+            return start if found is None else found.end()
+        return text.rfind(self._record, start, limit if quote < 0 else quote) + 1 or start
+
+    def batch(self, text: bytes) -> pa.RecordBatch | None:
+        """The records as columns; None if Arrow would read them otherwise than they are, or their widths differ."""
+        if text.startswith(_MARK) or not self._is_plain(text):
+            return None
+        delimiter = self._field
+        if self._needs_substitute:
+            delimiter = next((sign for sign in _SUBSTITUTES if sign not in text), b"")
+            if not delimiter:
+                return None
+            text = text.replace(self._field, delimiter)
+        if self._record == b"\r":
+            text = text.replace(b"\r", b"\n")
+        has_quotes = bool(self._quote) and self._quote in text
+        try:
+            table = pyarrow_csv.read_csv(
+                pa.BufferReader(text),
+                pyarrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=self._names),
+                pyarrow_csv.ParseOptions(
+                    delimiter=delimiter.decode(),
+                    quote_char=self._quote_char if has_quotes else False,
+                    double_quote=True,
+                    escape_char=False,
+                    newlines_in_values=has_quotes,
+                ),
+                self._convert,
+            )
+        except pa.ArrowInvalid:
+            # Records of another width, or nothing but blank lines.
+            return None
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if len(batches) == 1 else None
+
+    def _is_plain(self, text: bytes) -> bool:
+        """Whether Arrow sees the same lines, blank lines and nulls as we do."""
+        if self._record == b"\r":
+            if b"\n" in text:
+                return False
+        elif b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
+            return False
+        if self._blank_line is not None and self._blank_line.search(text):
+            return False
+        lowered = text.lower()
+        if b"null" in lowered and any(near in lowered for near in self._near_null):
+            return self._padded_null.search(lowered) is None
+        return True

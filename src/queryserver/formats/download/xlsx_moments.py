@@ -7,9 +7,9 @@ from itertools import count
 
 import pyarrow as pa
 
-from queryserver.domain.result import Column, ResultType
-from queryserver.formats.download import kernels
-from queryserver.formats.download.text import is_text, texts
+from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.download import texts as kernels
+from queryserver.formats.download.texts import is_text, texts
 
 # Index of each in `cellXfs`; 0 is a plain cell.
 HEADER_STYLE = 1

@@ -6,10 +6,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.result import Column, ResultType
-from queryserver.engines.hiveserver2.decoding import null_mask, record_batch
+from queryserver.engines.hiveserver2.fetching import WireColumn, null_mask, record_batch, wire_column
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
-from queryserver.engines.hiveserver2.protocol.rows import (
+from queryserver.engines.hiveserver2.protocol.structs import (
     TArrayTypeEntry,
     TBinaryColumn,
     TBoolColumn,
@@ -28,7 +27,7 @@ from queryserver.engines.hiveserver2.protocol.rows import (
     TTypeQualifiers,
     TTypeQualifierValue,
 )
-from queryserver.engines.hiveserver2.types import WireColumn, wire_column
+from queryserver.formats.columns import Column, ResultType
 
 
 def column(kind: TTypeId, **qualifiers: int) -> WireColumn:
@@ -81,7 +80,7 @@ def test_values_under_the_mask_are_null_whatever_they_are():
     ("kind", "raw", "value"),
     [
         (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
-        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),
         (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
         (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
         (TTypeId.BINARY, b"\0\xff", b"\0\xff"),

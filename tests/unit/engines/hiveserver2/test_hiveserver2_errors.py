@@ -2,7 +2,9 @@
 
 import pytest
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.hiveserver2.errors import Purpose, clean_message, domain_error, message_of
+from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     EngineUnavailable,
@@ -11,8 +13,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.hiveserver2.errors import Purpose, clean_message, domain_error, message_of
-from queryserver.engines.hiveserver2.protocol.status import TStatus, TStatusCode
 
 SPARK = (
     "org.apache.hive.service.cli.HiveSQLException: Error running query: [TABLE_OR_VIEW_NOT_FOUND]"

@@ -10,22 +10,26 @@ import pyarrow as pa
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.domain.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
-from queryserver.domain.result import Column, ResultType
-from queryserver.engines.chunks import BATCH_BYTES
-from queryserver.engines.hiveserver2.address import Limits
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines
-from queryserver.engines.hiveserver2.protocol.calls import TFetchOrientation, TFetchResultsReq, TFetchResultsResp
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn, TTypeId
-from queryserver.engines.hiveserver2.protocol.status import (
+from queryserver.engines.hiveserver2.fetching import Fetcher, WireColumn, log_lines
+from queryserver.engines.hiveserver2.protocol.structs import (
+    TColumn,
+    TFetchOrientation,
+    TFetchResultsReq,
+    TFetchResultsResp,
     THandleIdentifier,
     TOperationHandle,
+    TRowSet,
     TStatus,
     TStatusCode,
+    TStringColumn,
+    TTypeId,
 )
 from queryserver.engines.hiveserver2.transports import Overlong
-from queryserver.engines.hiveserver2.types import WireColumn
+from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
+from queryserver.formats.columns import Column, ResultType
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 COLUMNS = (WireColumn(Column("a", ResultType.STRING, "string"), TTypeId.STRING, pa.string()),)

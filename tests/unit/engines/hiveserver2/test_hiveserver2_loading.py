@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.loading_facts import TEXTS
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
 from queryserver.engines.hiveserver2.loading import (
     HIVE_LOADING,
     SPARK_LOADING,
@@ -21,7 +19,9 @@ from queryserver.engines.hiveserver2.loading import (
     constant,
     spark_constant,
 )
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableName
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
+from queryserver.errors.statements import StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""

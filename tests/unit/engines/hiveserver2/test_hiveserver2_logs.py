@@ -5,22 +5,24 @@ from dataclasses import dataclass, field
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.hiveserver2 import logs
-from queryserver.engines.hiveserver2.address import Limits
-from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.logs import OperationLog
-from queryserver.engines.hiveserver2.protocol.calls import (
+from queryserver.engines.hiveserver2 import operation as logs
+from queryserver.engines.hiveserver2.errors import LogFilter, WireLost
+from queryserver.engines.hiveserver2.operation import OperationLog
+from queryserver.engines.hiveserver2.protocol.messages import GET_LOG, AnyMethod
+from queryserver.engines.hiveserver2.protocol.structs import (
+    Struct,
+    TColumn,
     TFetchOrientation,
     TFetchResultsReq,
     TFetchResultsResp,
     TGetLogResp,
+    THandleIdentifier,
+    TOperationHandle,
+    TRowSet,
+    TStringColumn,
 )
-from queryserver.engines.hiveserver2.protocol.declaring import Struct
-from queryserver.engines.hiveserver2.protocol.methods import GET_LOG, AnyMethod
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle
-from queryserver.engines.hiveserver2.redaction import LogFilter
-from queryserver.engines.streamed_operation import MAX_LOG_LINES
+from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.engines.sessions import MAX_LOG_LINES
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 

@@ -13,22 +13,30 @@ from tests.fakes.hiveserver2_messages import (
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
 from queryserver.engines.hiveserver2.protocol import messages
-from queryserver.engines.hiveserver2.protocol.calls import (
-    TFetchResultsReq,
-    TFetchResultsResp,
-    TOpenSessionReq,
-    TOpenSessionResp,
-)
 from queryserver.engines.hiveserver2.protocol.messages import (
+    CLOSE_SESSION,
+    FETCH_RESULTS,
+    OPEN_SESSION,
     IncompleteMessage,
     MalformedMessage,
+    Method,
     ServerException,
     decode_reply,
     encode_call,
 )
-from queryserver.engines.hiveserver2.protocol.methods import CLOSE_SESSION, FETCH_RESULTS, OPEN_SESSION, Method
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TSessionHandle
+from queryserver.engines.hiveserver2.protocol.structs import (
+    TColumn,
+    TFetchResultsReq,
+    TFetchResultsResp,
+    THandleIdentifier,
+    TI64Column,
+    TOpenSessionReq,
+    TOpenSessionResp,
+    TOperationHandle,
+    TRowSet,
+    TSessionHandle,
+    TStringColumn,
+)
 
 IDENTIFIER = THandleIdentifier(guid=b"g" * 16, secret=b"\xff" * 16)
 SESSION = TSessionHandle(session_id=IDENTIFIER)

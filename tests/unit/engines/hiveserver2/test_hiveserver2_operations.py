@@ -2,13 +2,11 @@
 
 import pytest
 
-from queryserver.engines.hiveserver2.address import Limits
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import Connection, Wire
 from queryserver.engines.hiveserver2.operation import Operation
-from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
-from queryserver.engines.hiveserver2.protocol.status import TOperationHandle, TSessionHandle
-from queryserver.engines.hiveserver2.variants import SPARKSQL
-from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.engines.hiveserver2.protocol.messages import Method, ReplyT, RequestT
+from queryserver.engines.hiveserver2.protocol.structs import TOperationHandle, TSessionHandle
+from queryserver.engines.hiveserver2.variants import SPARKSQL, Limits
 
 
 class _FaultyConnection(Connection):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.hiveserver2.redaction import LONGEST_LINE, LogFilter, in_plain_words
+from queryserver.engines.hiveserver2.errors import LONGEST_LINE, LogFilter, in_plain_words
 
 SPARK = """\
 26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING

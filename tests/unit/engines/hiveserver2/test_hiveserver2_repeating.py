@@ -5,27 +5,26 @@ from dataclasses import dataclass, field
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.hiveserver2.address import Limits
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.calls import (
+from queryserver.engines.hiveserver2.operation import has_tasks, keeps_rows
+from queryserver.engines.hiveserver2.protocol.messages import EXECUTE_STATEMENT, FETCH_RESULTS, AnyMethod
+from queryserver.engines.hiveserver2.protocol.structs import (
+    Struct,
+    TColumn,
     TExecuteStatementReq,
     TFetchResultsResp,
     TGetOperationStatusResp,
-    TOperationResp,
-    TStatusResp,
-)
-from queryserver.engines.hiveserver2.protocol.declaring import Struct
-from queryserver.engines.hiveserver2.protocol.methods import EXECUTE_STATEMENT, FETCH_RESULTS, AnyMethod
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import (
     THandleIdentifier,
     TOperationHandle,
+    TOperationResp,
+    TRowSet,
     TSessionHandle,
     TStatus,
     TStatusCode,
+    TStatusResp,
+    TStringColumn,
 )
-from queryserver.engines.hiveserver2.repeating import has_tasks, keeps_rows
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Variant
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits, Variant
 
 IDENTIFIER = THandleIdentifier(guid=b"g", secret=b"s")
 SESSION = TSessionHandle(session_id=IDENTIFIER)

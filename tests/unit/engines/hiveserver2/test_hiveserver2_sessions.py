@@ -2,14 +2,21 @@
 
 import pytest
 
-from queryserver.domain.errors.statements import CredentialsRequired, OutcomeUnknown, StatementRejected
-from queryserver.domain.user import User
-from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Member
-from queryserver.engines.hiveserver2.opening import session_configuration
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TSessionHandle
-from queryserver.engines.hiveserver2.resuming import Mark
-from queryserver.engines.hiveserver2.variants import HIVE, HPLSQL, IMPALA, SPARKSQL, VARIANTS
-from queryserver.interfaces.engine import Credentials, SessionOptions
+from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
+from queryserver.engines.hiveserver2.session import Mark, session_configuration
+from queryserver.engines.hiveserver2.variants import (
+    HIVE,
+    HPLSQL,
+    IMPALA,
+    SPARKSQL,
+    VARIANTS,
+    Hs2Address,
+    Mechanism,
+    Member,
+)
+from queryserver.engines.protocol import Credentials, SessionOptions
+from queryserver.errors.statements import CredentialsRequired, OutcomeUnknown, StatementRejected
+from queryserver.identity.model import User
 
 MEMBER = Member("hive.example", 10000)
 ADA = User(id=1, username="ada")

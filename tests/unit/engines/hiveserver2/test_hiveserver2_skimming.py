@@ -3,26 +3,26 @@
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.hiveserver2.protocol.calls import (
-    TFetchResultsReq,
-    TFetchResultsResp,
-    TGetOperationStatusResp,
-    TProgressUpdateResp,
-)
-from queryserver.engines.hiveserver2.protocol.declaring import Struct
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, encode_call
-from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS
-from queryserver.engines.hiveserver2.protocol.rows import (
+from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage, encode_call
+from queryserver.engines.hiveserver2.protocol.structs import (
+    Struct,
     TBinaryColumn,
     TBoolColumn,
     TColumn,
     TDoubleColumn,
+    TFetchResultsReq,
+    TFetchResultsResp,
+    TGetOperationStatusResp,
+    THandleIdentifier,
     TI64Column,
+    TOperationHandle,
+    TProgressUpdateResp,
     TRowSet,
+    TStatus,
+    TStatusCode,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle, TStatus, TStatusCode
-from queryserver.engines.hiveserver2.skimming import CellFound, Skimmer
+from queryserver.engines.hiveserver2.transports import CellFound, Skimmer
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 CALL = decode_call(

@@ -10,23 +10,25 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineUnavailable
-from queryserver.engines.hiveserver2.address import Hs2Address, Limits, Login, Mechanism, Member
 from queryserver.engines.hiveserver2.connecting import connect
 from queryserver.engines.hiveserver2.connection import Connection
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.calls import (
+from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, OPEN_SESSION, MalformedMessage, encode_call
+from queryserver.engines.hiveserver2.protocol.structs import (
+    TColumn,
     TFetchResultsReq,
     TFetchResultsResp,
+    THandleIdentifier,
+    TI64Column,
     TOpenSessionReq,
     TOpenSessionResp,
+    TOperationHandle,
+    TRowSet,
+    TStringColumn,
 )
-from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, encode_call
-from queryserver.engines.hiveserver2.protocol.methods import FETCH_RESULTS, OPEN_SESSION
-from queryserver.engines.hiveserver2.protocol.rows import TColumn, TI64Column, TRowSet, TStringColumn
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle
-from queryserver.engines.hiveserver2.skimming import Skimmer
-from queryserver.engines.hiveserver2.transports import Overlong, read_past
+from queryserver.engines.hiveserver2.transports import Overlong, Skimmer, read_past
+from queryserver.engines.hiveserver2.variants import Hs2Address, Limits, Login, Mechanism, Member
+from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -4,14 +4,12 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
-from queryserver.engines.hiveserver2.address import Limits
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import Connection, Wire
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.calls import TOperationReq
-from queryserver.engines.hiveserver2.protocol.methods import GET_OPERATION_STATUS
-from queryserver.engines.hiveserver2.protocol.status import THandleIdentifier, TOperationHandle
-from queryserver.engines.hiveserver2.wire import Wire
+from queryserver.engines.hiveserver2.protocol.messages import GET_OPERATION_STATUS
+from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TOperationReq
+from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 

@@ -3,7 +3,9 @@
 import httpx
 import pytest
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Phase, Silent, avatica_errors, server_text
+from queryserver.engines.phoenix.protocol import Malformed, Missing, ServerError
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
     EngineTimeout,
@@ -13,9 +15,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Phase, Silent, avatica_errors, server_text
-from queryserver.engines.phoenix.messages import Missing, ServerError
-from queryserver.engines.phoenix.protobuf import Malformed
 
 _GONE = ServerError(
     "x", ["org.apache.calcite.avatica.NoSuchConnectionException: Connection not found\n\tat a.B(C.java:1)"]

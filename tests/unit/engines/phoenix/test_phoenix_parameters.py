@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.loading_facts import TEXTS
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.engines.phoenix.parameters import numbered, parameter_rows
-from queryserver.engines.phoenix.protobuf import Message
-from queryserver.engines.phoenix.values import typed_value
+from queryserver.engines.phoenix.protocol import Message, numbered, parameter_rows
+from queryserver.engines.phoenix.statement import typed_value
+from queryserver.errors.statements import StatementRejected
 
 REP, STRING, STRING_VALUE, NUMBER_VALUE = 1, 21, 3, 4
-GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have no zone
+GREGORIAN = dt.datetime(1582, 10, 15)
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:

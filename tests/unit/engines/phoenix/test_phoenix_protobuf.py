@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.engines.phoenix.protobuf import (
+from queryserver.engines.phoenix.protocol import (
     Malformed,
     Message,
     fields,

@@ -6,11 +6,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.errors.statements import StatementRejected
-from queryserver.engines.phoenix.declared import declare
-from queryserver.engines.phoenix.messages import ColumnMetadata
-from queryserver.engines.phoenix.protobuf import Malformed, number, octets, text
-from queryserver.engines.phoenix.values import RowReader, cell_value, typed_value
+from queryserver.engines.phoenix.protocol import ColumnMetadata, Malformed, number, octets, text
+from queryserver.engines.phoenix.statement import RowReader, cell_value, declare, typed_value
+from queryserver.errors.statements import StatementRejected
 
 
 def _row(*values: bytes) -> bytes:

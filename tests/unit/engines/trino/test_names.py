@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.catalog import SampleKind
-from queryserver.domain.errors.base import NotSupported
-from queryserver.engines.trino.catalog_creation import owner, properties, texts
-from queryserver.engines.trino.catalog_reading import exact_pattern
-from queryserver.engines.trino.catalog_sampling import sample_of_column
-from queryserver.engines.trino.names import join_database, split_database
+from queryserver.engines.metadata import SampleKind
+from queryserver.engines.trino.catalog import join_database, sample_of_column, split_database
+from queryserver.engines.trino.catalog_reading import exact_pattern, owner, properties, texts
+from queryserver.errors.base import NotSupported
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ from tests.engines.scripted_trino import (
     spooled_segment,
 )
 
-from queryserver.domain.errors.statements import (
+from queryserver.engines.protocol import Credentials, EngineSession, OperationState, SessionOptions
+from queryserver.engines.trino.engine import TrinoEngine
+from queryserver.engines.trino.protocol import PRESTO, TRINO, Authentication, Patience, TrinoAddress
+from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
     EngineUnavailable,
@@ -26,8 +29,6 @@ from queryserver.domain.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.engines.trino import PRESTO, TRINO, Authentication, Patience, TrinoAddress, TrinoEngine
-from queryserver.interfaces.engine import Credentials, EngineSession, OperationState, SessionOptions
 
 QUICK = Patience(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
 NUMBERS = (column("n", "bigint"),)

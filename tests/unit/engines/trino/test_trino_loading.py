@@ -15,11 +15,12 @@ from tests.contract.loading_basis import MemoryLedger, stream
 from tests.contract.loading_facts import TEXTS
 from tests.engines.scripted_trino import Reply, ScriptedTrino, column, error, page, scripted_trino
 
-from queryserver.domain.errors.statements import EngineError, StatementRejected
-from queryserver.domain.importing import BaseType, ColumnType
-from queryserver.engines.trino import TrinoAddress, TrinoEngine
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableLoader, TableName
+from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.loading import TrinoLoader
-from queryserver.interfaces.loading import LoadColumn, TableLoad, TableLoader, TableName
+from queryserver.engines.trino.protocol import TrinoAddress
+from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.imports.model import BaseType, ColumnType
 
 STRING, DATETIME = ColumnType(BaseType.STRING), ColumnType(BaseType.DATETIME)
 TARGET, STAGING = TableName(None, "t"), TableName(None, "_qs_import_1")

@@ -6,9 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.result import ResultType
-from queryserver.engines.trino.types import declare, result_columns
-from queryserver.engines.trino.values import Misfit, record_batch
+from queryserver.engines.trino.values import Misfit, declare, record_batch, result_columns
+from queryserver.formats.columns import ResultType
 
 
 def _signature(raw_type: str, *arguments: object) -> dict[str, object]:

@@ -6,9 +6,9 @@ import re
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.importing import CellKind, QuotedText, TypedText
 from queryserver.formats.cell_types.classes import PATTERNS, CellFacts, classify, facts_of
-from queryserver.formats.cells_kernels import kernels
+from queryserver.formats.scalar_cells import kernels
+from queryserver.imports.model import CellKind, QuotedText, TypedText
 
 CELLS = {
     CellKind.NULL: [

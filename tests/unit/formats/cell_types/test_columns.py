@@ -5,11 +5,18 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.import_types import SQL_TYPES, type_name
-from queryserver.domain.importing import NULL, STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
-from queryserver.formats.cell_types.arrays import facts_of_array
-from queryserver.formats.cell_types.classes import classify
-from queryserver.formats.cell_types.columns import ColumnFacts, column_type
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array
+from queryserver.imports.model import (
+    NULL,
+    SQL_TYPES,
+    STRING,
+    BaseType,
+    CellKind,
+    ColumnType,
+    QuotedText,
+    TypedText,
+    type_name,
+)
 
 Names = tuple[str, str, str]
 SPECIFIED_DIALECTS = ("hive", "impala", "trino", "phoenix", "sparksql")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from queryserver.domain.importing import CellKind, Delimiters, TypedText
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.detection import detect
 from queryserver.formats.delimited.records import RecordReader
+from queryserver.imports.model import CellKind, Delimiters, TypedText
 
 COMMA, TAB, PIPE, COLON, BLANK = (Delimiters(field) for field in ",\t|: ")
 

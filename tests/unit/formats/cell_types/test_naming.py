@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.formats.cell_types.naming import header_names, numbered_names
+from queryserver.formats.cell_types.header import header_names, numbered_names
 
 
 @pytest.mark.importer(30)

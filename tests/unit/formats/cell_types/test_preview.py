@@ -7,8 +7,6 @@ import pyarrow as pa
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.import_types import PREVIEW_DIALECTS, type_name
-from queryserver.domain.importing import NULL, BaseType, CellKind, ColumnType, Delimiters, QuotedText, TypedText
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.preview import (
     FIRST_RECORDS,
@@ -18,8 +16,18 @@ from queryserver.formats.cell_types.preview import (
     analyse_records,
     sample_width,
 )
-from queryserver.formats.delimited.blocks import Block
-from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.delimited.records import Block, RecordReader
+from queryserver.imports.model import (
+    NULL,
+    PREVIEW_DIALECTS,
+    BaseType,
+    CellKind,
+    ColumnType,
+    Delimiters,
+    QuotedText,
+    TypedText,
+    type_name,
+)
 
 
 def blocks_of(records: Sequence[Sequence[str]], width: int, rows: int = 99) -> Iterator[Block]:

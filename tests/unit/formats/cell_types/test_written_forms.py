@@ -3,11 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.domain.importing import STRING, BaseType, CellKind, TypedText
-from queryserver.domain.value_formats import UnknownFormat, value_format
-from queryserver.formats.cell_types.columns import column_type
-from queryserver.formats.cell_types.rewriting import rewritten
-from queryserver.formats.cell_types.written_forms import GivenFormats, measured
+from queryserver.formats.cell_types.classes import column_type
+from queryserver.formats.cell_types.written_forms import GivenFormats, measured, rewritten
+from queryserver.formats.value_formats import UnknownFormat, value_format
+from queryserver.imports.model import STRING, BaseType, CellKind, TypedText
 
 CERTAIN = {
     "%d/%m/%Y": (["15/01/2024", "01/02/2024"], BaseType.DATE),
@@ -44,7 +43,7 @@ UNCERTAIN = [
 ]
 
 
-def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
+def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:
     """Of a list, and of a column of many."""
     ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from queryserver.domain.importing import BaseType, CellKind, ColumnType, QuotedText, TypedText
-from queryserver.formats.converting.exact import Misfit, converter, is_null
+from queryserver.formats.column_conversion import Misfit, converter, is_null
+from queryserver.imports.model import BaseType, CellKind, ColumnType, QuotedText, TypedText
 
 B = BaseType
 moment = datetime.fromisoformat

@@ -2,9 +2,9 @@
 
 import pytest
 
-from queryserver.domain.importing import STRING, BaseType, CellKind, ColumnType, Delimiters, TypedText
-from queryserver.formats.converting.rows import Portion, RowConverter, TargetColumn
-from queryserver.formats.delimited.blocks import Block, BlockReader
+from queryserver.formats.delimited.records import Block, BlockReader
+from queryserver.formats.row_conversion import Portion, RowConverter, TargetColumn
+from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, Delimiters, TypedText
 
 INTEGER = ColumnType(BaseType.INT32)
 ID, NAME = TargetColumn(0, "id", INTEGER), TargetColumn(1, "name", STRING)

@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.importing import Delimiters
-from queryserver.formats.delimited.blocks import Block, BlockReader
-from queryserver.formats.delimited.plain import PlainReader
+from queryserver.formats.delimited.cutting import PlainReader
+from queryserver.formats.delimited.records import Block, BlockReader
+from queryserver.imports.model import Delimiters
 
 MANY = 4000
 """Enough records for Arrow."""

@@ -5,13 +5,13 @@ import time
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import QueryServerError
-from queryserver.domain.errors.files import UnsupportedFormat
-from queryserver.domain.importing import SAMPLE_BYTES, FileType
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.detection import Detected, detect
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.kinds import FileKind, recognise
+from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.imports.model import SAMPLE_BYTES, FileType
 
 BEGINNING_BYTES = 64 * 1024
 """What guess_header looks at first."""

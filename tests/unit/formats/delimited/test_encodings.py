@@ -3,8 +3,8 @@
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.errors.files import UnsupportedFormat
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.encodings import Decoder, decoded, detect_encoding, encoding_of
 
 

@@ -7,8 +7,8 @@ import lzma
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import UnsupportedFormat
-from queryserver.formats.kinds import FileKind, recognise, recognise_told
+from queryserver.errors.files import UnsupportedFormat
+from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
 
 
 @pytest.mark.importer(31)

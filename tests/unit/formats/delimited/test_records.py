@@ -5,11 +5,10 @@ import time
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.domain.importing import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText
-from queryserver.formats.delimited.blocks import BlockReader
+from queryserver.errors.base import InvalidRequest
 from queryserver.formats.delimited.cutting import LOOK_AHEAD_CHARACTERS
-from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.delimited.records import BlockReader, RecordReader
+from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText
 
 MIB = 1024 * 1024
 

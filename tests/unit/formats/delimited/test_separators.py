@@ -2,9 +2,9 @@
 
 import pytest
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.importing import Delimiters, FileType
-from queryserver.formats.delimited.separators import delimiters_of, type_of_separator, unescaped
+from queryserver.errors.base import InvalidParameter
+from queryserver.formats.delimited.detection import delimiters_of, type_of_separator, unescaped
+from queryserver.imports.model import Delimiters, FileType
 
 
 @pytest.mark.parametrize(

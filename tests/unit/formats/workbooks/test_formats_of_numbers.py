@@ -2,14 +2,8 @@
 
 import pytest
 
-from queryserver.domain.importing import CellKind
-from queryserver.formats.workbooks.cells import (
-    Temporal,
-    iso_cell,
-    temporal_cell,
-    temporal_of_code,
-    temporal_of_format,
-)
+from queryserver.imports.model import CellKind
+from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_code, temporal_of_format
 
 
 @pytest.mark.importer(42)

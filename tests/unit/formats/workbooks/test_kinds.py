@@ -8,9 +8,9 @@ import pytest
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_ods, write_package
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidRequest
-from queryserver.domain.errors.files import FileCorrupt, UnsupportedFormat
-from queryserver.formats.workbooks.kinds import WorkbookKind, recognise_workbook
+from queryserver.errors.base import InvalidRequest
+from queryserver.errors.files import FileCorrupt, UnsupportedFormat
+from queryserver.workbooks.compound_files import WorkbookKind, recognise_workbook
 
 
 def zipped(*names: str) -> io.BytesIO:

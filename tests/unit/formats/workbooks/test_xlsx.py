@@ -4,12 +4,13 @@ import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import FileCorrupt
-from queryserver.domain.importing import CellKind
-from queryserver.formats.workbooks import packages, used_range
-from queryserver.formats.workbooks.kinds import WorkbookKind
-from queryserver.formats.workbooks.used_range import checked_rows, columns_in_use
-from queryserver.workbooks.calamine_workbook import OpenWorkbook
+from queryserver.errors.files import FileCorrupt
+from queryserver.imports.model import CellKind
+from queryserver.workbooks import cells as used_range
+from queryserver.workbooks import packages
+from queryserver.workbooks.calamine import OpenWorkbook
+from queryserver.workbooks.cells import checked_rows, columns_in_use
+from queryserver.workbooks.compound_files import WorkbookKind
 
 
 @pytest.fixture

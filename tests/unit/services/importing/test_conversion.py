@@ -8,10 +8,10 @@ from contextlib import aclosing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
-from queryserver.domain.importing import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
-from queryserver.formats.converting.rows import TargetColumn
-from queryserver.services.importing.conversion import Conversion, Counted, ahead
-from queryserver.services.importing.plans import FileReading, ImportPlan
+from queryserver.formats.row_conversion import TargetColumn
+from queryserver.imports.model import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
+from queryserver.imports.plans import FileReading, ImportPlan
+from queryserver.imports.running import Conversion, Counted, ahead
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
 

@@ -7,11 +7,11 @@ from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.files import UnsupportedFormat
-from queryserver.domain.importing import SAMPLE_BYTES, CellKind, TypedText
+from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.detection import Detected
-from queryserver.services.importing.detecting import Detection, Sheets
-from queryserver.services.places import FairPlaces
+from queryserver.imports.model import SAMPLE_BYTES, CellKind, TypedText
+from queryserver.imports.preview import Detection, Sheets
+from queryserver.platform.shares import FairPlaces
 
 ANA = 1
 ZIP = b"PK\x03\x04 and more"

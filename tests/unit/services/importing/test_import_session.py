@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from queryserver.domain.errors.files import FileCorrupt
-from queryserver.domain.errors.statements import EngineUnavailable
-from queryserver.interfaces.engine import OperationState
-from queryserver.services.importing.import_session import Imported, ImportReport, ImportSession
+from queryserver.engines.protocol import OperationState
+from queryserver.errors.files import FileCorrupt
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.imports.create_table import Imported, ImportReport, ImportSession
 
 DONE = Imported(3, 2, 1, "t")
 

@@ -16,16 +16,14 @@ from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.fakes.loading import FakeLoadingEngine
 from tests.refusals import raises_code
 
-from queryserver.domain.importing import STRING, BaseType, ColumnType, Origin
-from queryserver.domain.statement import Assignment, Lease
-from queryserver.domain.user import User
-from queryserver.formats.converting.rows import TargetColumn
-from queryserver.interfaces.engine import OperationState, SessionOptions
-from queryserver.interfaces.import_leftovers import ImportLeftover
-from queryserver.interfaces.loading import TableName
-from queryserver.services.importing.imports import ImportParts, Imports
-from queryserver.services.importing.kept_rows import MAX_BYTES, KeptRows
-from queryserver.services.importing.plans import FileReading, ImportPlan, stored
+from queryserver.engines.protocol import OperationState, SessionOptions, TableName
+from queryserver.formats.row_conversion import TargetColumn
+from queryserver.identity.model import User
+from queryserver.imports.model import STRING, BaseType, ColumnType, Origin
+from queryserver.imports.plans import FileReading, ImportPlan, stored
+from queryserver.imports.repository import ImportLeftover
+from queryserver.imports.running import MAX_BYTES, ImportParts, Imports, KeptRows
+from queryserver.statements.model import Assignment, Lease
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
 ROWS = 5000

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queryserver.services.importing.keeping import KeptAnswers
+from queryserver.imports.preview import KeptAnswers
 
 
 def kept(max_bytes: int = 40) -> KeptAnswers[str]:
@@ -79,5 +79,5 @@ async def test_an_error_is_the_callers_own():
     results = await asyncio.gather(*(answers.get("a", one) for one in work), return_exceptions=True)
     assert isinstance(results[0], ValueError)
     assert results[1] == maker.answer
-    with pytest.raises(ValueError):  # noqa: PT011 the type is what is asked
+    with pytest.raises(ValueError):
         await answers.get("b", broken)

@@ -5,21 +5,21 @@ import json
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.importing import STRING, BaseType, ColumnType, Delimiters, Origin
-from queryserver.domain.splitter import Script
-from queryserver.domain.statement_kind import changes_data, changes_objects
-from queryserver.formats.cell_types.naming import header_names
+from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.cell_types.preview import PreviewColumn
-from queryserver.formats.converting.rows import TargetColumn
-from queryserver.services.importing.histories import history_text
-from queryserver.services.importing.plans import (
+from queryserver.formats.row_conversion import TargetColumn
+from queryserver.imports.model import STRING, BaseType, ColumnType, Delimiters, Origin
+from queryserver.imports.plans import (
     AskedColumn,
     FileReading,
     ImportPlan,
+    history_text,
     read_plan,
     stored,
     target_columns,
 )
+from queryserver.sql.splitter import Script
+from queryserver.sql.statement_kinds import changes_data, changes_objects
 
 PREVIEW = [
     PreviewColumn("id", ColumnType(BaseType.INT64)),

@@ -9,16 +9,16 @@ from tests.fakes.computation import InlineComputing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.errors.files import UnsupportedFormat
-from queryserver.domain.importing import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.preview import Analysis
-from queryserver.services.importing import samples
-from queryserver.services.importing.computed import CUT_FIELD_BYTES
-from queryserver.services.importing.previewing import Previews
-from queryserver.services.importing.samples import ReadingOptions
-from queryserver.services.places import FairPlaces
-from queryserver.services.threads import FairThreads
+from queryserver.imports import samples
+from queryserver.imports.computed import CUT_FIELD_BYTES
+from queryserver.imports.model import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
+from queryserver.imports.preview import Previews
+from queryserver.imports.samples import ReadingOptions
+from queryserver.platform.shares import FairPlaces
+from queryserver.platform.threads import FairThreads
 
 CSV = ReadingOptions.given(FileType.CSV)
 ZIP = b"PK\x03\x04 and more"

@@ -10,22 +10,21 @@ from tests.fakes.storage import MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import (
     ChangedMeanwhile,
     NotADirectory,
     PathNotFound,
     StorageUnavailable,
     SymlinkNotFollowed,
 )
-from queryserver.domain.files import Scheme
-from queryserver.domain.importing import Origin
-from queryserver.domain.storage_paths import PathReader
-from queryserver.domain.user import User
-from queryserver.services.importing.files import ImportFile
-from queryserver.services.importing.sources import ImportSources
-from queryserver.services.importing.uploads import ImportUploads
-from queryserver.services.storage.stores import Stores
+from queryserver.files.model import Scheme
+from queryserver.files.paths import PathReader
+from queryserver.files.places import Stores
+from queryserver.identity.model import User
+from queryserver.imports.model import Origin
+from queryserver.imports.sources import ImportFile, ImportSources
+from queryserver.imports.uploads import ImportUploads
 
 EVA = User(1, "eva")
 CONTENT = bytes(range(256))

@@ -10,12 +10,10 @@ import pytest
 from tests.fakes.import_uploads import MemoryImportUploads
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.user import User
-from queryserver.interfaces.import_uploads import UploadUsage
-from queryserver.services.importing.upload_area import UploadAreaKeeping
-from queryserver.services.importing.uploads import ImportUploads, ReceivedUpload, UploadLimits
-from queryserver.storages.local.upload_area import LocalUploadArea
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.files.stores.local.file_system import LocalUploadArea
+from queryserver.identity.model import User
+from queryserver.imports.uploads import ImportUploads, ReceivedUpload, UploadAreaKeeping, UploadLimits, UploadUsage
 
 ANA = User(1, "ana")
 LIMITS = UploadLimits(max_file_bytes=1000, most=UploadUsage(3, 2000))

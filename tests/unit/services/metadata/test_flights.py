@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from queryserver.domain.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
-from queryserver.services.metadata.flights import Flights
+from queryserver.catalog.forwarding import Flights
+from queryserver.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 

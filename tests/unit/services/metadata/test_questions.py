@@ -6,9 +6,9 @@ import pytest
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
-from queryserver.domain.catalog import ForeignKey, TableProperty
-from queryserver.services.metadata import questions
-from queryserver.services.metadata.questions import BY_KIND, Question
+from queryserver.catalog import cache as questions
+from queryserver.catalog.cache import BY_KIND, Question
+from queryserver.engines.metadata import ForeignKey, TableProperty
 
 ALL = [
     questions.databases(),

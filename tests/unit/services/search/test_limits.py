@@ -1,12 +1,12 @@
 """How long a source may take (Contract platform 8.4)."""
 
-from queryserver.domain.files import Scheme
-from queryserver.domain.searching import Search, SourceAnswer
-from queryserver.domain.storage_paths import PathReader
-from queryserver.domain.user import User
-from queryserver.services.search.search import limit_s
-from queryserver.services.search.walks import StoreSearch, WalkBounds
-from queryserver.services.storage.stores import Stores
+from queryserver.files.model import Scheme
+from queryserver.files.paths import PathReader
+from queryserver.files.places import Stores
+from queryserver.identity.model import User
+from queryserver.search.model import Search, SourceAnswer
+from queryserver.search.search import limit_s
+from queryserver.search.walks import StoreSearch, WalkBounds
 
 
 class Plain:

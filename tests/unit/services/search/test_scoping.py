@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from queryserver.container.interfaces.builders import build_engine
-from queryserver.container.interfaces.context import BuildContext
-from queryserver.domain.connector import Connector, ConnectorLimits
-from queryserver.domain.user import User
-from queryserver.services.connectors import Connectors
-from queryserver.services.search.scoping import Scoping
-from queryserver.settings import Settings
+from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
+from queryserver.search.feeding import Scoping
 
 LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
 ANA = User(4, "ana")

@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 import pytest
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.statements import SourceNotConfigured
-from queryserver.domain.files import EntryKind, Scheme, StorageUser
-from queryserver.domain.search_terms import parse_query
-from queryserver.domain.searching import FacetName, Search, SourceAnswer
-from queryserver.domain.storage_paths import PathReader
-from queryserver.domain.user import User
-from queryserver.interfaces.storage import Batch, Storage, StorageTraits
-from queryserver.services.search.walks import StoreSearch, WalkBounds
-from queryserver.services.storage.stores import Stores
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.statements import SourceNotConfigured
+from queryserver.files.model import EntryKind, Scheme, StorageUser
+from queryserver.files.paths import PathReader
+from queryserver.files.places import Stores
+from queryserver.files.protocol import Batch, Storage, StorageTraits
+from queryserver.identity.model import User
+from queryserver.search.model import FacetName, Search, SourceAnswer
+from queryserver.search.query_language import parse_query
+from queryserver.search.walks import StoreSearch, WalkBounds
 
 pytestmark = pytest.mark.platform(96)
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 from tests.fakes.results import MemoryResults
 
-from queryserver.domain.errors.base import ServiceUnavailable
-from queryserver.domain.errors.files import PathNotFound
-from queryserver.domain.errors.statements import PageRowTooLarge
-from queryserver.domain.result import Column, ResultType, Segment
-from queryserver.domain.statement import StatementState, StatementStatus, StatementTimes, StoredResult
-from queryserver.domain.user import User
-from queryserver.services.byte_budget import ByteBudget
-from queryserver.services.signals import StateSignals
-from queryserver.services.statements.reading import PageRequest, Reading, ResultPage
+from queryserver.errors.base import ServiceUnavailable
+from queryserver.errors.files import PathNotFound
+from queryserver.errors.statements import PageRowTooLarge
+from queryserver.formats.columns import Column, ResultType, Segment
+from queryserver.identity.model import User
+from queryserver.platform.shares import ByteBudget
+from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
+from queryserver.statements.paging import PageRequest, Reading, ResultPage
+from queryserver.statements.queue import StateSignals
 
 OPERATION = uuid4()
 ANA = User(1, "ana", groups=frozenset(), is_admin=False)
@@ -178,7 +178,7 @@ async def test_a_page_waits_until_there_is_memory_and_gives_back_what_it_holds_m
     waiting = asyncio.ensure_future(page([look], results, threads, max_bytes=1 << 24, budget=budget))
     async with asyncio.timeout(30):
         # The first rows are read with less in hand than their rendering takes; that is given back.
-        while not results.reads or not budget.waiting:  # noqa: ASYNC110 a test of what others have done by then
+        while not results.reads or not budget.waiting:
             await asyncio.sleep(0)
     assert budget.used_bytes == other.size_bytes + third.size_bytes
     third.release()

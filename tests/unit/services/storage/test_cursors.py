@@ -1,7 +1,7 @@
 """Marks of pages: how long they live and how many there are."""
 
-from queryserver.domain.files import Scheme, StoragePath
-from queryserver.services.storage.cursors import BEGINNING, Cursors, Mark, PageStart
+from queryserver.files.listing import BEGINNING, Cursors, Mark, PageStart
+from queryserver.files.model import Scheme, StoragePath
 
 PATH = StoragePath(Scheme.S3A, "b")
 

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import pytest
 from tests.fakes.storage import MemoryFileSystem
 
-from queryserver.domain.errors.files import InvalidPath, StorageNotConfigured
-from queryserver.domain.files import Scheme, StoragePath
-from queryserver.domain.storage_paths import PathReader
-from queryserver.domain.user import User
-from queryserver.services.storage.filesystems import FileSystems
-from queryserver.services.storage.stores import Caller, Stores
+from queryserver.errors.files import InvalidPath, StorageNotConfigured
+from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.paths import PathReader
+from queryserver.files.places import Caller, FileSystems, Stores
+from queryserver.identity.model import User
 
 TOO_LONG = "日" * 100
 RESERVED = "._qs_ana"

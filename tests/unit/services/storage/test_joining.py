@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import DatabaseUnavailable
-from queryserver.domain.files import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.interfaces.storage import PartPlan
-from queryserver.interfaces.storage_uploads import PartUpload, UploadTerms
-from queryserver.services.storage.joining import Joining
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
+from queryserver.files.part_writing import Joining
+from queryserver.files.protocol import PartPlan
+from queryserver.files.upload_repository import PartUpload, UploadTerms
 
 
 class Records:

@@ -8,14 +8,14 @@ from structlog.testing import CapturingLogger
 from tests.fakes.long_directory import LongDirectory, resident_bytes
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import TooManyRequests
-from queryserver.domain.errors.files import PathNotFound, StorageError, StorageUnavailable
-from queryserver.domain.files import Scheme, StoragePath
-from queryserver.domain.user import User
-from queryserver.services.storage import listing
-from queryserver.services.storage.listing import ListingLimits, Listings, Page, PageWanted
-from queryserver.services.storage.sorting import SortKey
-from queryserver.services.storage.stores import Caller, Place
+from queryserver.errors.base import TooManyRequests
+from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
+from queryserver.files import listing
+from queryserver.files.listing import ListingLimits, Listings, Page, PageWanted
+from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.places import Caller, Place
+from queryserver.files.sorting import SortKey
+from queryserver.identity.model import User
 
 ANA = Caller.of(User(1, "ana"))
 BOB = Caller.of(User(2, "bob"))

@@ -4,9 +4,9 @@ import asyncio
 
 from tests.fakes.storage import MemoryStorage
 
-from queryserver.domain.errors.files import StorageError
-from queryserver.domain.files import EntryKind
-from queryserver.services.storage.trees import attempt_each, joined, walk
+from queryserver.errors.files import StorageError
+from queryserver.files.model import EntryKind
+from queryserver.files.transfer_steps import attempt_each, joined, walk
 
 
 async def test_directories_come_before_what_they_hold_and_links_are_not_followed():

@@ -10,14 +10,13 @@ from uuid import UUID
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.domain.errors.base import InvalidParameter
-from queryserver.domain.errors.files import VerificationFailed
-from queryserver.domain.files import Scheme, StoragePath, StorageUser
-from queryserver.interfaces.storage import PartPlan, StoredPart
-from queryserver.interfaces.storage_uploads import ArrivedPart, PartUpload, UploadTerms
-from queryserver.services.storage.claims import attempts
-from queryserver.services.storage.part_terms import GivenPart, contiguous, missing_parts, plan_of, received
-from queryserver.services.storage.uploading import CheckedContent
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.files import VerificationFailed
+from queryserver.files.model import Scheme, StoragePath, StorageUser
+from queryserver.files.part_writing import GivenPart, contiguous, missing_parts, plan_of, received
+from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.upload_repository import ArrivedPart, PartUpload, UploadTerms, attempts
+from queryserver.files.uploading import CheckedContent
 
 UUID_0 = UUID(int=0)
 PLACE = StoragePath(Scheme.FILE, "d")

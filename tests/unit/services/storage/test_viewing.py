@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
-from queryserver.domain.errors.files import DecompressionLimit, StorageUnavailable
-from queryserver.domain.files import StoragePath, StorageUser
-from queryserver.formats.unpacking.codecs import Codec
-from queryserver.services.places import FairPlaces
-from queryserver.services.storage.stores import Place
-from queryserver.services.storage.viewing import Shown, Viewing
-from queryserver.services.threads import FairThreads
+from queryserver.errors.files import DecompressionLimit, StorageUnavailable
+from queryserver.files.model import StoragePath, StorageUser
+from queryserver.files.places import Place
+from queryserver.files.viewing import Shown, Viewing
+from queryserver.formats.unpacking import Codec
+from queryserver.platform.shares import FairPlaces
+from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 LIMIT_BYTES = 100_000

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import httpx
 import pytest
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.storages.adls.credentials import ClientCredentials, SasToken, SharedKey, authorizer
-from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.stores.adls.credentials import ClientCredentials, SasToken, SharedKey, authorizer
+from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
 
 URL = httpx.URL("https://account.dfs.core.windows.net/c/a%20b?action=flush")
 APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.example/")

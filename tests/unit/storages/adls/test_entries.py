@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
     InvalidPath,
@@ -15,9 +15,9 @@ from queryserver.domain.errors.files import (
     StorageUnavailable,
     StoreQuotaExceeded,
 )
-from queryserver.storages.adls import entries
-from queryserver.storages.adls.errors import UNREACHABLE, AzureFailure, azure_errors
-from queryserver.storages.adls.places import AzurePlace, file_place, is_container_name, place_of, unfinished
+from queryserver.files.stores.adls import places as entries
+from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure, azure_errors
+from queryserver.files.stores.adls.places import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
 @pytest.mark.parametrize(

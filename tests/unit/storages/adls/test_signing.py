@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.storages.adls.signing import signature, string_to_sign
+from queryserver.files.stores.adls.credentials import signature, string_to_sign
 
 COMMON = {"x-ms-date": "Fri, 26 Jun 2015 23:39:12 GMT", "x-ms-version": "2015-02-21"}
 REFERENCE = (

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.storages.local.descriptors import open_below
 
-from queryserver.domain.files import StorageUser
-from queryserver.storages.local import LocalFileSystem, PrivateStorage
-from queryserver.storages.local.file_system import UserStorage
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage, UserStorage
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import stat
 import pytest
 from tests.contract.storage_basis import body, content, is_there, names, put
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
-from queryserver.domain.files import Scheme, StorageUser
-from queryserver.interfaces.storage import PartPlan
-from queryserver.storages.local import LocalFileSystem
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.local.file_system import LocalFileSystem
 
 ALICE, BOB, ADMIN = StorageUser("alice"), StorageUser("bob"), StorageUser("root", is_admin=True)
 

@@ -16,8 +16,8 @@ import pytest
 from tests.contract.storage_basis import body, content, names, put
 from tests.unit.storages.local.descriptors import open_below
 
-from queryserver.domain.errors.base import PermissionDenied, QueryServerError
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import (
     ChangedMeanwhile,
     InvalidPath,
     NotADirectory,
@@ -28,10 +28,10 @@ from queryserver.domain.errors.files import (
     StoreQuotaExceeded,
     SymlinkNotFollowed,
 )
-from queryserver.domain.files import StorageUser
-from queryserver.interfaces.storage import PartPlan
-from queryserver.storages.local import LocalFileSystem, PrivateStorage
-from queryserver.storages.local.errors import file_errors
+from queryserver.files.model import StorageUser
+from queryserver.files.protocol import PartPlan
+from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage
+from queryserver.files.stores.local.system_calls import file_errors
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_hanging_file_system_is_an_unavailable_store(tmp_path):
 KILLED = """
     import asyncio, os, signal, sys
     from pathlib import Path
-    from queryserver.storages.local import PrivateStorage
+    from queryserver.files.stores.local.file_system import PrivateStorage
 
     async def killed():
         yield b"half"
@@ -226,10 +226,10 @@ async def test_sweeping_leaves_writes_under_way_and_files_alone(private, own):
 FULL = """
     import asyncio, resource, sys
     from pathlib import Path
-    from queryserver.domain.errors import StorageError
-    from queryserver.domain.files import StorageUser
-    from queryserver.interfaces.storage import PartPlan
-    from queryserver.storages.local import LocalFileSystem
+    from queryserver.errors import StorageError
+    from queryserver.files.model import StorageUser
+    from queryserver.files.protocol import PartPlan
+    from queryserver.files.stores.local.file_system import LocalFileSystem
 
     async def body():
         for _ in range(10):
@@ -267,9 +267,9 @@ async def test_a_full_disk_is_told_and_nothing_is_left(root):
 READ_ONLY = """
     import asyncio, os, sys
     from pathlib import Path
-    from queryserver.domain.errors import QueryServerError
-    from queryserver.domain.files import StorageUser
-    from queryserver.storages.local import LocalFileSystem
+    from queryserver.errors import QueryServerError
+    from queryserver.files.model import StorageUser
+    from queryserver.files.stores.local.file_system import LocalFileSystem
 
     async def body():
         yield b"x"
@@ -387,7 +387,7 @@ def test_errors_of_the_system_have_their_kinds(number, kind):
 
 async def test_a_rename_replaces_nothing_where_the_system_has_no_such_call(root, monkeypatch):
     """As on file systems without the flag."""
-    monkeypatch.setattr("queryserver.storages.local.renaming._renamed_at_once", lambda *_: False)
+    monkeypatch.setattr("queryserver.files.stores.local.tree._renamed_at_once", lambda *_: False)
     file_system = LocalFileSystem(root)
     admin = file_system.as_user(StorageUser("root", is_admin=True))
     for path in ("a/file", "b/file", "file", "other"):

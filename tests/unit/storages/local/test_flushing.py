@@ -9,11 +9,10 @@ from threading import Event
 
 import pytest
 
-from queryserver.domain.errors.files import StorageUnavailable
-from queryserver.storages.local.flushing import Flushing
-from queryserver.storages.local.threads import FileThreads
-from queryserver.storages.local.transfers import Upload
-from queryserver.storages.local.tree import Tree
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.stores.local.system_calls import FileThreads
+from queryserver.files.stores.local.transfers import Flushing, Upload
+from queryserver.files.stores.local.tree import Tree
 
 _PATIENCE_S = 10
 

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.storage_basis import names
 from tests.refusals import raises_code
 
-from queryserver.storages.local import summing
+from queryserver.files.stores.local import deleting as summing
 
 ENTRIES = 10_000
 

@@ -13,16 +13,9 @@ from pathlib import Path
 import pytest
 from tests.contract.storage_basis import body, content, entries, is_there, names, put
 
-from queryserver.domain.errors.files import (
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    SymlinkNotFollowed,
-)
-from queryserver.domain.files import EntryKind
-from queryserver.interfaces.storage import PartPlan
+from queryserver.errors.files import InvalidPath, NotADirectory, NotAFile, PathExists, PathNotFound, SymlinkNotFollowed
+from queryserver.files.model import EntryKind
+from queryserver.files.protocol import PartPlan
 
 LINKS = ("to_directory", "to_file", "to_itself", "to_inside", "to_nothing", "to_root", "relative")
 

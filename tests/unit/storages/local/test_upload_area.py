@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.domain.errors.base import ConfigurationError
-from queryserver.settings import Settings
-from queryserver.settings.contradictions import contradictions
-from queryserver.storages.local.upload_area import LocalUploadArea
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.stores.local.file_system import LocalUploadArea
+from queryserver.platform.settings.rules import contradictions
+from queryserver.platform.settings.tree import Settings
 
 _ANYBODY = 0o777
 

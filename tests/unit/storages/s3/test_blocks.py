@@ -5,13 +5,20 @@ from itertools import pairwise
 
 import pytest
 
-from queryserver.domain.errors.files import InvalidPath, PathNotFound, VerificationFailed
-from queryserver.interfaces.storage import PartPlan, StoredPart
-from queryserver.storages.s3.blocks import MAX_PARTS, MIB, MIN_PART_BYTES, Blocks, part_bytes
-from queryserver.storages.s3.copies import SINGLE_COPY_BYTES, copy_ranges
-from queryserver.storages.s3.multipart import SentPart, joined_tag
-from queryserver.storages.s3.parts import PartNumbers, join
-from queryserver.storages.s3.places import object_place, place_of
+from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
+from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.stores.s3.connection import object_place, place_of
+from queryserver.files.stores.s3.multipart import (
+    MAX_PARTS,
+    MIB,
+    MIN_PART_BYTES,
+    Blocks,
+    SentPart,
+    joined_tag,
+    part_bytes,
+)
+from queryserver.files.stores.s3.parts import PartNumbers, join
+from queryserver.files.stores.s3.writing import SINGLE_COPY_BYTES, copy_ranges
 
 GIB = 1024 * MIB
 TIB = 1024 * GIB

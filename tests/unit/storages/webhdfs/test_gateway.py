@@ -12,10 +12,11 @@ from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.domain.errors.files import ChangedMeanwhile, StorageError, StorageUnavailable, VerificationFailed
-from queryserver.domain.files import StorageUser
-from queryserver.storages.webhdfs import Timeouts, WebHdfsAddress, WebHdfsFileSystem
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import ChangedMeanwhile, StorageError, StorageUnavailable, VerificationFailed
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.webhdfs.gateway import Timeouts, WebHdfsAddress
+from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem
 
 ANA = StorageUser("ana")
 QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)

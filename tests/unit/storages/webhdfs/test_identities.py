@@ -2,8 +2,8 @@
 
 import pytest
 
-from queryserver.domain.errors.base import PermissionDenied
-from queryserver.storages.webhdfs.identity import NamedIdentity, TokenIdentity, acting_name
+from queryserver.errors.base import PermissionDenied
+from queryserver.files.stores.webhdfs.gateway import NamedIdentity, TokenIdentity, acting_name
 
 
 @pytest.mark.parametrize("name", ["", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb"])

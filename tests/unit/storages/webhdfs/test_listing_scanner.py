@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.domain.errors.files import StorageError
-from queryserver.storages.webhdfs.listing import ListingScanner
+from queryserver.errors.files import StorageError
+from queryserver.files.stores.webhdfs.tree import ListingScanner
 
 
 def scanned(answer: bytes, cut: int) -> tuple[list[dict[str, Any]], int]:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from queryserver.domain.errors.base import NotSupported, PermissionDenied
-from queryserver.domain.errors.files import (
+from queryserver.errors.base import NotSupported, PermissionDenied
+from queryserver.errors.files import (
     DirectoryNotEmpty,
     InvalidPath,
     NotADirectory,
@@ -16,7 +16,7 @@ from queryserver.domain.errors.files import (
     StorageUnavailable,
     StoreQuotaExceeded,
 )
-from queryserver.storages.webhdfs.errors import RemoteFailure
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure
 
 
 def told(name: str, message: str | None, status: int = 403) -> bytes:

@@ -9,9 +9,16 @@ from fastapi import Response
 
 from queryserver.api.answers import answer
 from queryserver.api.calls import Call, PathGroup, names_of
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
+from queryserver.api.schemas.wire import WireModel
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form
-from queryserver.domain.catalog import (
+from queryserver.catalog import cache as questions
+from queryserver.catalog.browsing import Excerpt, Names, Source
+from queryserver.catalog.cache import DescribedColumn, TableList
+from queryserver.catalog.samples import NOT_SAMPLED, Sample, Sampled
+from queryserver.engines.metadata import (
     DatabaseDescription,
     FunctionDescription,
     SampleKind,
@@ -19,18 +26,11 @@ from queryserver.domain.catalog import (
     TableDescription,
     TableKind,
 )
-from queryserver.domain.errors.base import InvalidParameter, MissingParameter
-from queryserver.domain.locations import storage_path
-from queryserver.domain.result import CellForm
-from queryserver.domain.sql_types import SqlType
-from queryserver.domain.statement import StatementRecord
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.schemas.wire import WireModel
-from queryserver.services.metadata import questions
-from queryserver.services.metadata.browsing import Excerpt, Names, Source
-from queryserver.services.metadata.questions import DescribedColumn, TableList
-from queryserver.services.metadata.samples import NOT_SAMPLED, Sample, Sampled
+from queryserver.errors.base import InvalidParameter, MissingParameter
+from queryserver.formats.columns import CellForm
+from queryserver.search.model import storage_path
+from queryserver.sql.types import SqlType
+from queryserver.statements.model import StatementRecord
 
 router = PathGroup()
 

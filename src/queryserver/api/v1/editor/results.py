@@ -9,24 +9,10 @@ from typing import Any
 from fastapi import Response
 from pydantic import BaseModel
 
-from queryserver.api.answers import (
-    HEADERS_ONLY,
-    answer,
-    coding_for,
-    conditions_of,
-    stream,
-    while_connected,
-)
+from queryserver.api.answers import HEADERS_ONLY, answer, coding_for, conditions_of, stream, while_connected
 from queryserver.api.calls import Call, PathGroup
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form, numbers_as_text, operation_of, page_answer
-from queryserver.domain.errors.base import NotAuthenticated, PermissionDenied
-from queryserver.domain.errors.statements import OperationNotFound
-from queryserver.domain.statement import ACTIVE, StatementRecord, StatementState, StatementStatus
-from queryserver.formats.download import ContentCoding, DownloadFormat, FileForm
-from queryserver.formats.download import download as encode
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     DownloadParameters,
     EventsParameters,
@@ -35,10 +21,17 @@ from queryserver.schemas.requests import (
     OperationRequest,
     ResultMetadataRequest,
 )
-from queryserver.services.ranges import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
-from queryserver.services.statements.downloading import StoredRows
-from queryserver.services.statements.reading import PageRequest
-from queryserver.services.statements.status import Progress, parse_operation_id
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.shapes import cell_form, numbers_as_text, operation_of, page_answer
+from queryserver.errors.base import NotAuthenticated, PermissionDenied
+from queryserver.errors.statements import OperationNotFound
+from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
+from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
+from queryserver.formats.download.stream import download as encode
+from queryserver.statements.downloads import StoredRows
+from queryserver.statements.model import ACTIVE, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.paging import PageRequest
+from queryserver.statements.status import Progress, parse_operation_id
 
 router = PathGroup()
 

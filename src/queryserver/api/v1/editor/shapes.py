@@ -11,13 +11,13 @@ from fastapi import Response
 
 from queryserver.api.answers import OwnedStream, answer, moment
 from queryserver.api.calls import Call
-from queryserver.domain.positions import Position
-from queryserver.domain.result import NUMBERS_AS_TEXT, CellForm, Column
-from queryserver.domain.statement import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
-from queryserver.domain.user import BigNumbers
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import EndRequest, OperationRequest
-from queryserver.services.statements.reading import ResultPage
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
+from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
+from queryserver.identity.model import BigNumbers
+from queryserver.sql.positions import Position
+from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.paging import ResultPage
 
 
 async def operation_of(call: Call, asked: OperationRequest) -> UUID:

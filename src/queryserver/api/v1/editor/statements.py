@@ -10,16 +10,8 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, milliseconds, moment, while_connected
 from queryserver.api.calls import Call, PathGroup
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
-from queryserver.domain.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
-from queryserver.domain.errors.statements import PageRowTooLarge
-from queryserver.domain.splitter import PreviousStatement
-from queryserver.domain.statement import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
-from queryserver.interfaces.engine import Credentials
-from queryserver.interfaces.statements import Recorded
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.editor import (
     CloseSessionRequest,
     CreateNotebookRequest,
     EndRequest,
@@ -29,12 +21,20 @@ from queryserver.schemas.requests import (
     HistoryParameters,
     SessionRequest,
 )
-from queryserver.services import sessions
-from queryserver.services.metadata.explaining import ToExplain
-from queryserver.services.statements.reading import PageRequest, ResultPage
-from queryserver.services.statements.status import HistoryQuestion, parse_operation_id
-from queryserver.services.statements.submission import Submission
-from queryserver.services.streams import StreamPlace
+from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
+from queryserver.catalog.explaining import ToExplain
+from queryserver.engines.protocol import Credentials
+from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
+from queryserver.errors.statements import PageRowTooLarge
+from queryserver.identity.request_limits import StreamPlace
+from queryserver.sql.splitter import PreviousStatement
+from queryserver.statements import sessions
+from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.paging import PageRequest, ResultPage
+from queryserver.statements.rows import Recorded
+from queryserver.statements.status import HistoryQuestion, parse_operation_id
+from queryserver.statements.submission import Submission
 
 router = PathGroup()
 

@@ -26,27 +26,33 @@ from queryserver.api.bodies import (
 )
 from queryserver.api.calls import OperationRoute, PathGroup
 from queryserver.api.errors import http_status, respond
-from queryserver.domain.errors.base import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.storage import (
+    NAME_FIELDS,
+    PATH_FIELDS,
+    QUERY_TOO,
+    Given,
+    OperationStatusParameters,
+    PathParameters,
+    StorageFields,
+    parse_given,
+)
+from queryserver.errors.base import (
     InvalidParameter,
     MissingParameter,
     QueryServerError,
     UnreadableParameter,
     UnsupportedMediaType,
 )
-from queryserver.domain.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
-from queryserver.domain.files import StorageUser
-from queryserver.domain.storage_paths import decoded_path, repaired
-from queryserver.domain.user import User
+from queryserver.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
+from queryserver.files.model import StorageUser
+from queryserver.files.operations import Outcomes, Progress, Started, Work, each_of, failure_body, items_of
+from queryserver.files.paths import decoded_path, repaired
+from queryserver.files.places import Caller, Place
 from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
-from queryserver.formats.multipart_stream import MultipartStream
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests.given import NAME_FIELDS, PATH_FIELDS, QUERY_TOO, Given, StorageFields, parse_given
-from queryserver.schemas.requests.storage_moving import OperationStatusParameters
-from queryserver.schemas.requests.storage_reading import PathParameters
-from queryserver.services.everything import Services
-from queryserver.services.storage.bulk import Outcomes, each_of, items_of
-from queryserver.services.storage.operations import Progress, Started, Work, failure_body
-from queryserver.services.storage.stores import Caller, Place
+from queryserver.formats.multipart import MultipartStream
+from queryserver.identity.model import User
+from queryserver.services import Services
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB

@@ -9,31 +9,29 @@ from fastapi import Response
 from queryserver.api.answers import answer
 from queryserver.api.bodies import parsed_aside
 from queryserver.api.calls import PathGroup
-from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
-from queryserver.domain.errors.base import NotSupported, PayloadTooLarge, QueryServerError
-from queryserver.domain.files import StoragePath
-from queryserver.domain.storage_names import new_name
-from queryserver.domain.storage_paths import repaired
-from queryserver.domain.transfers import TransferKind
-from queryserver.formats.files import mode_text
-from queryserver.formats.text_encodings import encoded
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests.storage_changing import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.storage import (
     ChmodRequest,
     ChownRequest,
     DeleteRequest,
+    MoveRequest,
     NamedEntryRequest,
     NewEntryRequest,
     OptionalPathRequest,
     PathRequest,
     PathsRequest,
+    RenameRequest,
     ReplicationRequest,
     SaveRequest,
 )
-from queryserver.schemas.requests.storage_moving import MoveRequest, RenameRequest
-from queryserver.services.storage.moving import final_body, moved_body
-from queryserver.services.storage.operations import Progress
-from queryserver.services.storage.targets import Asked
+from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
+from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
+from queryserver.files.model import StoragePath, TransferKind
+from queryserver.files.moving import Asked, final_body, moved_body
+from queryserver.files.operations import Progress
+from queryserver.files.paths import new_name, repaired
+from queryserver.files.viewing import mode_text
+from queryserver.formats.delimited.encodings import encoded
 
 router = PathGroup(StorageRoute)
 

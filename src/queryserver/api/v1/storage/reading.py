@@ -10,38 +10,31 @@ from fastapi import Response
 
 from queryserver.api.answers import HEADERS_ONLY, answer, conditions_of, stream, while_connected
 from queryserver.api.calls import PathGroup
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, decoded_place, given_place
-from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.domain.errors.base import MissingParameter, PermissionDenied
-from queryserver.domain.errors.files import NotAFile, StorageError, not_text, page_not_found
-from queryserver.domain.files import ContentSummary, EntryKind, FileStatus, StoragePath
-from queryserver.domain.storage_paths import decoded_path, repaired
-from queryserver.formats.hexdump import hexdump
-from queryserver.formats.media_types import content_disposition, is_harmless, media_type_of
-from queryserver.formats.text_encodings import codec_of
-from queryserver.formats.text_windows import TextWindow, text_window
-from queryserver.formats.unpacking.codecs import Codec
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests.storage_reading import (
-    DirectoryParameters,
-    ListParameters,
-    ViewParameters,
-)
-from queryserver.schemas.requests.storage_viewing import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.storage import (
     MAX_WINDOW_BYTES,
+    DirectoryParameters,
     DisplayParameters,
     DispositionParameters,
     DownloadFileParameters,
     FileViewParameters,
+    ListParameters,
+    ViewParameters,
 )
-from queryserver.services.ranges import Part
-from queryserver.services.storage.downloading import entity_tag
-from queryserver.services.storage.filesystems import Cluster, KnownFileSystem
-from queryserver.services.storage.listing import Page, PageWanted
-from queryserver.services.storage.sorting import SortKey
-from queryserver.services.storage.stores import Place
-from queryserver.services.storage.summaries import content_summary
-from queryserver.services.storage.viewing import Shown
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, decoded_place, given_place
+from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.errors.base import MissingParameter, PermissionDenied
+from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
+from queryserver.files.changing import content_summary
+from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
+from queryserver.files.listing import Page, PageWanted
+from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath
+from queryserver.files.paths import decoded_path, repaired
+from queryserver.files.places import Cluster, KnownFileSystem, Place
+from queryserver.files.sorting import SortKey
+from queryserver.files.viewing import Shown, hexdump
+from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
+from queryserver.formats.unpacking import Codec
 
 router = PathGroup(StorageRoute)
 

@@ -7,10 +7,10 @@ from typing import Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from queryserver.domain.files import FileStatus, Scheme, StoragePath
-from queryserver.formats import files
-from queryserver.schemas import generated as wire
-from queryserver.settings import Settings
+from queryserver.api.schemas import generated as wire
+from queryserver.files import viewing as files
+from queryserver.files.model import FileStatus, Scheme, StoragePath
+from queryserver.platform.settings.tree import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,8 @@ from fastapi import Response
 from queryserver.api.answers import answer, moment
 from queryserver.api.bodies import announced_bytes
 from queryserver.api.calls import PathGroup
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute, file_call
-from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.interfaces.storage_uploads import PartUpload
-from queryserver.schemas import generated as wire
-from queryserver.schemas.requests.storage_uploading import (
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.storage import (
     FILE_NAMES,
     LEADING_NAMES,
     UploadCompleteRequest,
@@ -19,9 +16,12 @@ from queryserver.schemas.requests.storage_uploading import (
     UploadRequest,
     UploadStateRequest,
 )
-from queryserver.services.storage.part_terms import GivenPart, contiguous, missing_parts, received
-from queryserver.services.storage.part_uploads import SaidOfUpload
-from queryserver.services.storage.uploading import ArrivingFile
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute, file_call
+from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.files.part_uploads import SaidOfUpload
+from queryserver.files.part_writing import GivenPart, contiguous, missing_parts, received
+from queryserver.files.upload_repository import PartUpload
+from queryserver.files.uploading import ArrivingFile
 
 router = PathGroup(StorageRoute)
 

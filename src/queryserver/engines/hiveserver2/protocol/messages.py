@@ -4,14 +4,17 @@ The C extension of Apache thrift does the work where it is there: about 5 millio
 """
 
 import struct as packing
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol, TBinaryProtocolAccelerated
 from thrift.protocol.TProtocol import TProtocolException
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from queryserver.engines.hiveserver2.protocol.declaring import (
+from queryserver.engines.hiveserver2.protocol import structs as calls
+from queryserver.engines.hiveserver2.protocol import structs as impala
+from queryserver.engines.hiveserver2.protocol.structs import (
     I32,
     TEXT,
     Struct,
@@ -21,7 +24,35 @@ from queryserver.engines.hiveserver2.protocol.declaring import (
     struct_of,
     wire,
 )
-from queryserver.engines.hiveserver2.protocol.methods import Method, ReplyT, RequestT
+
+RequestT = TypeVar("RequestT", bound=Struct)
+ReplyT = TypeVar("ReplyT", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[RequestT, ReplyT]):
+    """One call."""
+
+    name: str
+    request: type[RequestT]
+    reply: type[ReplyT]
+
+
+OPEN_SESSION = Method("OpenSession", calls.TOpenSessionReq, calls.TOpenSessionResp)
+CLOSE_SESSION = Method("CloseSession", calls.TCloseSessionReq, calls.TStatusResp)
+EXECUTE_STATEMENT = Method("ExecuteStatement", calls.TExecuteStatementReq, calls.TOperationResp)
+GET_OPERATION_STATUS = Method("GetOperationStatus", calls.TGetOperationStatusReq, calls.TGetOperationStatusResp)
+CANCEL_OPERATION = Method("CancelOperation", calls.TOperationReq, calls.TStatusResp)
+CLOSE_OPERATION = Method("CloseOperation", calls.TOperationReq, calls.TStatusResp)
+GET_RESULT_SET_METADATA = Method("GetResultSetMetadata", calls.TOperationReq, calls.TGetResultSetMetadataResp)
+FETCH_RESULTS = Method("FetchResults", calls.TFetchResultsReq, calls.TFetchResultsResp)
+GET_LOG = Method("GetLog", calls.TOperationReq, calls.TGetLogResp)
+
+CLOSE_IMPALA_OPERATION = Method("CloseImpalaOperation", calls.TOperationReq, impala.TCloseImpalaOperationResp)
+GET_EXEC_SUMMARY = Method("GetExecSummary", impala.TGetExecSummaryReq, impala.TGetExecSummaryResp)
+
+AnyMethod = Method[Any, Any]
+
 
 _VERSION = 0x80010000
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3

@@ -1,0 +1,1 @@
+"""The server itself, for administrators and clients: configuration, checks, logs."""

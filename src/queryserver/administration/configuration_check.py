@@ -1,0 +1,270 @@
+"""What is wrong with the settings of a server that runs (Contract platform 7.5)."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+
+from queryserver.administration.looks import (
+    KEY_SERVERS,
+    look_at_broker,
+    look_at_database,
+    look_at_key_servers,
+    look_at_results,
+)
+from queryserver.api.connections.guard import affordable_connections
+from queryserver.connectors.build import configured_connectors
+from queryserver.connectors.building import BuildContext, build_engine, database_login
+from queryserver.connectors.drivers import proxied_drivers
+from queryserver.connectors.model import Connector
+from queryserver.connectors.sqlalchemy import postgresql_url
+from queryserver.connectors.urls import DriverUrl
+from queryserver.errors.base import ConfigurationError, QueryServerError
+from queryserver.files.build import BUILDERS
+from queryserver.identity.build import BACKENDS, BUILT_IN
+from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
+from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost
+from queryserver.platform.settings.report import shown_value
+from queryserver.platform.settings.rules import Finding, contradictions, exposure, warnings
+from queryserver.platform.settings.tree import Settings
+
+_WITHIN_S = 28.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was found, and where the settings come from."""
+
+    settings: Settings
+    findings: Sequence[Finding]
+
+    @property
+    def directory(self) -> str:
+        """That of the settings file; empty without one."""
+        file = self.settings.sources.file
+        return str(file.absolute().parent) if file else ""
+
+    def value_of(self, key: str) -> str:
+        """The effective value of a key; secrets masked, empty for tables and for what is no key."""
+        return shown_value(self.settings, key)
+
+
+class ConfigurationCheck:
+    """Runs the checks of `queryserver config check` that change nothing, one caller at a time."""
+
+    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
+        self._settings = settings
+        self._find = find
+        self._running = asyncio.Lock()
+
+    async def report(self) -> CheckReport:
+        """Within 30 s."""
+        try:
+            async with asyncio.timeout(_WITHIN_S), self._running:
+                findings = await self._find()
+        except TimeoutError:
+            findings = [Finding.error("desktop", f"could not be checked within {_WITHIN_S:.0f} s.")]
+        return CheckReport(self._settings, findings)
+
+
+async def unloadable(settings: Settings) -> Sequence[Finding]:
+    """Classes of others are built and closed again, as they are when a server starts."""
+    auth = settings.desktop.auth
+    found: list[Finding] = []
+    threads = PlugInThreads()
+    try:
+        for key, names, built_in, method in (
+            ("desktop.auth.backend", auth.backend, BACKENDS.keys(), "login"),
+            ("desktop.auth.api_auth", auth.authenticators, BUILT_IN.keys(), "authenticate"),
+        ):
+            for name in names:
+                if name not in built_in:
+                    found += await _problems_of(key, name, method, settings, threads)
+    finally:
+        threads.close()
+    return found
+
+
+async def _problems_of(
+    key: str, name: str, method: str, settings: Settings, threads: PlugInThreads
+) -> Sequence[Finding]:
+    if not is_import_path(name):
+        return [Finding.error(key, f"{name} cannot be loaded: it is neither built in nor an import path.")]
+    try:
+        async with open_plug_in(key, name, settings=settings, threads=threads, method=method):
+            return []
+    except ConfigurationError as error:
+        return [Finding.of_problem(problem) for problem in error.problems]
+
+
+async def look_at_places(settings: Settings) -> Iterable[Finding]:
+    """Resolves the hosts of all connectors of the settings, and connects to none of them."""
+    context = BuildContext.of(settings)
+    looks = [_look(connector, context) for connector in configured_connectors(settings)]
+    return [finding for found in await asyncio.gather(*looks) for finding in found]
+
+
+async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding]:
+    key = f"notebook.interpreters.{connector.key}"
+    try:
+        engine = await asyncio.to_thread(build_engine, connector, context)
+    except ConfigurationError:  # found by another check
+        return []
+    places = engine.capabilities.places
+    await engine.close()
+    url = postgresql_url(connector, context)
+    rules = context.addresses if url is None else url.rules(context.rules(connector)).addresses
+    refusals = [reason for host, port in places if (reason := await _refusal(rules, host, port))]
+    if refusals:
+        return [Finding.error(key, f"cannot be used. {refusals[0]}")]
+    if url is None or not await _are_on_own_server(places, context):
+        return []
+    return _beside_own_database(key, url, context)
+
+
+def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[Finding]:
+    if context.is_named_as_own_database(url.database):
+        return [Finding.error(key, "cannot be used: it is the service's own database.")]
+    if url.username and url.username == database_login(context.service_dsn or ""):
+        text = (
+            "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
+            " wrapper its statements could reach that database. Give it a role of its own."
+        )
+        return [Finding.warning(key, text)]
+    return []
+
+
+async def _refusal(rules: AddressRules, host: str, port: int) -> str | None:
+    with suppress(UnknownHost):
+        try:
+            await rules.resolve(host, port)
+        except HostRefused as refused:
+            return refused.message
+    return None
+
+
+async def _are_on_own_server(places: Sequence[tuple[str, int]], context: BuildContext) -> bool:
+    everything = AddressRules()
+    for host, port in places:
+        with suppress(UnknownHost):
+            addresses = await everything.resolve(host, port)
+            if await asyncio.to_thread(context.addresses.is_database_server, addresses, port):
+                return True
+    return False
+
+
+_LOOK_S = 10.0
+
+Look = Callable[[Settings], Awaitable[Iterable[Finding]]]
+
+
+async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[Finding]:
+    """As a server would start with them: errors, then warnings.
+
+    Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
+    """
+    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
+    tried = [] if offline else await _tried(settings, look_at_results)
+    return _in_order(chain(written, await unloadable(settings), *tried))
+
+
+async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
+    """Like `check_settings`, for a server that runs with them: nothing is written, no class of others is built.
+
+    `results` looks at the result store.
+    """
+    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
+    return _in_order(chain(written, *await _tried(settings, results)))
+
+
+def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
+    """Errors first, nothing twice."""
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
+
+
+def _written(settings: Settings) -> Iterator[Finding]:
+    for key, text in contradictions(settings, settings.sources.origins):
+        yield Finding.error(key, text)
+    for key, text in chain(warnings(settings), exposure(settings)):
+        yield Finding.warning(key, text)
+
+
+async def _of_this_machine(settings: Settings) -> Sequence[Finding]:
+    """Files that are not there, and what its packages and its environment mean together."""
+    return await asyncio.to_thread(
+        lambda: [*_no_files(settings), *_few_open_files(settings), *proxied_drivers(settings, os.environ)]
+    )
+
+
+def _few_open_files(settings: Settings) -> Iterator[Finding]:
+    permitted = affordable_connections(at_most=True)
+    if permitted < settings.desktop.max_connections:
+        text = f"is above the {permitted} connections that the hard limit of open files permits here."
+        yield Finding.warning("desktop.max_connections", text)
+
+
+def _no_files(settings: Settings) -> Iterator[Finding]:
+    desktop = settings.desktop
+    files = {
+        "desktop.ssl_certificate": desktop.ssl_certificate,
+        "desktop.ssl_private_key": desktop.ssl_private_key,
+        "desktop.auth.jwt.key_server_ca": desktop.auth.jwt.key_server_ca,
+        "desktop.ldap.ldap_cert": desktop.ldap.ldap_cert,
+    }
+    for key, file in files.items():
+        if file is not None and not file.is_file():
+            yield Finding.error(key, f"{file} is not a file.")
+
+
+async def _unbuildable(settings: Settings) -> Sequence[Finding]:
+    """Interpreters and stores that could not be served. Each is made and closed again; none connects to anything.
+
+    They are made in threads: adapters are imported, certificates read, and paths looked at on the disk.
+    """
+    found: list[Finding] = []
+    context = BuildContext.of(settings)
+    for connector in configured_connectors(settings):
+        async with _problems(found):
+            engine = await asyncio.to_thread(build_engine, connector, context)
+            await engine.close()
+    for build in BUILDERS.values():
+        async with _problems(found):
+            if (store := await asyncio.to_thread(build, settings)) is not None:
+                await store.close()
+    return found
+
+
+@asynccontextmanager
+async def _problems(found: list[Finding]) -> AsyncGenerator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        found += map(Finding.of_problem, error.problems)
+
+
+async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[Finding]]:
+    looks: list[tuple[str, Look]] = [
+        ("desktop.task_server.result_file_storage", results),
+        ("notebook.interpreters", look_at_places),
+    ]
+    if settings.desktop.database.dsn is not None:
+        looks.append(("desktop.database", look_at_database))
+    if settings.desktop.task_server.enabled:
+        looks.append(("desktop.task_server.broker_url", look_at_broker))
+    if settings.desktop.auth.jwt.key_server_url:
+        looks.append((KEY_SERVERS, look_at_key_servers))
+    return await asyncio.gather(*(_in_time(key, look(settings)) for key, look in looks))
+
+
+async def _in_time(key: str, look: Awaitable[Iterable[Finding]]) -> Iterable[Finding]:
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            return await look
+    except TimeoutError:
+        return [Finding.error(key, f"did not answer within {_LOOK_S:.0f} s.")]
+    except ConfigurationError as error:
+        return map(Finding.of_problem, error.problems)
+    except QueryServerError as error:
+        return [Finding.error(key, error.message)]

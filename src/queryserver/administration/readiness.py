@@ -1,0 +1,68 @@
+"""Whether this instance can serve (Contract platform 9.2)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from queryserver.errors.base import QueryServerError
+
+_LIMIT_S = 2.0
+_STORE_EVERY_S = 10.0
+_FAILED_STORE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Outcome of one look at a part that the service needs."""
+
+    ok: bool
+    ms: int
+
+
+class Readiness:
+    """Looks at database, schema and result store side by side, 2 s each. Tells no addresses and no error texts."""
+
+    def __init__(
+        self,
+        *,
+        database: Callable[[], Awaitable[object]],
+        schema: Callable[[], Awaitable[object]],
+        result_store: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._database = database
+        self._schema = schema
+        self._result_store = result_store
+        self._store: Check | None = None
+        self._store_checked_at = 0.0
+        self._store_turn = asyncio.Lock()
+        self.stopping = False
+        """Set at the signal to stop: from then on the instance counts as not ready, whatever it can still do."""
+
+    async def checks(self) -> dict[str, Check]:
+        """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
+        database, schema, store = await asyncio.gather(
+            _check(self._database), _check(self._schema), self._check_store()
+        )
+        return {"database": database, "schema": schema, "result_store": store}
+
+    async def _check_store(self) -> Check:
+        # One at a time: anybody may call, and each look at a disk that hangs holds a thread.
+        async with self._store_turn:
+            every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
+            if self._store is None or time.monotonic() - self._store_checked_at >= every_s:
+                self._store = await _check(self._result_store)
+                self._store_checked_at = time.monotonic()
+            return self._store
+
+
+async def _check(look: Callable[[], Awaitable[object]]) -> Check:
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            await look()
+    except (QueryServerError, TimeoutError):
+        ok = False
+    else:
+        ok = True
+    return Check(ok, int((time.monotonic() - started) * 1000))

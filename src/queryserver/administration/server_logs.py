@@ -1,0 +1,48 @@
+"""What an administrator sees of the log of this server (Contract platform 7.6)."""
+
+import asyncio
+import io
+import socket
+import zipfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from queryserver.errors.base import NotFound
+from queryserver.platform.logs import KEPT_BYTES, tail_of
+
+_SHOWN_BYTES = 32 * 1024
+
+
+class ServerLogs:
+    """The end of the log file, or without one of what this process wrote. Lines are as they were written: redacted."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.host_name = socket.gethostname()
+
+    async def lines(self, *, newest_first: bool) -> Sequence[str]:
+        """Whole lines with their ends from the last 32 KiB. Raises NotFound when the file is not there."""
+        content = await asyncio.to_thread(self._tail, _SHOWN_BYTES)
+        lines = content.decode(errors="replace").split("\n")[:-1]
+        return [f"{line}\n" for line in (reversed(lines) if newest_first else lines)]
+
+    async def archive(self) -> tuple[str, bytes]:
+        """Name and content of a ZIP file with the last MiB. Raises NotFound when the file is not there."""
+        moment = datetime.now(UTC)
+        content = await asyncio.to_thread(self._packed, moment)
+        return f"queryserver-logs-{moment:%Y%m%dT%H%M%S}.zip", content
+
+    def _packed(self, moment: datetime) -> bytes:
+        target = io.BytesIO()
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            member = zipfile.ZipInfo("queryserver.log", moment.timetuple()[:6])
+            archive.writestr(member, self._tail(KEPT_BYTES), zipfile.ZIP_DEFLATED)
+        return target.getvalue()
+
+    def _tail(self, max_bytes: int) -> bytes:
+        try:
+            return tail_of(self._file, max_bytes)
+        except OSError:
+            message = "The log file is not there."
+            raise NotFound(message) from None

@@ -1,0 +1,422 @@
+"""Request bodies and query parameters of the editor and session calls (Contract editor 4 to 12).
+
+Models are read with `parse` only. A name that a client may give in two ways (short form, full form) is asked for by
+the model's properties, never by the single fields.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from queryserver.api.schemas.fields import (
+    INT64_MAX,
+    INVALID_JSON,
+    JSON_DEPTH,
+    Flag,
+    Json,
+    Name,
+    Number,
+    Text,
+    TextOrNothing,
+    Whole,
+    must,
+    without_nulls,
+)
+from queryserver.api.schemas.snippets import (
+    Fields,
+    NotebookFields,
+    PreviousHandle,
+    SessionSpec,
+    Snippet,
+    SnippetConnector,
+)
+from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter, conflicting_parameters
+from queryserver.identity.model import BigNumbers
+from queryserver.platform.text import MAX_DEPTH
+
+HISTORY_LIMIT_MAX = 100
+PAGE_MAX = 10**9
+KEY_MAX = 255
+_LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
+KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
+    """The fields of one call, from form or query text or from native JSON values.
+
+    JSON text in a field may nest as deep as `max_json_depth`.
+    Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
+    """
+    try:
+        return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
+    except ValidationError as error:
+        raise as_domain_error(error.errors(include_url=False, include_input=False)) from None
+
+
+def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
+    """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
+    problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
+    name = ".".join(str(part) for part in problem["loc"])
+    match problem["type"]:
+        case "missing":
+            return MissingParameter(f"{name} is required.")
+        case "literal_error":
+            return InvalidParameter(f"{name} must be {problem.get('ctx', {})['expected']}.")
+        case "list_type" | "tuple_type":
+            return InvalidParameter(f"{name} must be an array.")
+        case "dict_type":
+            return InvalidParameter(f"{name} must be a JSON object.")
+        case kind:
+            failure = InvalidJson if kind == INVALID_JSON else InvalidParameter
+            return failure(f"{name} {problem['msg']}")
+
+
+def _idempotency_key(value: str) -> str:
+    if not (1 <= len(value) <= KEY_MAX and value.isascii() and value.isprintable()):
+        raise must(KEY_RULE)
+    return value
+
+
+BigNumbersField: TypeAlias = Annotated[
+    BigNumbers | None,
+    Field(
+        description="`text`: cells of BIGINT_TYPE columns, and integers of 64 bits within arrays, maps and structs, are"
+        " JSON strings, as decimals always are: JSON readers that make doubles of numbers lose digits beyond 2^53."
+        " `meta` then has `as_text` for each column. `number`: they are JSON numbers. Without it the preference of the"
+        " user is in force, which is `number` at first (iam/preferences).",
+    ),
+]
+"""How numbers are written that may have more digits than a double keeps; None: as the user prefers."""
+
+
+class IdempotencyHeader(Fields):
+    """The header that does what the field `client_request_id` of execute does (Contract editor 4.4)."""
+
+    key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
+
+
+class ExecuteRequest(Fields):
+    """Fields of execute in its three forms (Contract editor 4.1)."""
+
+    statement: TextOrNothing = None
+    database: TextOrNothing = None
+    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    session_id: Annotated[int, Whole()] | None = None
+    wait: Annotated[float, Number(0, 60)] = 0
+    timeout: Annotated[int, Whole(1, 86400)] | None = None
+    limit: Annotated[int, Whole(1)] | None = Field(
+        default=None,
+        description="Rows to keep, up to `result_max_rows`. Without it `default_limit` is in force, or a larger LIMIT"
+        " of the statement itself. `query_status` says whether a result was cut.",
+    )
+    rows: Annotated[int, Whole(0, 10_000)] = Field(
+        default=0,
+        description="So many first rows come in `result` of this answer, as fetch_result_data gives them, if the"
+        " statement ends within `wait`. Later fetches go on after them.",
+    )
+    escape: Flag | None = None
+    big_numbers: BigNumbersField = None
+    client_request_id: Annotated[Text, AfterValidator(_idempotency_key)] | None = None
+    notebook: Json[NotebookFields] = NotebookFields()
+    snippet: Json[Snippet] = Snippet()
+
+    @property
+    def script(self) -> str | None:
+        """The script as sent; None when the stored script of `operation_id` goes on."""
+        return self.statement or self.snippet.statement
+
+    @property
+    def current_database(self) -> str | None:
+        """None: the connector's default."""
+        return self.database or self.snippet.database
+
+    @property
+    def previous(self) -> PreviousHandle | None:
+        """The handle of the full form, when it steers which statement runs."""
+        handle = self.snippet.result.handle
+        return handle if handle and handle.steers else None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Engine settings of the full form; the last of equal keys counts."""
+        return {setting.key: setting.value for setting in self.snippet.properties.settings}
+
+    def idempotency_key(self, header: str | None) -> str | None:
+        """The key that the header `Idempotency-Key` or the field gives.
+
+        Raises InvalidParameter for a bad header, conflicting_parameters when the two differ.
+        """
+        key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
+        if None not in {key, self.client_request_id} and key != self.client_request_id:
+            message = "client_request_id and the header Idempotency-Key differ."
+            raise conflicting_parameters(message)
+        return key or self.client_request_id
+
+    def session_for(self, names: Collection[str]) -> int | None:
+        """The named session, for a connector that goes by `names`."""
+        return self.notebook.session_of(names) if self.session_id is None else self.session_id
+
+    @model_validator(mode="after")
+    def _has_a_script(self) -> Self:
+        if self.script is None and self.operation_id is None:
+            message = "statement is required and must not be blank."
+            raise MissingParameter(message)
+        return self
+
+
+class OperationRequest(Fields):
+    """Fields of every call on an existing operation (Contract editor 2.4)."""
+
+    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    snippet: Json[Snippet] = Snippet()
+    notebook: Json[NotebookFields] = NotebookFields()
+
+    @property
+    def guid(self) -> str | None:
+        """The token that names the operation when `operation_id` is absent."""
+        return None if self.operation_id else self.snippet.guid
+
+    @property
+    def names_something(self) -> bool:
+        """Whether the call says which operation it means."""
+        return bool(self.operation_id or self.guid)
+
+    @model_validator(mode="after")
+    def _names_an_operation(self) -> Self:
+        if not self.names_something:
+            message = "operationId is required."
+            raise MissingParameter(message)
+        return self
+
+
+class EndRequest(OperationRequest):
+    """Fields of cancel_statement and close_statement: `notebook.uuid` may name the operation too."""
+
+    @property
+    def notebook_uuid(self) -> str | None:
+        """What names the operation when neither `operation_id` nor `guid` does."""
+        return None if self.operation_id or self.guid else self.notebook.uuid
+
+    @property
+    def names_something(self) -> bool:
+        """Whether the call says which operation it means."""
+        return bool(self.operation_id or self.guid or self.notebook_uuid)
+
+
+class CheckStatusRequest(OperationRequest):
+    """Fields of check_status (Contract editor 4.2). `wait` is in seconds."""
+
+    wait: Annotated[float, Number(0, 60)] = 0
+
+
+class FetchRequest(OperationRequest):
+    """Fields of fetch_result_data (Contract editor 6.1). Without `escape` the settings decide."""
+
+    rows: Annotated[int, Whole(1, 10_000)] = 100
+    start_over: Flag = Field(default=False, alias="startOver")
+    start_row: Annotated[int, Whole(0)] | None = None
+    escape: Flag | None = None
+    big_numbers: BigNumbersField = None
+
+
+class ResultMetadataRequest(OperationRequest):
+    """Fields of fetch_result_metadata (Contract editor 6.2)."""
+
+    big_numbers: BigNumbersField = None
+
+
+class LogsRequest(OperationRequest):
+    """Fields of get_logs (Contract editor 7.1). Without `from`: the whole log."""
+
+    start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
+    size: Annotated[int, Whole(1)] | None = None
+    full_log: Text = Field(default="", description="Accepted, not used.")
+
+
+class EventsParameters(Fields):
+    """Query of events (Contract editor 8.1)."""
+
+    log_from: Annotated[int, Whole(0)] = 0
+
+
+class DownloadParameters(Fields):
+    """Query of download (Contract editor 8.2)."""
+
+    format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson"] = "csv"
+    guard: Flag = False
+    allow_truncated: Flag = Field(
+        default=False,
+        description="Download the rows that were kept also where the server cut the result; else that is 409"
+        " `truncated`. A result that was cut by the `limit` of its call needs no permission.",
+    )
+
+
+def _as_int64(value: Any) -> Any:
+    """Decimal text of a number beyond int64 as its bound: it is out of every range, but no less a number."""
+    if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
+        return value
+    return -INT64_MAX if value.startswith("-") else INT64_MAX
+
+
+def _history_limit(value: int) -> int:
+    return value if 1 <= value <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX
+
+
+class HistoryParameters(Fields):
+    """Query of get_history (Contract editor 11). `doc_type` None: all dialects."""
+
+    doc_type: TextOrNothing = None
+    doc_text: TextOrNothing = None
+    doc_connector: TextOrNothing = None
+    # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
+    page: Annotated[int, Whole(1), BeforeValidator(_as_int64), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
+    limit: Annotated[int, Whole(), BeforeValidator(_as_int64), AfterValidator(_history_limit)] = 50
+    is_notification_manager: Flag = False
+
+
+class CreateNotebookRequest(Fields):
+    """Fields of create_notebook (Contract editor 12)."""
+
+    type: TextOrNothing = None
+    directory_uuid: TextOrNothing = None
+
+
+class SessionRequest(Fields):
+    """Fields of create_session (Contract editor 9.1)."""
+
+    session: Json[SessionSpec]
+
+    @model_validator(mode="after")
+    def _has_a_type(self) -> Self:
+        if self.session.type is None:
+            message = "session.type is required."
+            raise MissingParameter(message)
+        return self
+
+
+class CloseSessionRequest(Fields):
+    """Fields of close_session (Contract editor 9.2). Without an id, `session.type` says whose sessions are meant."""
+
+    session: Json[SessionSpec]
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if self.session.type is None and self.session.id is None:
+            message = "session.type is required."
+            raise MissingParameter(message)
+        return self
+
+
+def query_parameters(model: type[Fields]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _parameter(field)}
+        for name, field in properties.items()
+    ]
+
+
+def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
+    """Objects and lists of them come as JSON text in a query string."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    kept = {key: value for key, value in schema.items() if key not in {"anyOf", "title"} and value is not None}
+    found = kept | choices[0] if len(choices) == 1 else kept
+    if "$ref" in found or found.get("type") == "object":
+        told = {"type": "string", "contentMediaType": "application/json"}
+        return told | ({"description": found["description"]} if "description" in found else {})
+    if "contentMediaType" in found and not isinstance(found.get("default", ""), str):
+        return found | {"default": json.dumps(found["default"])}
+    return found
+
+
+_PAGE_MAX = 10**6
+
+
+class MetadataRequest(Fields):
+    """What every metadata call may say: the connector, and whether kept answers will do."""
+
+    snippet: Json[Snippet] = Snippet()
+    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
+
+
+class AutocompleteRequest(MetadataRequest):
+    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` are for lists."""
+
+    operation: Literal["schema", "functions", "function"] = "schema"
+    prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
+    page: Annotated[int, Whole(1, _PAGE_MAX)] = 1
+    limit: Annotated[int, Whole(1)] | None = Field(default=None, description="Names per page.")
+
+
+def _word(value: Any) -> Any:
+    """`distinct` and `"distinct"` are one word."""
+    if isinstance(value, str) and value.startswith('"'):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+class SampleRequest(MetadataRequest):
+    """Fields of sample (Contract editor 10.3). Without `escape` the settings decide; `timeout` is for `async`."""
+
+    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(_word)] = "default"
+    is_async: Flag = Field(default=False, alias="async")
+    escape: Flag | None = None
+    big_numbers: BigNumbersField = None
+    timeout: Annotated[int, Whole(1, 86400)] | None = None
+
+
+class DescribeRequest(Fields):
+    """Fields of describe (Contract editor 10.4)."""
+
+    source_type: Name | None = None
+    connector: Json[SnippetConnector] | None = None
+    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
+
+    @property
+    def chosen(self) -> str | None:
+        """What names the connector: `connector` overrides `source_type`."""
+        return (self.connector and (self.connector.type or self.connector.id)) or self.source_type
+
+
+class ExplainRequest(Fields):
+    """Fields of explain (Contract editor 8.3)."""
+
+    statement: TextOrNothing = None
+    database: TextOrNothing = None
+    session_id: Annotated[int, Whole()] | None = None
+    snippet: Json[Snippet] = Snippet()
+
+    @property
+    def script(self) -> str | None:
+        """The script as sent."""
+        return self.statement or self.snippet.statement
+
+    @property
+    def current_database(self) -> str | None:
+        """None: the connector's default."""
+        return self.database or self.snippet.database
+
+
+class FormatRequest(Fields):
+    """Fields of format (Contract editor 8.4)."""
+
+    statements: TextOrNothing = None
+    statement: TextOrNothing = None
+    dialect: TextOrNothing = None
+
+    @property
+    def script(self) -> str | None:
+        """The script as sent."""
+        return self.statements or self.statement

@@ -1,0 +1,201 @@
+"""Fields of the importer's calls (Contract importer 2, 4 to 7).
+
+Models are read with `parse_import` only: values are not trimmed, empty ones count as absent, and what is missing or
+wrong is told in the order of the fields.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic_core import ErrorDetails
+
+from queryserver.api.schemas.fields import JSON_DEPTH, Flag, Name, NameOrNumber, Text, Whole, must, without_nulls
+from queryserver.api.schemas.requests.editor import IdempotencyHeader, as_domain_error, parse
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
+from queryserver.errors.files import invalid_columns, invalid_dialect
+from queryserver.formats.value_formats import UnknownFormat, date_format
+from queryserver.imports.model import FileType, Origin
+from queryserver.platform.text import MAX_DEPTH, parse_json
+
+_SHOWN_CHARACTERS = 100
+_NO_CHOICE = frozenset({"enum", "literal_error"})
+_DIALECT = "sql_dialect"
+_CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
+
+
+def _words(*words: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": [str(word) for word in words]})
+
+
+GivenOrigin: TypeAlias = Annotated[Origin, _words(*Origin)]
+GivenFileType: TypeAlias = Annotated[FileType, _words(*FileType)]
+PreviewDialect: TypeAlias = Literal[
+    "duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino"
+]
+NumberForm: TypeAlias = Literal["1234.5", "1234,5", "1,234.5", "1.234,5", "1 234.5", "1 234,5", "1'234.5"]
+
+
+def _date_form(value: str) -> str:
+    try:
+        date_format(value)
+    except UnknownFormat as error:
+        raise must(f"be a format of dates such as %d/%m/%Y: {error}.") from None
+    return value
+
+
+class MetadataParameters(Fields):
+    """Query of guess_metadata."""
+
+    file_path: Text = Field(description="The reference of an upload, or a path of a store.")
+    import_type: GivenOrigin
+
+
+class HeaderParameters(Fields):
+    """Query of guess_header. Separators are raw or with backslash escapes."""
+
+    file_path: Text = Field(description="The reference of an upload, or a path of a store.")
+    file_type: GivenFileType
+    import_type: GivenOrigin
+    sheet_name: Text | None = Field(default=None, description="Only and always with workbooks.")
+    field_separator: Text | None = Field(default=None, description="1 to 8 characters, raw or with backslash escapes.")
+    quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
+    record_separator: Text | None = Field(default=None, description="1 to 8 characters; a line feed by default.")
+    encoding: Text | None = Field(default=None, description="Detected by default.")
+
+
+class ColumnParameters(HeaderParameters):
+    """What decides on the columns of a file."""
+
+    has_header: Flag | None = Field(
+        default=None,
+        description="Whether the first row names the columns. Required, but for files of records, which name them.",
+    )
+    date_format: Annotated[Text, AfterValidator(_date_form)] | None = Field(
+        default=None,
+        description="How dates or timestamps of a text are written, as in strftime: `%d/%m/%Y`, `%b %d %Y %H:%M`."
+        " Detected by default, where the first rows leave no doubt.",
+    )
+    number_format: NumberForm | None = Field(
+        default=None,
+        description="The number 1234.5 as the text writes it. Detected by default, where the first rows leave no"
+        " doubt.",
+    )
+
+
+_DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required without one."
+
+
+class PreviewParameters(ColumnParameters):
+    """Query of preview."""
+
+    sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
+    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
+
+
+class SqlTypesParameters(Fields):
+    """Query of sql_type_mapping."""
+
+    sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
+    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
+    """The fields of one call of the importer. JSON text in a field may nest as deep as `max_json_depth`.
+
+    Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson; the message names the field.
+    """
+    given = {name: value for name, value in values.items() if value is not None and value != ""}
+    try:
+        return model.model_validate(given, context={JSON_DEPTH: max_json_depth})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise _no_choice(problems[0]) if problems[0]["type"] in _NO_CHOICE else as_domain_error(problems) from None
+
+
+def _no_choice(problem: ErrorDetails) -> InvalidRequest:
+    name = ".".join(str(part) for part in problem["loc"])
+    failure = invalid_dialect if name == _DIALECT else InvalidParameter
+    shown = str(problem["input"])[:_SHOWN_CHARACTERS]
+    valid = ", ".join(one[1:-1] for one in _CHOICE.findall(str(problem.get("ctx", {}).get("expected", ""))))
+    return failure(f'"{shown}" is not a valid choice for {name}. Valid values: {valid}.')
+
+
+_MAX_NAME_CHARACTERS = 128
+_MAX_COLUMNS = 2_000
+
+
+def _named(value: str) -> str:
+    if len(value) > _MAX_NAME_CHARACTERS:
+        raise must(f"have 1 to {_MAX_NAME_CHARACTERS} characters.")
+    return value
+
+
+class ImportColumn(Fields):
+    """One column of the table; what is left out is as in the preview."""
+
+    source: NameOrNumber = Field(description="Position in the file from 1, or name in the preview.")
+    name: Text | None = None
+    type: Text | None = Field(
+        default=None,
+        description="A type of the dialect, as the preview names it or with its digits or length: `numeric(12,2)`,"
+        " `varchar(20)`.",
+    )
+    precision: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 1 to 38.")
+    scale: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
+    nullable: Flag = Field(default=True, description="Whether the column takes NULL.")
+    format: Text | None = Field(
+        default=None,
+        description="How its dates or numbers are written: a value of `date_format` or `number_format`.",
+    )
+
+
+def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
+    """A JSON array, in forms as text. Raises invalid_columns."""
+    if isinstance(value, str):
+        try:
+            value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
+        except InvalidJson as error:
+            raise InvalidJson(f"columns is not valid: {error.message}") from None
+    if not isinstance(value, Sequence) or not 1 <= len(value) <= _MAX_COLUMNS:
+        raise invalid_columns(f"columns must be an array of 1 to {_MAX_COLUMNS} objects.")
+    return tuple(_column(one) for one in value)
+
+
+def _column(value: Any) -> ImportColumn:
+    if not isinstance(value, Mapping):
+        raise invalid_columns("columns: each must be an object.")
+    try:
+        return ImportColumn.model_validate(without_nulls(value))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        text = "is required." if problem["type"] == "missing" else problem["msg"]
+        raise invalid_columns(f"columns: {name} {text}") from None
+
+
+class CreateTableRequest(ColumnParameters):
+    """Fields of create_table, in a form or as JSON. Separators are raw or with backslash escapes."""
+
+    connector: Name = Field(description="Id of a connector, or its dialect.")
+    database: Annotated[Text, AfterValidator(_named)] | None = None
+    table: Annotated[Text, AfterValidator(_named)]
+    if_exists: Literal["error", "append", "replace"] = Field(
+        default="error",
+        description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"
+        " all rows are loaded; Phoenix cannot.",
+    )
+    max_bad_rows: Annotated[int, Whole(-1)] = Field(default=0, description="-1: no limit.")
+    columns: Annotated[tuple[ImportColumn, ...] | None, BeforeValidator(_columns)] = Field(
+        default=None, description="All columns as in the preview by default."
+    )
+
+
+def idempotency_key(header: str | None) -> str | None:
+    """The key that the header `Idempotency-Key` gives. Raises InvalidParameter."""
+    return parse(IdempotencyHeader, {"Idempotency-Key": header}).key

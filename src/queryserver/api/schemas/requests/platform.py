@@ -1,0 +1,273 @@
+"""Fields of the calls of administrators (Contract platform 7.6, 7.7, 7.9)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, TypeAlias, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from queryserver.api.schemas.fields import (
+    INT64_MAX,
+    INVALID_JSON,
+    JSON_DEPTH,
+    MAX_ENTRIES,
+    Few,
+    Flag,
+    Json,
+    Nested,
+    Text,
+    TextOrNothing,
+    Whole,
+    must,
+)
+from queryserver.api.schemas.requests.editor import BigNumbersField
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import InvalidJson, too_many_ids
+from queryserver.platform.text import MAX_DEPTH, parse_json
+from queryserver.statements.model import StatementState
+from queryserver.statements.overview import LONGEST_AGE_S, StatementStates
+
+
+class ServerLogsParameters(Fields):
+    """Query of logs."""
+
+    reverse: Flag = False
+
+
+class InstallExamplesRequest(Fields):
+    """Fields of install_app_examples."""
+
+    app_name: TextOrNothing = None
+
+
+class StatementListParameters(Fields):
+    """Query of admin/statements."""
+
+    user: Annotated[TextOrNothing, Field(description="Only statements of the user of that name.")] = None
+    connector: Annotated[TextOrNothing, Field(description="Only statements of the connector of that id.")] = None
+    state: Annotated[StatementStates, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
+        StatementStates.ACTIVE
+    )
+    older_than_s: Annotated[
+        Annotated[int, Whole(0, LONGEST_AGE_S)] | None,
+        Field(description="Only statements that were submitted that many seconds ago, or earlier."),
+    ] = None
+    limit: Annotated[int, Whole(1, 1000), Field(description="Most statements of one answer.")] = 100
+    after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the page before.")] = None
+
+    @property
+    def states(self) -> tuple[StatementState, ...] | None:
+        """The states that are listed; None: all."""
+        return self.state.states
+
+    @property
+    def older_than(self) -> timedelta | None:
+        """As a duration."""
+        return None if self.older_than_s is None else timedelta(seconds=self.older_than_s)
+
+
+def _id(value: Any) -> str | None:
+    """Empty and 0 name no instance."""
+    if type(value) is int:
+        return str(value) if value else None
+    if not isinstance(value, str):
+        raise must("be text or an integer.")
+    return None if value.strip() in {"", "0"} else value.strip()
+
+
+class ConnectorSettingFields(Fields):
+    """One setting; its type decides what the value may be."""
+
+    name: Text
+    value: Any = None
+
+
+class ConnectorFields(Fields):
+    """A connector as an administrator sends it."""
+
+    id: Annotated[str | None, BeforeValidator(_id)] = None
+    nice_name: Text | None = None
+    dialect: Text | None = None
+    interface: Text | None = None
+    description: Text | None = Field(default=None, description="Text about it, at most 1000 characters.")
+    settings: Few[tuple[Nested[ConnectorSettingFields], ...]] | None = None
+    groups: Few[tuple[Text, ...]] | None = None
+    version: Annotated[int, Whole(0)] | None = Field(
+        default=None, description="The version that is changed; another one than the stored is refused."
+    )
+
+    @property
+    def setting_values(self) -> dict[str, Any] | None:
+        """Names to values; of a repeated name the last one counts."""
+        return None if self.settings is None else {one.name: one.value for one in self.settings}
+
+
+class ConnectorIdFields(Fields):
+    """A connector of which nothing but the id counts."""
+
+    id: Annotated[str | None, BeforeValidator(_id)] = None
+
+
+class ConnectorIdRequest(Fields):
+    """What delete reads of a ConnectorRequest."""
+
+    connector: Json[ConnectorIdFields]
+
+
+class ConnectorRequest(Fields):
+    """Fields of update, delete and test."""
+
+    connector: Json[ConnectorFields]
+
+
+class NewConnectorRequest(Fields):
+    """Fields of new."""
+
+    connector: Json[ConnectorFields] = ConnectorFields()
+
+
+class LogInRequest(Fields):
+    """Fields of token/auth."""
+
+    username: Text = Field(description="Name of the user, 1 to 150 characters; surrounding blanks do not count.")
+    password: Text = Field(description="The password, 1 to 1024 bytes.")
+
+
+class VerifyTokenRequest(Fields):
+    """Fields of token/verify."""
+
+    token: Text = Field(description="An access token.")
+
+
+class RefreshTokenRequest(Fields):
+    """Fields of token/refresh."""
+
+    refresh: Text = Field(description="A refresh token.")
+
+
+class RevokeTokenRequest(Fields):
+    """Fields of token/revoke. Without a token the bearer token of the call is meant."""
+
+    token: Text | None = Field(default=None, description="An access token or a refresh token.")
+    refresh: Text | None = Field(default=None, description="A refresh token.")
+    all: Flag = Field(default=False, description="End every login of that user.")
+
+
+def _names(value: Any) -> Sequence[str] | None:
+    """Every value that came, each a comma list; None when no name is in them."""
+    values: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str) for one in values):
+        raise must("be text.")
+    return tuple(name for one in values for part in cast("str", one).split(",") if (name := part.strip())) or None
+
+
+def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
+    """A JSON array of integers, as text or natively."""
+    if isinstance(value, str):
+        try:
+            value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
+        except InvalidJson as error:
+            raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+    if not isinstance(value, list | tuple):
+        raise must("be a JSON array of integers.")
+    entries = cast("Sequence[Any]", value)
+    if len(entries) > MAX_ENTRIES:
+        raise too_many_ids(f"userids must have at most {MAX_ENTRIES} entries.")
+    if not all(type(entry) is int and abs(entry) <= INT64_MAX for entry in entries):
+        raise must("be a JSON array of integers.")
+    return entries
+
+
+GroupNames: TypeAlias = Annotated[
+    tuple[Text, ...] | None,
+    BeforeValidator(_names),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+]
+UserIds: TypeAlias = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_ids),
+    WithJsonSchema({"type": "string", "contentMediaType": "application/json", "default": "[]"}),
+]
+
+
+class UserListParameters(Fields):
+    """Which users are listed."""
+
+    username: Text = ""
+    groups: GroupNames = None
+    is_active: Flag | None = None
+    page: Annotated[int, Whole(1)] | None = None
+    limit: Annotated[int, Whole(1, MAX_ENTRIES)] | None = None
+
+
+class UsersParameters(Fields):
+    """Which users are shown."""
+
+    userids: UserIds = ()
+
+
+class UserAutocompleteParameters(Fields):
+    """What is typed, and what to complete it with."""
+
+    filter: Text = ""
+    count: Annotated[int, Whole(1, MAX_ENTRIES)] = 100
+    extend_user: Flag = False
+    include_myself: Flag = False
+    only_mygroups: Flag = False
+
+
+class PreferencesRequest(Fields):
+    """Preferences of the caller that are to be changed; others stay as they are."""
+
+    big_numbers: BigNumbersField = None
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """Those that came."""
+        return self.model_dump(exclude_none=True)
+
+
+def _unquoted(value: Any) -> Any:
+    """`"sample"` as a JSON text means `sample`; what is no JSON text means itself."""
+    if isinstance(value, str) and value.startswith('"'):
+        try:
+            told = json.loads(value)
+        except ValueError:
+            return value
+        return told if isinstance(told, str) else value
+    return value
+
+
+def _array(value: Any, reading: ValidationInfo) -> Any:
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return []
+    try:
+        return parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
+    except InvalidJson as error:
+        raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+
+
+def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not value.strip() for value in values):
+        raise must("hold names.")
+    return values
+
+
+JsonText: TypeAlias = Annotated[Text, BeforeValidator(_unquoted)]
+NamesInJson: TypeAlias = Annotated[Few[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
+
+
+class SearchRequest(Fields):
+    """Fields of entities_interactive."""
+
+    query_s: JsonText = Field(default="", description="The query, plain or as a JSON string.")
+    sources: NamesInJson = Field(default=(), description="Among documents, sql, hdfs, s3 and dialects; none: all four.")
+    field_facets: NamesInJson = Field(default=(), description="Among type, owner, tags, lastModified.")
+    interface: JsonText | None = Field(default=None, description="A catalogue, plain or as a JSON string.")
+    limit: Annotated[int, Whole(1, 1000)] = 25
+    offset: Annotated[int, Whole(0)] = 0
+    prefix: Text = Field(default="", description="Only facet values that begin so, without regard to case.")

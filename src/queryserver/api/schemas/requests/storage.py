@@ -1,0 +1,425 @@
+"""Fields of storage calls, which go by several names and come from two places (Contract storage 2.1)."""
+
+import re
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from queryserver.api.schemas.fields import MAX_ENTRIES, Flag, Json, Text, TextOrNothing, Whole, must
+from queryserver.api.schemas.requests.editor import parse
+from queryserver.api.schemas.snippets import Fields
+from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
+from queryserver.errors.files import too_many_entries
+
+QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
+"""What POST calls read from the query string as well."""
+
+PATH_FIELDS = frozenset({"path", "src_path", "source_path", "dest_path", "destination_path", "dest"})
+"""What holds a path."""
+
+NAME_FIELDS = frozenset({"name", "qqfilename"})
+"""What holds the name of a new entry."""
+
+
+def _few_items(value: Any) -> Any:
+    """Looked at before the paths are: each of them costs some microseconds."""
+    if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
+        raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
+    return value
+
+
+Items: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_few_items), Field(min_length=1)]
+"""Paths of the items of a call, at most 1000; more raise too_many_entries (Contract storage 7.8)."""
+
+
+class StorageFields(Fields):
+    """Fields of a storage call. Each field is read from its own name and from its `SYNONYMS`."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {}
+    REPEATABLE: ClassVar[frozenset[str]] = frozenset()
+    """Fields of which every value counts; their type is a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Every value that came, by name, in its order: JSON values natively, form and query values as text."""
+
+    query: Mapping[str, Sequence[Any]]
+    body: Mapping[str, Sequence[Any]]
+
+
+Model = TypeVar("Model", bound=StorageFields)
+
+
+def parse_given(model: type[Model], given: Given, *, max_json_depth: int) -> Model:
+    """The fields of one call.
+
+    Raises conflicting_parameters when a field is given twice, under two names or in query and body, with different
+    content; else as `parse`. Of a name that is repeated the last value counts.
+    """
+    values = {name: value for name in model.model_fields if (value := _value(model, name, given)) is not None}
+    return parse(model, values, max_json_depth=max_json_depth)
+
+
+@cache
+def wire_names(model: type[Fields]) -> frozenset[str]:
+    """The names by which clients may give the fields of a model."""
+    synonyms: Mapping[str, Sequence[str]] = model.SYNONYMS if issubclass(model, StorageFields) else {}
+    own = {field.alias or name for name, field in model.model_fields.items()}
+    return frozenset(own.union(*synonyms.values()))
+
+
+def _value(model: type[StorageFields], name: str, given: Given) -> Any:
+    spellings = model.SYNONYMS.get(name, (name,))
+    found = [
+        values if name in model.REPEATABLE else values[-1]
+        for place in (given.query, given.body)
+        for spelling in spellings
+        if (values := [value for value in place.get(spelling, ()) if value is not None])
+    ]
+    if not found:
+        return None
+    if len(set(map(_content, found))) > 1:
+        raise conflicting_parameters(f"Different values are given for {' and '.join(spellings)}.")
+    return found[-1]
+
+
+def _content(value: Any) -> str:
+    """What a value says, whether it came as JSON or as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MAX_WAIT_S = 600
+_OTHER = "__other__"
+_MODE = re.compile(r"0?[01]?[0-7]{3}")
+_STICKY = 0o1000
+
+
+class NewEntryRequest(StorageFields):
+    """Fields of mkdir and touch: the directory and a name, or the full path alone."""
+
+    path: Text
+    name: Text | None = None
+
+
+class NamedEntryRequest(StorageFields):
+    """Fields of create/directory and create/file."""
+
+    path: Text
+    name: Text
+
+
+class SaveRequest(StorageFields):
+    """Fields of save."""
+
+    path: Text
+    contents: Text
+    encoding: Text = "utf-8"
+
+
+class PathRequest(StorageFields):
+    """A call with a path and nothing else."""
+
+    path: Text
+
+
+class OptionalPathRequest(StorageFields):
+    """A call whose path may be absent."""
+
+    path: Text | None = None
+
+
+class ReplicationRequest(StorageFields):
+    """Fields of set_replication and replication."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"path": ("path", "src_path")}
+
+    path: Text
+    replication_factor: Annotated[int, Whole(1, 512)]
+
+
+class PathsRequest(StorageFields):
+    """A call that may name many paths."""
+
+    REPEATABLE: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    path: Items
+
+
+class DeleteRequest(PathsRequest):
+    """Fields of rmtree, delete and delete/bulk. Without `skip_trash` the store decides."""
+
+    skip_trash: Flag | None = None
+    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+
+
+class ChownRequest(PathsRequest):
+    """Fields of chown."""
+
+    user: Text = ""
+    group: Text = ""
+    user_other: Text = ""
+    group_other: Text = ""
+    recursive: Flag = False
+
+    def chosen(self) -> tuple[str | None, str | None]:
+        """Owner and group to be set. Raises MissingParameter when neither is given."""
+        owner = self.user_other if self.user == _OTHER else self.user
+        group = self.group_other if self.group == _OTHER else self.group
+        if not owner and not group:
+            raise MissingParameter("user or group is required.")
+        return owner or None, group or None
+
+
+class PermissionFlags(Fields):
+    """Who may what; what is absent is false."""
+
+    user_read: Flag = False
+    user_write: Flag = False
+    user_execute: Flag = False
+    group_read: Flag = False
+    group_write: Flag = False
+    group_execute: Flag = False
+    other_read: Flag = False
+    other_write: Flag = False
+    other_execute: Flag = False
+    sticky: Flag = False
+
+    def bits(self) -> int:
+        """The flags as permission bits."""
+        names = [f"{who}_{what}" for who in ("user", "group", "other") for what in ("read", "write", "execute")]
+        bits = sum(1 << (8 - position) for position, name in enumerate(names) if getattr(self, name))
+        return bits | (_STICKY if self.sticky else 0)
+
+
+def _octal(value: str) -> str:
+    if not _MODE.fullmatch(value):
+        raise must("be three octal digits, with 1 before them for the sticky bit.")
+    return value
+
+
+class ChmodRequest(PathsRequest, PermissionFlags):
+    """Fields of chmod: `permission`, the flags as fields of their own, or `mode`."""
+
+    permission: Json[PermissionFlags] | None = None
+    mode: Annotated[Text, AfterValidator(_octal)] | None = None
+    recursive: Flag = False
+
+    def permissions(self) -> int:
+        """The bits to be set. Raises MissingParameter (none given), conflicting_parameters (two forms)."""
+        forms: dict[str, int] = {}
+        if self.permission is not None and self.permission.model_fields_set:
+            forms["permission"] = self.permission.bits()
+        if not self.model_fields_set.isdisjoint(PermissionFlags.model_fields):
+            forms["flags"] = self.bits()
+        if self.mode is not None:
+            forms["mode"] = int(self.mode, 8)
+        if not forms:
+            raise MissingParameter("permission, a flag such as user_read, or mode is required.")
+        if len(set(forms.values())) > 1:
+            raise conflicting_parameters(f"{' and '.join(forms)} are given with different values.")
+        return next(iter(forms.values()))
+
+
+_TO = ("dest_path", "destination_path", "dest")
+_FROM = ("src_path", "source_path")
+
+
+class RenameRequest(StorageFields):
+    """Fields of rename. After `wait` seconds the answer comes and the work goes on; without it, at the end."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
+
+    src_path: Text
+    dest_path: Text
+    overwrite: Flag = False
+    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+
+
+class MoveRequest(StorageFields):
+    """Fields of move and copy; several sources need a directory."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
+    REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
+
+    src_path: Items
+    dest_path: Text
+    overwrite: Flag = False
+    wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
+
+
+class OperationStatusParameters(StorageFields):
+    """Which operation is asked for."""
+
+    id: Text
+
+
+MAX_PAGE_SIZE = 10_000
+
+SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
+
+
+class ReadParameters(StorageFields):
+    """What every GET call takes: as whom it acts."""
+
+    doas: Text | None = None
+
+
+class PathParameters(ReadParameters):
+    """A call whose path stands in the query."""
+
+    path: Text | None = None
+
+
+class DirectoryParameters(ReadParameters):
+    """Which page of a directory is wanted."""
+
+    pagenum: Annotated[int, Whole(1)] = 1
+    pagesize: Annotated[int, Whole(1, MAX_PAGE_SIZE)] = 30
+    filter: Text = ""
+    sortby: SortBy = "name"
+    descending: Flag = False
+
+
+class ListParameters(DirectoryParameters):
+    """Fields of list."""
+
+    path: Text | None = None
+
+
+class ViewParameters(DirectoryParameters):
+    """Fields of view= for a directory."""
+
+    is_embeddable: Flag = False
+
+
+DIRECTORY_NAMES = ("dest", "destination_path", "dest_path")
+FILE_NAMES = ("local_file", "hdfs_file", "file")
+LEADING_NAMES = frozenset({*DIRECTORY_NAMES, "overwrite", "sha256"})
+"""Fields of an upload that are of no use behind the file."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_TO_DIRECTORY: Mapping[str, Sequence[str]] = {"dest": DIRECTORY_NAMES}
+
+
+def _uuid(value: object) -> UUID:
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise must("be a UUID.")
+    return UUID(value)
+
+
+def _digest(value: str | None) -> str | None:
+    if value is not None and not _SHA256.fullmatch(value):
+        raise must("be 64 hexadecimal digits.")
+    return value
+
+
+ClientUuid: TypeAlias = Annotated[UUID, BeforeValidator(_uuid)]
+Digest: TypeAlias = Annotated[TextOrNothing, AfterValidator(_digest)]
+Count: TypeAlias = Annotated[int, Whole(0)]
+
+
+class UploadRequest(StorageFields):
+    """Fields of upload/file."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
+
+    dest: Text
+    overwrite: Flag = False
+    sha256: Digest = None
+
+
+class UploadPartRequest(UploadRequest):
+    """Fields of a part. `qqtotalparts` 0: the part is the whole file."""
+
+    qquuid: ClientUuid
+    qqpartindex: Count = 0
+    qqpartbyteoffset: Count = 0
+    qqtotalfilesize: Count
+    qqtotalparts: Count = 0
+    qqfilename: Text
+    qqchunksize: Count | None = None
+
+
+class UploadCompleteRequest(StorageFields):
+    """Fields of upload/complete; all but `qquuid` may be left out."""
+
+    SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
+
+    qquuid: ClientUuid
+    qqtotalfilesize: Count | None = None
+    qqtotalparts: Count | None = None
+    qqfilename: TextOrNothing = None
+    dest: TextOrNothing = None
+    overwrite: Flag | None = None
+    sha256: Digest = None
+
+
+class UploadStateRequest(StorageFields):
+    """A call that names an upload."""
+
+    qquuid: ClientUuid
+
+
+MAX_WINDOW_BYTES = 1024 * 1024
+_DEFAULT_WINDOW_BYTES = 4096
+
+
+class WindowParameters(StorageFields):
+    """Which part of a file, and how it is to be read."""
+
+    offset: Annotated[int, Whole(0)] = Field(default=0, description="Bytes of the shown stream.")
+    length: Annotated[int, Whole(0, MAX_WINDOW_BYTES)] = _DEFAULT_WINDOW_BYTES
+    begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
+    end: Annotated[int, Whole(1)] | None = Field(default=None, description="Last byte, instead of offset and length.")
+    compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
+    encoding: Text = "utf-8"
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Offset and length in bytes. Raises InvalidParameter."""
+        if self.end is None:
+            return self.offset, self.length
+        if self.begin > self.end:
+            raise InvalidParameter("begin must not be above end.")
+        length = self.end - self.begin + 1
+        if length > MAX_WINDOW_BYTES:
+            raise InvalidParameter(f"begin and end must enclose at most {MAX_WINDOW_BYTES} bytes.")
+        return self.begin - 1, length
+
+
+class FileViewParameters(WindowParameters):
+    """Fields of view= of a file. `mode` None: text where it is text."""
+
+    mode: Literal["text", "binary"] | None = None
+    is_embeddable: Flag = False
+
+
+class DisplayParameters(WindowParameters):
+    """Fields of display."""
+
+    path: Text | None = None
+    mode: Literal["text"] = "text"
+    doas: Text | None = Field(default=None, description="Act as this user.")
+
+
+class DispositionParameters(StorageFields):
+    """Fields of download=. Only `inline` is more than a wish for an attachment."""
+
+    disposition: Text = "attachment"
+    doas: Text | None = Field(default=None, description="Act as this user.")
+
+
+class DownloadFileParameters(DispositionParameters):
+    """Fields of download."""
+
+    path: Text | None = None
+
+
+class ViewPathParameters(ViewParameters, FileViewParameters):
+    """Fields of view=: those of the kind of entry that is found are read."""

@@ -1,0 +1,1 @@
+"""Metadata of data sources: lists, descriptions, samples, statistics, plans."""

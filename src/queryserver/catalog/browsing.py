@@ -1,0 +1,163 @@
+"""Lists and descriptions of what a data source holds (Contract editor 10.1, 10.2, 10.4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Generic, TypeVar
+
+from queryserver.catalog import cache as questions
+from queryserver.catalog.cache import DescribedColumn, Question, TableList
+from queryserver.catalog.forwarding import Elsewhere
+from queryserver.catalog.lookups import LookUps
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines.metadata import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import function_not_found
+from queryserver.identity.model import User
+from queryserver.statements.rows import Recorded
+from queryserver.statements.submission import Submission, Submissions
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Which names of a list are wanted: those that begin with `prefix`, without regard to case, page by page."""
+
+    prefix: str = ""
+    page: int = 1
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Generic[T]):
+    """A part of a list; `truncated` tells that the list goes on behind it."""
+
+    shown: T
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who asks what connector, and whether what is kept will do."""
+
+    user: User
+    connector: str | None
+    refresh: bool = False
+
+
+class Metadata:
+    """Answers come from the cache, or from the engine as the caller. Each method raises UnknownDialect, NotSupported,
+    CredentialsRequired, EngineForbidden, EngineUnavailable, EngineTimeout and StatementRejected.
+    """
+
+    def __init__(self, lookups: LookUps, connectors: Connectors, *, max_names: int) -> None:
+        self._lookups = lookups
+        self._connectors = connectors
+        self._max_names = max_names
+
+    async def databases(self, source: Source, wanted: Excerpt) -> Names[list[str]]:
+        """All databases that the caller may see."""
+        found = await self._ask(source, questions.databases())
+        return self._part(found, found, wanted)
+
+    async def database(self, source: Source, database: str) -> DatabaseDescription:
+        """Raises database_not_found."""
+        return await self._ask(source, questions.database(database))
+
+    async def tables(self, source: Source, database: str, wanted: Excerpt) -> Names[TableList]:
+        """Raises database_not_found."""
+        found = await self._ask(source, questions.tables(database))
+        places = self._part(range(len(found.names)), found.names, wanted)
+        if len(places.shown) == len(found.names):
+            return Names(found, truncated=False)
+        columns = ([of[place] for place in places.shown] for of in (found.names, found.kinds, found.comments))
+        return Names(TableList(*columns), places.truncated)
+
+    async def table(self, source: Source, database: str, table: str) -> TableDescription:
+        """Raises database_not_found, TableNotFound."""
+        return await self._ask(source, questions.table(database, table))
+
+    async def column(self, source: Source, database: str, table: str, column: str) -> TableColumn:
+        """Raises database_not_found, TableNotFound, column_not_found."""
+        return questions.column_of(await self.table(source, database, table), column)
+
+    async def statistics(self, source: Source, database: str, table: str, column: str) -> DescribedColumn:
+        """Raises database_not_found, TableNotFound, column_not_found."""
+        return await self._ask(source, questions.column(database, table, column))
+
+    async def functions(
+        self, source: Source, database: str | None, wanted: Excerpt
+    ) -> Names[list[FunctionDescription]]:
+        """None: built-in ones and those visible by default; else those of a database. Raises database_not_found."""
+        if not self._lookups.lists_functions(self._connector(source)):
+            if database is not None:
+                await self.database(source, database)
+            return Names([], truncated=False)
+        found = await self._ask(source, questions.functions(database))
+        return self._part(found, [one.name for one in found], wanted)
+
+    async def function(self, source: Source, name: str) -> FunctionDescription | None:
+        """None where the catalogue has no functions. Raises function_not_found."""
+        if not self._lookups.lists_functions(self._connector(source)):
+            return None
+        found = await self._ask(source, questions.function(name))
+        if found is None:
+            raise function_not_found(name)
+        return found
+
+    def _connector(self, source: Source) -> Connector:
+        return self._connectors.resolve(source.user, source.connector)
+
+    async def _ask(self, source: Source, question: Question[T]) -> T:
+        return await self._lookups.ask(source.user, self._connector(source), question, refresh=source.refresh)
+
+    def _part(self, found: Sequence[T], names: Sequence[str], wanted: Excerpt) -> Names[list[T]]:
+        """The wanted page of those whose names begin as wanted."""
+        limit = self._max_names if wanted.limit is None else wanted.limit
+        if limit > self._max_names:
+            raise InvalidParameter(f"limit must be from 1 to {self._max_names}.")
+        if wanted.prefix:
+            prefix = wanted.prefix.casefold()
+            found = list(compress(found, [name.casefold().startswith(prefix) for name in names]))
+        start = (wanted.page - 1) * limit
+        return Names(list(found[start : start + limit]), truncated=len(found) > start + limit)
+
+
+_STATEMENT = "analyze"
+
+
+class Analyses:
+    """Starts the engine's statistics statement as an operation that is in nobody's history."""
+
+    def __init__(
+        self, lookups: LookUps, elsewhere: Elsewhere, connectors: Connectors, submissions: Submissions
+    ) -> None:
+        elsewhere.serve(_STATEMENT, self._statement)
+        self._lookups = lookups
+        self._connectors = connectors
+        self._submissions = submissions
+
+    async def start(self, user: User, connector: str, database: str, table: str, column: str | None) -> Recorded:
+        """The operation; nothing is started for a table or column that is not there.
+
+        Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
+        column_not_found, too_many_statements, quota_exceeded.
+        """
+        source = self._connectors.resolve(user, connector)
+
+        found = await self._lookups.anywhere(
+            user, source, _STATEMENT, [database, table, column], budget=source.limits.metadata_timeout
+        )
+        return await self._submissions.submit(
+            user, Submission(connector=source.key, script=found.decode(), in_history=False)
+        )
+
+    async def _statement(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+        """Looked up at the engine, not in the cache: a table dropped elsewhere must not be analyzed."""
+        database, table, column = asked
+        async with self._lookups.catalog(user, source) as catalog:
+            described = await catalog.table(database, table)
+            name = None if column is None else questions.column_of(described, column).name
+            return catalog.analyze_statement(described, name).encode()

@@ -1,0 +1,169 @@
+"""The engine's plan of a statement that is not run (Contract editor 8.3)."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from queryserver.catalog.forwarding import Elsewhere
+from queryserver.catalog.lookups import LookUps
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines import operations as direct
+from queryserver.engines.protocol import EngineCapabilities, EngineSession
+from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
+from queryserver.errors.statements import SessionLost, StatementRejected, session_not_found
+from queryserver.formats.cells import cell_values
+from queryserver.formats.columns import Column
+from queryserver.identity.model import User
+from queryserver.sql.positions import Position, behind, position_of, without_prefix
+from queryserver.statements.choosing import Choosing
+from queryserver.statements.held_sessions import HeldSessions
+from queryserver.statements.session_repository import SessionRecords
+
+_MAX_LINES = 10_000
+_PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the engine gives no plan, and where in the statement its error is."""
+
+    code: str
+    message: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The plan of `statement`, or the engine's refusal."""
+
+    statement: str
+    plan: str = ""
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToExplain:
+    """A script whose first statement is meant, in the caller's named session if one is given."""
+
+    connector: str | None
+    script: str | None
+    database: str | None = None
+    session_id: int | None = None
+
+
+class Explanations:
+    """Plans. Nothing is recorded."""
+
+    def __init__(
+        self,
+        lookups: LookUps,
+        elsewhere: Elsewhere,
+        connectors: Connectors,
+        sessions: SessionRecords,
+        held: HeldSessions,
+        choosing: Choosing,
+        *,
+        max_bytes: int,
+    ) -> None:
+        elsewhere.serve(_PLAN, self._plan_here)
+        self._lookups = lookups
+        self._connectors = connectors
+        self._sessions = sessions
+        self._held = held
+        self._choosing = choosing
+        self._max_bytes = max_bytes
+
+    async def explain(self, user: User, asked: ToExplain) -> Explained:
+        """The plan of the first statement.
+
+        Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, session_not_found, NotSupported,
+        CredentialsRequired, EngineUnavailable, EngineTimeout.
+        """
+        if asked.script is None or not asked.script.strip():
+            raise MissingParameter("statement is required and must not be blank.")
+        if len(asked.script) > self._max_bytes or len(asked.script.encode()) > self._max_bytes:
+            raise PayloadTooLarge(f"statement: above the limit of {self._max_bytes} bytes.")
+        connector = self._connectors.resolve(user, asked.connector)
+        found = await self._choosing.first_to_explain(user.id, asked.script, connector.dialect)
+        if found is None:
+            raise InvalidParameter("statement: holds nothing but comments and terminators.")
+        statement, text = found
+        capabilities = self._connectors.engine(connector).capabilities
+        if not capabilities.can_explain:
+            raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
+        owner = None if asked.session_id is None else await self._session_owner(user, asked.session_id, connector)
+        arguments = [capabilities.explain_prefix + text, asked.database, asked.session_id]
+        budget = connector.limits.metadata_timeout
+        packed = await self._lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
+        plan, refusal = orjson.loads(packed)
+        if not refusal:
+            return Explained(statement, plan)
+        found = Position(*plan) if isinstance(plan, list) else None
+        before = statement[: len(statement) - len(text)]
+        code, message = refusal
+        return Explained(statement, "", Refusal(code, message, behind(found, before)))
+
+    async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
+        """The process that holds a named session; None: it is gone. Raises session_not_found for anybody else's."""
+        found = await self._sessions.read(session_id)
+        if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
+            return None
+        if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
+            raise session_not_found(session_id)
+        await self._sessions.touch(session_id)
+        return found.owner if found.is_live else None
+
+    async def _plan_here(self, user: User, connector: Connector, asked: Sequence[Any]) -> bytes:
+        statement, database, session_id = asked
+        capabilities = self._connectors.engine(connector).capabilities
+        is_open = False
+        try:
+            async with self._session(user, connector, database, session_id) as session:
+                is_open = True
+                answer = await direct.run(session, statement, max_rows=_MAX_LINES)
+        except (StatementRejected, SessionLost) as refusal:
+            # Before that the engine was sent other texts than the statement.
+            place = refusal.place if is_open else None
+            found = without_prefix(position_of(place, statement), capabilities.explain_prefix)
+            # In the place of the plan, which instances of the version before do not read beside a refusal.
+            position = (found.line, found.column) if found else ""
+            return orjson.dumps([position, [refusal.code, refusal.message]])
+        plan = _plan(answer, capabilities)
+        failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
+        if failure is not None:
+            return orjson.dumps(["", [StatementRejected.code, plan[failure.end() :].strip()]])
+        return orjson.dumps([plan, None])
+
+    @asynccontextmanager
+    async def _session(
+        self, user: User, connector: Connector, database: str | None, session_id: int | None
+    ) -> AsyncGenerator[EngineSession]:
+        if session_id is None:
+            async with self._lookups.session(user, connector, database) as session:
+                yield session
+            return
+        held = self._held.get(session_id)
+        if held is None or held.user_id != user.id:
+            raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
+        async with self._held.turn(held) as session:
+            yield session
+
+
+def _plan(answer: direct.Answer, capabilities: EngineCapabilities) -> str:
+    """The lines of the plan: one text column, or all columns side by side."""
+    wanted = capabilities.explain_column
+    shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]
+    lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []
+    for batch in answer.rows:
+        lines += _lines(batch, [(place, answer.columns[place]) for place in shown])
+    return "\n".join(lines)
+
+
+def _lines(batch: pa.RecordBatch, columns: Sequence[tuple[int, Column]]) -> list[str]:
+    cells = [cell_values(batch.column(place), column) for place, column in columns]
+    return ["\t".join("" if cell is None else str(cell) for cell in row) for row in zip(*cells, strict=True)]

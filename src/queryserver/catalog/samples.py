@@ -1,0 +1,202 @@
+"""Some rows of a table, some values of a column (Contract editor 10.3)."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from queryserver.catalog import cache as questions
+from queryserver.catalog.forwarding import Elsewhere
+from queryserver.catalog.lookups import LookUps
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines import operations as direct
+from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied
+from queryserver.formats.cells import RenderedRows, memory_of, render_page
+from queryserver.formats.columns import CellForm, Column, ResultType
+from queryserver.identity.model import User
+from queryserver.platform.shares import ByteBudget
+from queryserver.statements.rows import Recorded
+from queryserver.statements.submission import Submission, Submissions
+
+HELLO = "SELECT 'Hello World!'"
+NOT_SAMPLED = "Rows of views are not sampled on this connector."
+_ROWS = "sample"
+_STATEMENT = "sample-statement"
+_THREAD_ABOVE_BYTES = 1024 * 1024
+_THREAD_ABOVE_COLUMNS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What to sample: a table, a column of it, or the values at the path `nested` below that."""
+
+    database: str
+    table: str
+    column: str | None = None
+    nested: Sequence[str] = ()
+    kind: SampleKind = SampleKind.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows as JSON; `message` says why there are none where there could be."""
+
+    columns: Sequence[Column] = ()
+    rows_json: bytes = b"[]"
+    message: str = ""
+
+
+class Samples:
+    """Reads table data as the caller, within `sample_timeout_s`; nothing of it is kept.
+
+    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
+    column_not_found, nested_path_not_found.
+    """
+
+    def __init__(
+        self,
+        lookups: LookUps,
+        elsewhere: Elsewhere,
+        connectors: Connectors,
+        submissions: Submissions,
+        threads: Executor,
+        budget: ByteBudget,
+        *,
+        max_bytes: int,
+    ) -> None:
+        elsewhere.serve(_ROWS, self._rows_here)
+        elsewhere.serve(_STATEMENT, self._statement_here)
+        self._lookups = lookups
+        self._connectors = connectors
+        self._submissions = submissions
+        self._threads = threads
+        self._budget = budget
+        self._max_bytes = max_bytes
+
+    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> Sample:
+        """The rows. Raises EngineTimeout."""
+        _require_column(wanted)
+        return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
+
+    async def hello(self, user: User, connector: str | None, form: CellForm) -> Sample:
+        """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
+        return await self._sample(user, self._connectors.resolve(user, connector), None, form)
+
+    async def start(
+        self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
+    ) -> Recorded | None:
+        """The same as an operation that is in nobody's history; None for a view that is not sampled.
+
+        `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
+        """
+        source = self._connectors.resolve(user, connector)
+        statement: str | None = HELLO
+        if wanted is not None:
+            _require_column(wanted)
+            budget = source.limits.metadata_timeout
+            found = await self._lookups.anywhere(user, source, _STATEMENT, _plain(wanted), budget=budget)
+            statement = found.decode() or None
+        if statement is None:
+            return None
+        submission = Submission(
+            connector=source.key, script=statement, limit=SAMPLE_ROWS, timeout_s=timeout_s, in_history=False
+        )
+        return await self._submissions.submit(user, submission)
+
+    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> Sample:
+        budget = source.limits.sample_timeout
+        arguments = [wanted, form.is_escaped]
+        if form.big_numbers_as_text:  # instances of the version before know two arguments
+            arguments.append(True)
+        return _unpacked(await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget))
+
+    async def _rows_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+        wanted, is_escaped, *more = asked
+        form = CellForm(is_escaped, bool(more and more[0]))
+        statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
+        if not statement:
+            return _packed(Sample(message=NOT_SAMPLED))
+        return _packed(await self._rows(user, source, statement, form))
+
+    async def _statement_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+        """The engine's query; empty for a view where views are not sampled."""
+        database, name, column, nested, kind = asked
+        async with self._lookups.catalog(user, source) as catalog:
+            table = await catalog.table(database, name)
+            if column is not None:
+                found = questions.column_of(table, column)
+                questions.nested_type(found, nested)
+                column = found.name
+            if table.kind.is_view and not source.limits.sample_views:
+                return b""
+            return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
+
+    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> Sample:
+        try:
+            async with self._lookups.session(user, source) as session:
+                answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
+        except StatementDenied as error:
+            # Whoever samples names an object, not a statement.
+            raise EngineForbidden(error.message) from error
+        render = partial(
+            render_page,
+            answer.rows,
+            columns=answer.columns,
+            escape=form.is_escaped,
+            max_bytes=self._max_bytes,
+            big_numbers_as_text=form.big_numbers_as_text,
+        )
+        loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
+        measure = partial(_memory_of, answer.rows)
+        size_bytes = measure() if is_narrow else await loop.run_in_executor(self._threads, measure)
+        if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:
+            return _sample(answer.columns, render(), self._max_bytes)
+        held = await self._budget.hold(user.id, size_bytes)
+        try:
+            rendered = await loop.run_in_executor(self._threads, render)
+        finally:
+            held.release()
+        return _sample(answer.columns, rendered, self._max_bytes)
+
+
+def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> Sample:
+    """Raises PageRowTooLarge."""
+    if not rendered.is_cut:
+        return Sample(columns, rendered.json)
+    if not rendered.rows:
+        raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
+    message = f"The sample ends before row {rendered.rows}: with it, it would exceed {max_bytes} bytes."
+    return Sample(columns, rendered.json, message)
+
+
+def _plain(wanted: Sampled) -> list[Any]:
+    return [wanted.database, wanted.table, wanted.column, list(wanted.nested), wanted.kind.value]
+
+
+def _packed(sample: Sample) -> bytes:
+    """One line of JSON about the rows, then the rows."""
+    columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
+    return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
+
+
+def _unpacked(packed: bytes) -> Sample:
+    head, _, rows = packed.partition(b"\n")
+    columns, message = orjson.loads(head)
+    return Sample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
+
+
+def _require_column(wanted: Sampled) -> None:
+    if wanted.column is None and wanted.kind is not SampleKind.DEFAULT:
+        raise InvalidParameter(f"operation: {wanted.kind.value} needs a column.")
+
+
+def _memory_of(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(map(memory_of, batches))

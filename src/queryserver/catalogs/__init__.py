@@ -1,1 +1,0 @@
-"""Catalogue services that the metadata search asks instead of its own index."""

@@ -1,0 +1,101 @@
+"""The program of a computation worker: tasks from standard input, answers on standard output."""
+
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from queryserver.errors.base import QueryServerError
+from queryserver.platform.computing import (
+    BROKEN,
+    EXCEEDED,
+    HEAD,
+    REFUSED,
+    RESULT,
+    Task,
+    frame,
+    limit_this_process,
+    limit_time,
+    parsed,
+)
+
+Compute = Callable[[Mapping[str, Any], bytes], object]
+
+
+def computation_of(task: Task) -> Compute:
+    """What computes `task`: options and content in, JSON out. Raises domain errors when it is called."""
+    match task:
+        case Task.FORMAT:
+            from queryserver.statements.choosing import format_text
+
+            return format_text
+        case Task.CHOOSE_STATEMENT | Task.FIRST_TO_EXPLAIN:
+            from queryserver.statements import choosing
+
+            return choosing.choose_statement if task is Task.CHOOSE_STATEMENT else choosing.first_to_explain
+        case Task.DETECT_FILE | Task.DETECT_ENCODING | Task.PREVIEW | Task.HEADER:
+            from queryserver.imports import computed
+
+            return {
+                Task.DETECT_FILE: computed.detect_file,
+                Task.DETECT_ENCODING: computed.file_encoding,
+                Task.PREVIEW: computed.preview,
+                Task.HEADER: computed.header,
+            }[task]
+
+
+_TRACE_LINES = -20
+_MOST_KEPT_BYTES = 160 * 1024 * 1024
+"""A process that holds more ends with its answer: what Python has freed does not always go back to the system."""
+_MEMORY = Path("/proc/self/statm")
+
+
+def main() -> None:
+    """Serve until the standard input ends. `sys.argv[1]`: how much memory this process may have."""
+    limit_this_process(int(sys.argv[1]))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(BrokenPipeError, KeyboardInterrupt):
+        while head := requests.read(HEAD.size):
+            _, told_bytes, content_bytes = HEAD.unpack(head)
+            answer, is_last = _framed(*_answer(requests, told_bytes, content_bytes))
+            answers.write(answer)
+            answers.flush()
+            if is_last:
+                return
+
+
+def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
+    """The answer as a frame, and whether it is the last one."""
+    is_last = kind in (EXCEEDED, BROKEN) or _resident_bytes() > _MOST_KEPT_BYTES
+    try:
+        return frame(kind, [told, is_last]), is_last
+    except MemoryError:
+        return frame(EXCEEDED, [None, True]), True
+    except TypeError as error:
+        # What is no JSON, such as half a surrogate pair.
+        return frame(BROKEN, [f"No JSON: {error}", True]), True
+
+
+def _resident_bytes() -> int:
+    """Memory of this process now; 0 where the system does not say. The peak of `getrusage` begins with the parent's."""
+    try:
+        return int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
+    try:
+        task = parsed(requests.read(told_bytes))
+        content = requests.read(content_bytes)
+        limit_time(task["limit_s"])
+        return RESULT, computation_of(Task(task["task"]))(task["options"], content)
+    except QueryServerError as error:
+        return REFUSED, [type(error).__name__, error.code, error.message, error.details]
+    except (MemoryError, RecursionError):
+        return EXCEEDED, None
+    except Exception:
+        return BROKEN, traceback.format_exc(limit=_TRACE_LINES)

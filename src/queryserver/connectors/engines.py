@@ -1,0 +1,401 @@
+"""Which data sources there are, who may use them, and the engine behind each."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+
+import structlog
+
+from queryserver.connectors.model import Connector
+from queryserver.connectors.types import flags_of
+from queryserver.engines.protocol import Engine
+from queryserver.errors.base import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    NotSupported,
+    PermissionDenied,
+    QueryServerError,
+)
+from queryserver.errors.files import InvalidPath
+from queryserver.errors.statements import EngineUnavailable, UnknownDialect
+from queryserver.identity.model import User
+from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """An engine and how many statements, sessions and looks are in it."""
+
+    connector: Connector
+    engine: Engine
+    uses: int = 0
+    is_retired: bool = False
+
+
+class EngineUses:
+    """Builds engines at their first use and counts uses.
+
+    A retired engine takes no new use. What is in it goes on; with the last use it is closed.
+    """
+
+    def __init__(self, build: Callable[[Connector], Engine], metrics: StatementMetrics = UNMEASURED) -> None:
+        self._build = build
+        self._metrics = metrics
+        self._kept: dict[tuple[str, int], _Kept] = {}
+        self._retired: set[_Kept] = set()
+        self._closings: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, connector: Connector) -> None:
+        """Build the engine aside: that may import a driver or read certificates.
+
+        Raises ConfigurationError, NotSupported for one that this server cannot run.
+        """
+        if _key(connector) not in self._kept:
+            engine = await asyncio.to_thread(self._build, connector)
+            self._kept.setdefault(_key(connector), _Kept(connector, engine))
+
+    def engine(self, connector: Connector) -> Engine:
+        """The engine of this version, to ask what it can do; not to open anything in."""
+        return self._of(connector).engine
+
+    @asynccontextmanager
+    async def using(self, connector: Connector) -> AsyncGenerator[Engine]:
+        """The engine of this version, which stays open while inside."""
+        kept = self._of(connector)
+        kept.uses += 1
+        try:
+            with self._metrics.engine_session(connector.dialect):
+                yield kept.engine
+        finally:
+            kept.uses -= 1
+            if kept.is_retired and not kept.uses:
+                self._close_aside(kept)
+
+    def retire_all_but(self, connectors: Iterable[Connector]) -> None:
+        """From now on only the engines of these connectors, in these versions, take new uses."""
+        wanted = {_key(connector) for connector in connectors}
+        for key in self._kept.keys() - wanted:
+            kept = self._kept.pop(key)
+            kept.is_retired = True
+            self._retired.add(kept)
+            if not kept.uses:
+                self._close_aside(kept)
+
+    def open_engines(self) -> list[tuple[Connector, Engine]]:
+        """All that are not closed, retired ones too."""
+        return [(kept.connector, kept.engine) for kept in (*self._kept.values(), *self._retired)]
+
+    async def discard(self, fits: Callable[[Connector, Engine], bool]) -> None:
+        """Close engines now, whatever runs in them; the next use builds them anew."""
+        for kept in (*self._kept.values(), *self._retired):
+            if fits(kept.connector, kept.engine):
+                if self._kept.get(_key(kept.connector)) is kept:
+                    del self._kept[_key(kept.connector)]
+                self._retired.discard(kept)
+                await kept.engine.close()
+
+    async def aclose(self) -> None:
+        """Close all, side by side: an engine that hangs must not keep the others open."""
+        # A retired engine without a use is among `_closings` already.
+        kept = [*self._kept.values(), *(one for one in self._retired if one.uses)]
+        self._kept.clear()
+        closings = asyncio.gather(*self._closings, return_exceptions=True)
+        await asyncio.gather(closings, *map(self._close, kept))
+
+    def _of(self, connector: Connector) -> _Kept:
+        kept = self._kept.get(_key(connector))
+        if kept is None:
+            kept = self._kept[_key(connector)] = _Kept(connector, self._build(connector))
+        return kept
+
+    def _close_aside(self, kept: _Kept) -> None:
+        """Whoever used it last does not wait for its connections to close; `aclose` does."""
+        closing = asyncio.create_task(self._close(kept), name=f"retired-engine-{kept.connector.key}")
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
+
+    async def _close(self, kept: _Kept) -> None:
+        self._retired.discard(kept)
+        try:
+            await kept.engine.close()
+        except QueryServerError as error:
+            log.warning("engine did not close cleanly", connector=kept.connector.key, code=error.code)
+
+
+def _key(connector: Connector) -> tuple[str, int]:
+    return connector.key, connector.version
+
+
+_OTHER_NAMES = {"beeswax": "hive"}
+_TRY_AGAIN_S = 2.0
+
+
+async def _none_stored() -> tuple[int, Sequence[Connector]]:
+    return 0, ()
+
+
+class Connectors:
+    """The configured connectors and the stored ones; engines are built when first used.
+
+    Stored ones are known as they were when they were last read. `read_stored` gives the number of their state, too.
+    One that this server cannot run is not offered. Keys of `wheel` come first, in that order; `default` is the key, id
+    or display name of the main one; both without regard to case. Use `watching()` to hear of changes between calls.
+    """
+
+    def __init__(
+        self,
+        connectors: Sequence[Connector],
+        *,
+        build: Callable[[Connector], Engine],
+        wheel: Sequence[str] = (),
+        default: str = "",
+        read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] = _none_stored,
+        metrics: StatementMetrics = UNMEASURED,
+    ) -> None:
+        self._configured = {connector.key.casefold(): connector for connector in connectors}
+        self._connectors = dict(self._configured)
+        self._wheel = list(dict.fromkeys(name.casefold() for name in wheel))
+        self._default = default.casefold()
+        self._arrange()
+        self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
+        """Stored ones that cannot run here, and why."""
+        self._read_stored = read_stored
+        self._version = 0
+        self._reading = asyncio.Lock()
+        self._stale = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._changes = 0
+        self._engines = EngineUses(build, metrics)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        """Read the stored connectors again after each `may_have_changed`, while inside."""
+        watcher = asyncio.create_task(self._watch(), name="stored-connectors")
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    def may_have_changed(self) -> None:
+        """Somebody said so, or could not have told us if they had."""
+        self._stale.set()
+
+    async def changes(self) -> AsyncGenerator[None]:
+        """One item after each change of the stored connectors, however many came since the last."""
+        seen = self._changes
+        while True:
+            async with self._changed:
+                while seen == self._changes:
+                    await self._changed.wait()
+                seen = self._changes
+            yield
+
+    async def at_least(self, version: int) -> None:
+        """Returns once this process knows the stored connectors in this state, or a later one.
+
+        Raises DatabaseUnavailable.
+        """
+        if version <= self._version:
+            return
+        async with self._reading:
+            if version > self._version:
+                await self._read()
+
+    async def refresh(self) -> None:
+        """Read the stored connectors. Raises DatabaseUnavailable."""
+        async with self._reading:
+            await self._read()
+
+    def resolve(self, user: User, name: str | None) -> Connector:
+        """The connector that a caller means (Contract editor 1.7).
+
+        Raises UnknownDialect, also when the caller may not use what was named: the two are not told apart. Raises
+        NotSupported for a stored one that the caller may use and no server of this build can run.
+        """
+        wanted = _usual((name or "").strip())
+        visible = {one.key: one for one in self.visible(user)}
+        key = key_named(wanted, [(one.key, one.dialect) for one in visible.values()])
+        found = self.default_sql(user) if not wanted else None if key is None else visible[key]
+        if found is None:
+            self._refuse_idle(user, wanted)
+            raise self.unknown(user, name or "")
+        return found
+
+    def unknown(self, user: User, name: str) -> UnknownDialect:
+        """The refusal of a name, with the names of what the caller may use."""
+        return UnknownDialect(name, [one.reference for one in self.visible(user)])
+
+    def visible(self, user: User) -> Sequence[Connector]:
+        """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
+        return [one for one in self._listed if one.open_to(user)]
+
+    def main(self, user: User) -> Connector | None:
+        """The one that the settings name, else the first (Contract platform 7.1); None: the caller may use none."""
+        return next((one for one in self._mains if one.open_to(user)), None)
+
+    def default_sql(self, user: User) -> Connector | None:
+        """The one that is meant without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
+        main = self.main(user)
+        if main is not None and _takes_sql(main):
+            return main
+        return next((one for one in self._listed if _takes_sql(one) and one.open_to(user)), None)
+
+    def find(self, key: str) -> Connector | None:
+        """The connector of that key that runs here, whoever asks."""
+        return self._connectors.get(key.casefold())
+
+    def known(self, key: str) -> Connector | None:
+        """The connector of that key, also where it does not run in this process; None: it was deleted."""
+        found = self.find(key)
+        if found is None and key in self._idle:
+            found, _ = self._idle[key]
+        return found
+
+    def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
+        """Keys and dialect of history entries that a name chooses; an unknown one chooses nothing."""
+        wanted = _usual(name)
+        if wanted in self._connectors and self._connectors[wanted].dialect != wanted:
+            return (self._connectors[wanted].key,), None
+        if any(one.dialect == wanted for one in self._connectors.values()):
+            return None, wanted
+        dialect, key = _parts(wanted)
+        found = self._connectors.get(key)
+        return ((found.key,) if found and found.dialect == dialect else ()), None
+
+    def require_permission(self, user: User, key: str) -> None:
+        """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
+        connector = self.known(key)
+        if connector is not None and not connector.open_to(user):
+            raise PermissionDenied("You may no longer use the connector of this operation.")
+
+    def engine(self, connector: Connector) -> Engine:
+        """The engine of a connector as it is now, to ask what it can do. Raises EngineUnavailable: it was deleted."""
+        return self._engines.engine(self._present(connector))
+
+    def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
+        """The engine of a connector as it is now, for whatever is opened in it; it stays open while inside.
+
+        Raises EngineUnavailable: the connector was deleted.
+        """
+        return self._engines.using(self._present(connector))
+
+    def data_of(self, connector: Connector) -> str | None:
+        """The name of the data that only one process can have; None where any process may."""
+        return _data(connector, self.engine(connector))
+
+    def runnable_by(self, held: Collection[str]) -> Sequence[str]:
+        """Keys of connectors whose statements a process may run that holds these data."""
+        return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
+
+    def data_to_hold(self) -> frozenset[str]:
+        """Names of the data of connectors that only one process can have."""
+        return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
+
+    def data_in_use(self) -> frozenset[str]:
+        """Names of such data of all engines that may be open, those of former versions too."""
+        return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
+
+    async def discard_engines(self, data: str) -> None:
+        """Close the engines of such data; the next use builds them anew."""
+        await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
+
+    async def aclose(self) -> None:
+        """Close all engines."""
+        await self._engines.aclose()
+
+    def _arrange(self) -> None:
+        """Sort once per change: what is left for each call is the filter by rights. Unknown names are skipped."""
+        places = {name: place for place, name in enumerate(self._wheel)}
+        self._listed = sorted(self._connectors.values(), key=lambda one: places.get(one.key.casefold(), len(places)))
+        keys = [one for one in self._listed if one.key.casefold() == self._default]
+        names = [one for one in self._listed if one.nice_name.casefold() == self._default]
+        self._mains = [*keys, *names, *self._listed] if self._default else self._listed
+
+    def _present(self, connector: Connector) -> Connector:
+        present = self.find(connector.key)
+        if present is None:
+            raise EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
+        return present
+
+    def _refuse_idle(self, user: User, wanted: str) -> None:
+        for connector, error in self._idle.values():
+            is_meant = wanted in (connector.key, connector.dialect)
+            if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
+                raise copy(error)  # raised again and again, one object would gather tracebacks
+
+    async def _read(self) -> None:
+        """The caller has `_reading`."""
+        version, stored = await self._read_stored()
+        running, idle = dict[str, Connector](), dict[str, tuple[Connector, Exception]]()
+        for connector in stored:
+            try:
+                await self._engines.prepare(connector)
+            except (ConfigurationError, InvalidPath, NotSupported) as error:
+                log.info("stored connector does not run here", connector=connector.key, reason=str(error))
+                idle[connector.key] = connector, error
+            except Exception as error:  # one row must not keep all others from being read: every call waits for it
+                log.exception("stored connector cannot be prepared", connector=connector.key)
+                idle[connector.key] = connector, error
+            else:
+                running[connector.key] = connector
+        configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
+        # From here on without a wait: nobody sees one half of a change.
+        self._version, self._connectors, self._idle = version, {**configured, **running}, idle
+        self._arrange()
+        self._engines.retire_all_but(self._connectors.values())
+        async with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self.refresh()
+            except DatabaseUnavailable:
+                log.warning("stored connectors not read: the database is out of reach")
+                self._stale.set()
+                await asyncio.sleep(_TRY_AGAIN_S)
+            except Exception:  # the outer wall of a task: the next change must be heard
+                log.exception("stored connectors not read")
+
+
+def _takes_sql(connector: Connector) -> bool:
+    return bool(flags_of(connector.dialect, connector.interface).get("is_sql"))
+
+
+def _data(connector: Connector, engine: Engine) -> str | None:
+    capabilities = engine.capabilities
+    return (capabilities.data_name or connector.key) if capabilities.one_process else None
+
+
+def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
+    """Of connectors, given by key and dialect, the key of the one that a name means, by the rules of `resolve`."""
+    wanted = _usual(name)
+    dialect, key = _parts(wanted)
+    meanings = (
+        (known for known, _ in among if known.casefold() == wanted),
+        (known for known, its_dialect in among if its_dialect == wanted),
+        (known for known, its_dialect in among if (known.casefold(), its_dialect) == (key, dialect)),
+    )
+    return next(chain.from_iterable(meanings), None)
+
+
+def _usual(name: str) -> str:
+    """As names are compared: folded, older names of dialects replaced."""
+    folded = name.casefold()
+    return _OTHER_NAMES.get(folded, folded)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Dialect and key of the form `<dialect>-<id>`."""
+    dialect, _, key = name.rpartition("-")
+    return _usual(dialect), key

@@ -1,0 +1,335 @@
+"""Connectors as administrators keep them and users see them (Contract platform 5.2 to 5.7)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, connector_right
+from queryserver.connectors.repository import ConnectorChecks, ConnectorRepository
+from queryserver.connectors.secrets import masked, with_stored_secrets
+from queryserver.connectors.types import Catalogue, Category, ConnectorType, Flags, complete_settings
+from queryserver.errors.base import QueryServerError, UnknownGroup, VersionConflict
+from queryserver.errors.statements import ConnectorRefused, ConnectorTypeNotFound, connector_not_found, immutable_field
+from queryserver.identity.model import User
+from queryserver.platform.audit import Audit, AuditEvent
+
+_LONGEST = 100
+
+
+class ConnectorEvent:
+    """What becomes of an event while its work is done."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        """The id; before there is one, the name."""
+        self.outcome = "ok"
+
+
+class ConnectorAudit:
+    """Writes one event for each change and each refusal."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    @contextmanager
+    def event(self, user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
+        """One event `connector.<operation>`; its outcome is `ok`, the code of the error, or `interrupted`."""
+        event, outcome = ConnectorEvent((subject or "")[:_LONGEST]), "interrupted"
+        try:
+            yield event
+            outcome = event.outcome
+        except QueryServerError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._audit.record(
+                AuditEvent(
+                    user=user.username,
+                    effective_user=user.username,
+                    operation=f"connector.{operation}",
+                    path=event.subject,
+                    outcome=outcome,
+                )
+            )
+
+
+_ATTEMPTS = 5
+_LONGEST_NAME = 100
+_LONGEST_DESCRIPTION = 1000
+
+Settings = Mapping[str, SettingValue]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenConnector:
+    """The connector of a call; None: not given."""
+
+    id: str | None = None
+    """None: a new one."""
+    nice_name: str | None = None
+    dialect: str | None = None
+    interface: str | None = None
+    description: str | None = None
+    settings: Mapping[str, object] | None = field(default=None, repr=False)
+    groups: tuple[str, ...] | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A connector of a known type with complete and valid settings, secrets in the clear."""
+
+    row: ConnectorType
+    settings: Mapping[str, SettingValue] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownType:
+    """A type and whether it runs here."""
+
+    row: ConnectorType
+    is_runnable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A type with something laid over its defaults."""
+
+    type: ShownType
+    nice_name: str
+    description: str
+    settings: Settings
+    """Masked where they were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownInstance:
+    """An instance as answers show it."""
+
+    instance: ConnectorInstance
+    row: ConnectorType | None
+    settings: Settings
+    """In the order of the type, masked."""
+    is_runnable: bool
+    shows_groups: bool
+
+    @property
+    def category(self) -> Category:
+        """What it is listed under; a type that is no longer known has no other place."""
+        return self.row.category if self.row else Category.PLUGINS
+
+    @property
+    def description(self) -> str:
+        """Its own, else that of the type."""
+        return self.instance.description or (self.row.description if self.row else "")
+
+    @property
+    def flags(self) -> Flags:
+        """Those of the type."""
+        return self.row.flags if self.row else {}
+
+
+class ConnectorInstances:
+    """Stored connectors; who may do what beyond seeing is the business of the caller."""
+
+    def __init__(
+        self,
+        *,
+        records: ConnectorRepository,
+        checks: ConnectorChecks,
+        catalogue: Catalogue,
+        audit: ConnectorAudit,
+        changed: Callable[[], Awaitable[None]],
+        default_groups: tuple[str, ...],
+        offers: Callable[[str], bool],
+    ) -> None:
+        """`changed` is awaited after a change: then this process knows it.
+
+        `default_groups` may use a new connector that names no groups; `offers` says whether listings have a dialect.
+        """
+        self._records = records
+        self._checks = checks
+        self._catalogue = catalogue
+        self._audit = audit
+        self._changed = changed
+        self._default_groups = default_groups
+        self._offers = offers
+        self._changing = asyncio.Lock()
+        """Changes that name no version take turns; those of other processes are few enough for `_ATTEMPTS`."""
+
+    async def types(self) -> Sequence[ShownType]:
+        """The catalogue as far as it is offered, in its order."""
+        return [await self._shown_type(row) for row in self._catalogue.values() if self._offers(row.dialect)]
+
+    async def template(self, dialect: str, interface: str, given: GivenConnector) -> Template:
+        """A type with what was given laid over its defaults; nothing is stored.
+
+        Raises ConnectorTypeNotFound, ConnectorRefused.
+        """
+        row = self._catalogue.get((dialect, interface))
+        if row is None or not self._offers(row.dialect):
+            offered = (one.dialect for one in self._catalogue.values() if self._offers(one.dialect))
+            raise ConnectorTypeNotFound(dialect, interface, offered)
+        settings = complete_settings(row, given.settings or {})
+        hidden = masked(settings)
+        # The defaults are examples, and no secrets.
+        shown = {name: one if row.defaults.get(name) == one else hidden[name] for name, one in settings.items()}
+        return Template(
+            type=await self._shown_type(row),
+            nice_name=given.nice_name or row.nice_name,
+            description=given.description or row.description,
+            settings=shown,
+        )
+
+    async def visible(self, user: User) -> Sequence[ShownInstance]:
+        """What the caller may see, by ascending id."""
+        stored = await self._records.all()
+        return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
+
+    async def get(self, user: User, connector_id: str) -> ShownInstance:
+        """One of them. Raises connector_not_found, also for one that the caller may not see."""
+        instance = await self.stored(connector_id)
+        if not user.may_use(connector_right(instance.id)):
+            raise connector_not_found(connector_id)
+        return await self.shown(instance, user)
+
+    async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
+        """Create, or change what has an id; also whether it was created.
+
+        Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
+        VersionConflict.
+        """
+        is_new = given.id is None
+        with self._audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
+            require_names(given, is_new=is_new)
+            try:
+                if is_new:
+                    instance = await self._create(given)
+                elif given.version is None:
+                    async with self._changing:
+                        instance = await self._change(given)
+                else:
+                    instance = await self._change(given)
+            except UnknownGroup as error:
+                raise ConnectorRefused({"groups": [error.message]}) from error
+            event.subject = str(instance.id)
+        await self._changed()
+        return await self.shown(instance, user), is_new
+
+    async def delete(self, user: User, connector_id: str) -> int:
+        """Delete one that nothing uses; its id. Raises connector_not_found, connector_in_use."""
+        with self._audit.event(user, "delete", connector_id):
+            instance = await self.stored(connector_id)
+            await self._records.remove(instance.id)
+        await self._changed()
+        return instance.id
+
+    async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
+        """The instance as `user` sees it."""
+        row = self._catalogue.get((instance.dialect, instance.interface))
+        hidden = masked(instance.settings)
+        runs = row is not None and await self._checks.is_runnable(row, instance.settings)
+        return ShownInstance(
+            instance=instance,
+            row=row,
+            settings={**(row.defaults if row else {}), **hidden},
+            is_runnable=runs,
+            shows_groups=user.is_admin,
+        )
+
+    async def stored(self, connector_id: str) -> ConnectorInstance:
+        """The instance of that id. Raises connector_not_found, also for what is no number."""
+        is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
+        instance = await self._records.find(int(connector_id)) if is_id else None
+        if instance is None:
+            raise connector_not_found(connector_id)
+        return instance
+
+    async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
+        """What was given, or what is stored where it says nothing; a masked secret is the stored one.
+
+        Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
+        """
+        row = self._row(given, instance)
+        stored = instance.settings if instance else {}
+        if given.settings is None and instance is not None:
+            return Draft(row, stored)
+        settings = with_stored_secrets(complete_settings(row, given.settings or {}), stored)
+        await self._checks.require_valid(row, settings)
+        return Draft(row, settings)
+
+    async def _shown_type(self, row: ConnectorType) -> ShownType:
+        return ShownType(row, await self._checks.is_runnable(row, row.defaults))
+
+    async def _create(self, given: GivenConnector) -> ConnectorInstance:
+        draft = await self.draft(given, None)
+        return await self._records.create(
+            NewInstance(
+                nice_name=(given.nice_name or "").strip(),
+                dialect=draft.row.dialect,
+                interface=draft.row.interface,
+                description=given.description or "",
+                settings=draft.settings,
+                groups=self._default_groups if given.groups is None else given.groups,
+            )
+        )
+
+    async def _change(self, given: GivenConnector) -> ConnectorInstance:
+        """Who names no version wants the present one, also when another change comes between reading and writing."""
+        for attempt in range(_ATTEMPTS):
+            instance = await self.stored(given.id or "")
+            draft = await self.draft(given, instance)
+            if given.version is not None and given.version != instance.version:
+                raise VersionConflict(instance.version)
+            new = NewInstance(
+                nice_name=instance.nice_name if given.nice_name is None else given.nice_name.strip(),
+                dialect=instance.dialect,
+                interface=instance.interface,
+                description=instance.description if given.description is None else given.description,
+                settings=draft.settings,
+                groups=given.groups,
+            )
+            try:
+                return await self._records.change(instance, new)
+            except VersionConflict:
+                if given.version is not None or attempt == _ATTEMPTS - 1:
+                    raise
+        raise connector_not_found(given.id)
+
+    def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
+        dialect, interface = given.dialect or "", given.interface or ""
+        if instance is not None:
+            changed = {
+                name: ["Cannot be changed."]
+                for name, sent, stored in (
+                    ("dialect", given.dialect, instance.dialect),
+                    ("interface", given.interface, instance.interface),
+                )
+                if sent is not None and sent != stored
+            }
+            if changed:
+                raise immutable_field(changed, "The type of a connector cannot be changed.")
+            dialect, interface = instance.dialect, instance.interface
+        elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
+            raise ConnectorRefused({name: ["Must be given."] for name in missing})
+        row = self._catalogue.get((dialect, interface))
+        if row is None:
+            raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
+        return row
+
+
+def require_names(given: GivenConnector, *, is_new: bool) -> None:
+    """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
+    problems = dict[str, list[str]]()
+    if given.nice_name is None:
+        if is_new:
+            problems["nice_name"] = ["Must be given."]
+    elif not 1 <= len(given.nice_name.strip()) <= _LONGEST_NAME or not given.nice_name.isprintable():
+        problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
+    if len(given.description or "") > _LONGEST_DESCRIPTION:
+        problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
+    if is_new:
+        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
+    if problems:
+        raise ConnectorRefused(problems)

@@ -1,0 +1,110 @@
+"""A place that statements can be sent to (Contract platform 5: interpreter)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TypeAlias
+
+from queryserver.identity.model import User
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorLimits:
+    """Editor settings that one connector may override (Contract editor 13, marked c)."""
+
+    statement_timeout: timedelta
+    session_idle: timedelta
+    metadata_timeout: timedelta
+    sample_timeout: timedelta
+    shared_session: bool = False
+    sample_views: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One configured data source. `key` is the settings key or the decimal id of a stored instance."""
+
+    key: str
+    dialect: str
+    interface: str
+    nice_name: str
+    limits: ConnectorLimits
+    options: Mapping[str, str | int | float | bool] = field(default_factory=lambda: MappingProxyType({}))
+    groups: frozenset[str] | None = None
+    read_only: bool = False
+    close_queries: bool = False
+    """Whether close_session closes the results of the session, too (Contract editor 13)."""
+    right: str | None = None
+    """The right that opens a stored instance; None: an interpreter of the settings, opened by `groups`."""
+    version: int = 0
+    """That of a stored instance: an engine belongs to one version."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is an instance of the service database."""
+        return self.right is not None
+
+    @property
+    def reference(self) -> str:
+        """The name by which calls choose it (Contract editor 1.7); that of an instance says its dialect, too."""
+        return f"{self.dialect}-{self.key}" if self.is_stored else self.key
+
+    def open_to(self, user: User) -> bool:
+        """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+        if self.right is not None:
+            return user.may_use(self.right)
+        return user.is_admin or self.groups is None or bool(self.groups & user.groups)
+
+
+SettingValue: TypeAlias = str | int | float | bool
+
+MASK = "********"
+"""Stands in answers where a secret is, and in calls for "unchanged"."""
+
+
+def connector_right(connector_id: int) -> str:
+    """The right that opens an instance (Contract platform 4.3)."""
+    return f"connector:{connector_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorInstance:
+    """One stored connector. Its settings hold secrets in the clear, and only here: never log, never answer them."""
+
+    id: int
+    nice_name: str
+    dialect: str
+    interface: str
+    description: str
+    """Empty: that of the type."""
+    settings: Mapping[str, SettingValue] = field(repr=False)
+    """What differs from nothing: every name that was ever given or that the type lists."""
+    groups: tuple[str, ...]
+    """Groups with the right to it, sorted."""
+    version: int
+    last_modified: datetime
+    example_digest: str | None = None
+    """What `examples/install` put here and nobody edited since; None: not from there, or edited."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewInstance:
+    """An instance to be stored."""
+
+    nice_name: str
+    dialect: str
+    interface: str
+    description: str
+    settings: Mapping[str, SettingValue] = field(repr=False)
+    groups: tuple[str, ...] | None
+    """None: whoever has it keeps it."""
+    example_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInstances:
+    """All instances by ascending id, and the number of the state that they are."""
+
+    version: int
+    instances: tuple[ConnectorInstance, ...]

@@ -1,0 +1,520 @@
+"""The options of connectors: one model per interface (Contract platform 5.11).
+
+A model is the only description of what an interface takes: names, types, ranges, defaults and meaning. The catalogue
+makes its templates of it, `read_options` validates with it, the builder of the engine gets an instance, and
+docs/engines.md has its table. A docstring below an option is its line there.
+"""
+
+import re
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic.fields import FieldInfo
+
+from queryserver.connectors.model import SettingValue
+from queryserver.errors.base import ConfigurationError
+from queryserver.errors.statements import ConnectorRefused, driver_not_allowed, host_not_allowed, option_not_allowed
+from queryserver.platform.addresses import AddressRules, HttpServer, Place
+from queryserver.platform.settings.editor import ConnectorPolicySettings
+
+_TRUE = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
+_FALSE = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B", re.IGNORECASE)
+_SHOWN = 60  # characters of a name that a client gave
+_TOP_PORT = 65535
+_WEEK_S = 7 * 24 * 3600
+_CALLER = "${USER}"
+
+
+Kind: TypeAlias = Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]
+_KINDS: Sequence[Kind] = (driver_not_allowed, option_not_allowed, host_not_allowed, ConnectorRefused)
+"""Of several problems the first decides the code of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of one option. `text` follows the name, has no full stop, and holds no value of a secret."""
+
+    setting: str
+    text: str
+    kind: Kind = ConnectorRefused
+
+    @property
+    def sentence(self) -> str:
+        """For an answer that has the name beside the text."""
+        return f"{self.text[:1].upper()}{self.text[1:]}."
+
+
+class OptionsRefused(ConfigurationError):
+    """Options that this server does not take. The lines of the message name their place in the settings file."""
+
+    def __init__(self, key: str, found: Sequence[Problem]) -> None:
+        super().__init__(sorted(f"notebook.interpreters.{key}.options.{one.setting}: {one.text}." for one in found))
+        self.found = tuple(found)
+
+    def refusal(self) -> ConnectorRefused:
+        """The same for the client that sent the connector."""
+        texts = dict[str, list[str]]()
+        for one in self.found:
+            texts.setdefault(one.setting, []).append(one.sentence)
+        return min((one.kind for one in self.found), key=_KINDS.index)(texts)
+
+
+class Refused(ValueError):
+    """Raised by validators: the texts and kinds of what is wrong with one option."""
+
+    def __init__(self, *found: tuple[str, Kind]) -> None:
+        super().__init__("refused")
+        self.found = found
+
+
+def invalid(text: str) -> Refused:
+    """A value that is not valid in itself."""
+    return Refused((text, ConnectorRefused))
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRules:
+    """What the settings of the server permit; validators get it as their context."""
+
+    policy: ConnectorPolicySettings
+    addresses: AddressRules
+    is_stored: bool = False
+    """Only the hosts of stored connectors are checked: the operator's own are resolved when they are connected to."""
+    is_own_database: Callable[[str, int, str], bool] = lambda _host, _port, _name: False
+    """Whether host, port and name are those of the service's own database, as far as their text tells."""
+
+    def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
+        """At most one problem: the address may not be connected to (Contract platform 5.11: Hosts)."""
+        reason = self.addresses.refusal(host, port) if self.is_stored else None
+        return [(reason, host_not_allowed)] if reason else []
+
+
+def rules_of(info: ValidationInfo) -> OptionRules:
+    """The context of a validation."""
+    rules: OptionRules = info.context  # type: ignore[assignment]
+    return rules
+
+
+class Options(BaseModel):
+    """What one interface takes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+def read_options(
+    model: type[Model], key: str, given: Mapping[str, SettingValue], rules: OptionRules | None = None
+) -> Model:
+    """The options of the connector `key`. Raises OptionsRefused with every problem, unknown names included."""
+    try:
+        return model.model_validate(dict(given), context=rules)
+    except ValidationError as error:
+        raise OptionsRefused(key, problems_of(error)) from None
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """What a validation found, by option."""
+    found = list[Problem]()
+    for one in error.errors(include_url=False, include_input=False):
+        setting = str(one["loc"][0])
+        if one["type"] == "extra_forbidden":
+            found.append(Problem(setting, "is not an option of this interface"))
+        elif one["type"] == "missing":
+            found.append(Problem(setting, "must be given"))
+        else:
+            refused: Refused = one["ctx"]["error"]  # pyright: ignore[reportTypedDictNotRequiredAccess] ours only
+            found += (Problem(setting, text, kind) for text, kind in refused.found)
+    return found
+
+
+UNLISTED: Final = "unlisted"
+"""Marks options that the listing of types does not show and stored connectors cannot have."""
+
+
+def listed_options(model: type[Options]) -> dict[str, SettingValue]:
+    """What the listing of types shows: default values, and examples where there is none."""
+    return {
+        field.alias or name: _shown(field)
+        for name, field in model.model_fields.items()
+        if UNLISTED not in field.metadata
+    }
+
+
+def _shown(field: FieldInfo) -> SettingValue:
+    if field.examples:
+        return field.examples[0]
+    return field.default if isinstance(field.default, str | int | bool) else ""
+
+
+# Types of options. All but secrets ignore blanks around a text; booleans and numbers may be texts.
+
+
+def _text(value: Any) -> str:
+    return str(value).strip()
+
+
+def _required(value: Any) -> str:
+    if not (text := _text(value)):
+        raise invalid("must be given")
+    return text
+
+
+def flag_of(value: object) -> bool | None:
+    """The boolean that a value or a word stands for; None: neither."""
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def _flag(value: Any) -> bool:
+    if (found := flag_of(value)) is None:
+        raise invalid("must be true or false")
+    return found
+
+
+def whole(least: int, most: int | None = None) -> BeforeValidator:
+    """An integer from `least` to `most`."""
+
+    def read(value: Any) -> int:
+        text = "" if isinstance(value, bool) else _text(value)
+        if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):
+            return int(text)
+        raise invalid(f"must be a whole number from {least} to {most}" if most else f"must be at least {least}")
+
+    return BeforeValidator(read)
+
+
+def choice(*words: str) -> BeforeValidator:
+    """One of `words`, in their spelling, whatever the case of the value."""
+
+    def read(value: Any) -> str:
+        wanted = _text(value).casefold()
+        for word in words:
+            if word.casefold() == wanted:
+                return word
+        raise invalid(f"must be one of {', '.join(word or 'empty' for word in words)}")
+
+    return BeforeValidator(read)
+
+
+def _http_url(value: Any, info: ValidationInfo) -> str:
+    """To where the rules permit, without a login."""
+    text = _text(value)
+    found: list[tuple[str, Kind]] = [] if text else [("must be given", ConnectorRefused)]
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise Refused(*found, ("must be an http or https url", ConnectorRefused))
+    server = HttpServer(text)
+    if "?" in text or "#" in text:
+        found.append(("must end with the path: no query, no fragment", ConnectorRefused))
+    elif "@" in text:
+        found.append(("must hold no login: use username and password", ConnectorRefused))
+    found += rules_of(info).refused_host(server.host, server.port)
+    if found:
+        raise Refused(*found)
+    return text
+
+
+def _authorities(value: Any) -> str:
+    text = _text(value)
+    try:
+        if text:
+            ssl.create_default_context(cadata=text)
+    except (ValueError, ssl.SSLError):
+        raise invalid("must be PEM text of certificates") from None
+    return text
+
+
+def _caller(value: Any) -> str | None:
+    return None if _text(value) == _CALLER else _text(value)
+
+
+def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
+    """`k=v;k=v` with names of engine options that the policy allows."""
+    allowed: Collection[str] = rules_of(info).policy.session_conf_allowed
+    pairs, found = dict[str, str](), list[tuple[str, Kind]]()
+    for part in filter(str.strip, _text(value).split(";")):
+        key, equals, given = (piece.strip() for piece in part.partition("="))
+        if not key or not equals:
+            found.append(("must look like name=value;name=value", ConnectorRefused))
+        elif key not in allowed:
+            text = f"the name {key[:_SHOWN]} is not in desktop.connector_policy.session_conf_allowed"
+            found.append((text, ConnectorRefused))
+        else:
+            pairs[key] = given
+    if found:
+        raise Refused(*found)
+    return pairs
+
+
+def _no_tunnel(value: bool) -> bool:
+    if value:
+        raise invalid("must be false: tunnels are not supported")
+    return value
+
+
+Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
+Required: TypeAlias = Annotated[str, BeforeValidator(_required)]
+Secret: TypeAlias = Annotated[str, BeforeValidator(str), Field(repr=False)]
+"""Blanks included."""
+Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
+Port: TypeAlias = Annotated[int, whole(1, _TOP_PORT)]
+Seconds: TypeAlias = Annotated[int, whole(0, _WEEK_S)]
+HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
+Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
+Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
+"""None: callers give theirs through create_session."""
+Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
+Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), AfterValidator(_no_tunnel)]
+
+
+class GeneralOptions(Options):
+    """What every connector that runs here takes besides (Contract editor 13, marked c); absent: that of `[editor]`."""
+
+    statement_timeout_s: Annotated[int | None, whole(1)] = None
+    metadata_timeout_s: Annotated[int | None, whole(1)] = None
+    sample_timeout_s: Annotated[int | None, whole(1)] = None
+    session_idle_s: Annotated[int | None, whole(1)] = None
+    shared_session: Annotated[bool | None, BeforeValidator(_flag)] = None
+    sample_views: Annotated[bool | None, BeforeValidator(_flag)] = None
+    read_only: Flag = False
+
+
+class SqliteOptions(Options):
+    """Interface `sqlite`."""
+
+    path: Text = ":memory:"
+    """Database file below `desktop.connector_policy.local_database_dir`, or `:memory:`."""
+    read_only: Flag = False
+    """Whether changes are refused."""
+
+
+def _amount(value: Any) -> str:
+    text = _text(value)
+    if not _AMOUNT.fullmatch(text):
+        raise invalid("must be a number and its unit, such as 512MB or 2GB")
+    return text
+
+
+def _bytes(value: Any) -> int | None:
+    """0B: no temporary files."""
+    if not (text := _text(value)):
+        return None
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        raise invalid("must be a number and its unit, such as 512MB or 20GB")
+    prefix = (found["prefix"] or "").upper()
+    base = 1024 if prefix.endswith("I") else 1000
+    return int(float(found["number"]) * base ** ("KMGT".index(prefix[0]) + 1 if prefix else 0))
+
+
+class DuckdbOptions(SqliteOptions):
+    """Interface `duckdb`."""
+
+    memory_limit: Annotated[str, BeforeValidator(_amount)] = Field("", examples=["1GB"])
+    """Memory of the database: 256MB, and 64MB per session in memory, where it is not given."""
+    threads: Annotated[int, whole(1, 256)] = 2
+    """Threads of a statement."""
+    max_temp_directory_size: Annotated[int | None, BeforeValidator(_bytes), UNLISTED] = None
+    """Most bytes of temporary files: 10GiB where it is not given."""
+
+
+def _over_tls(value: str, info: ValidationInfo) -> str:
+    url: str = info.data.get("url", "")
+    if value != "NONE" and url and not (HttpServer(url).is_tls or _is_loopback(HttpServer(url).host)):
+        raise invalid("needs an https url unless the host is this machine")
+    return value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class TrinoOptions(Options):
+    """Interface `trino`."""
+
+    url: HttpUrl = Field(examples=["http://localhost:8080"])
+    """The coordinator, http or https."""
+    catalog: Text = ""
+    """First catalog of a session."""
+    schema_: Text = Field("", alias="schema")
+    """First schema of a session."""
+    username: Caller = ""
+    """Login; empty: the caller's name; `${USER}`: callers give theirs through create_session."""
+    password: Secret = ""
+    """Password of that login."""
+    auth_mechanism: Annotated[str, choice("NONE", "BASIC", "JWT"), AfterValidator(_over_tls)] = "NONE"
+    """`NONE`, `BASIC` or `JWT` (the caller's own token); the last two need https unless the host is this machine."""
+    has_impersonation: Flag = False
+    """Log in as `username`, run statements as the caller."""
+    ssl_validate: Flag = True
+    """Whether certificates are checked."""
+    ssl_ca: Authorities = ""
+    """PEM text of the authorities to trust; empty: the system's."""
+    session_properties: Pairs = Field(default_factory=dict[str, str])
+    """`name=value;name=value`, of `desktop.connector_policy.session_conf_allowed`."""
+    client_tags: Text = ""
+    """Tags of each statement, with commas between."""
+    source: Annotated[Text, UNLISTED] = ""
+    """Name of this program for the coordinator; empty: `queryserver`."""
+    timezone: Annotated[Text, UNLISTED] = ""
+    """Time zone of sessions; empty: the coordinator's."""
+
+
+def _protobuf(value: str) -> str:
+    if value == "JSON":
+        raise invalid("must be PROTOBUF: this server does not speak Avatica's JSON")
+    return value
+
+
+class PhoenixOptions(Options):
+    """Interface `phoenix`."""
+
+    url: HttpUrl = Field(examples=["http://localhost:8765/"])
+    """The Query Server, http or https."""
+    username: Caller = ""
+    """Login of `BASIC`; `${USER}`: callers give theirs through create_session."""
+    password: Secret = ""
+    """Password of that login."""
+    auth_mechanism: Annotated[str, choice("NONE", "BASIC", "SPNEGO")] = "NONE"
+    """`NONE`, `BASIC` or `SPNEGO` (the Kerberos ticket of this server; needs the extra `kerberos`)."""
+    ssl_validate: Flag = True
+    """Whether certificates are checked."""
+    ssl_ca: Authorities = ""
+    """PEM text of the authorities to trust; empty: the system's."""
+    serialization: Annotated[str, choice("PROTOBUF", "JSON"), AfterValidator(_protobuf)] = "PROTOBUF"
+    """`PROTOBUF`; `JSON` is refused."""
+
+
+class HdfsOptions(Options):
+    """Interface `rest`, dialect `hdfs`."""
+
+    server_url: HttpUrl = Field(examples=["http://localhost:9870/webhdfs/v1"])
+    """WebHDFS."""
+    default_fs: Text = "hdfs://localhost:8020"
+    """Information only."""
+
+
+class AtlasOptions(Options):
+    """Interface `rest`, dialect `atlas`."""
+
+    url: HttpUrl = Field(examples=["http://localhost:21000"])
+    """The server of Atlas."""
+    username: Text = ""
+    """Login; empty: none."""
+    password: Secret = ""
+    """Password of that login."""
+
+
+def _members(value: Any, info: ValidationInfo) -> tuple[Place, ...]:
+    """`host`, `host:port`, `[::1]:port`, joined by commas."""
+    text, members, found = _required(value), list[Place](), list[tuple[str, Kind]]()
+    for part in filter(None, map(str.strip, text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]") or (":" in host and not host.endswith("]")):
+            host, port = part, str(info.data.get("server_port", _TOP_PORT))
+        if "@" in part or "/" in part or not host.strip("[]"):
+            found.append(("must hold nothing but hosts and ports", ConnectorRefused))
+        elif not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) <= _TOP_PORT):
+            found.append((f"the port of {host[:_SHOWN]} must be a number from 1 to 65535", ConnectorRefused))
+        else:
+            found += rules_of(info).refused_host(host, int(port))
+            members.append((host.strip("[]"), int(port)))
+    if not members and not found:
+        raise invalid("must name a host")
+    if found:
+        raise Refused(*found)
+    return tuple(members)
+
+
+class Hs2Options(Options):
+    """Interface `hiveserver2`, dialect `sparksql`."""
+
+    server_port: Port = 10000
+    """Port of members that name none; 21050 for impala."""
+    server_host: Annotated[tuple[Place, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
+    """`host` or `host:port`; of several, with commas between, each session stays with one."""
+    use_sasl: Flag = True
+    """Without `auth_mechanism`: true means `NONE`, false `NOSASL`. False for impala."""
+    auth_mechanism: Annotated[str, choice("", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT")] = ""
+    """`NONE` (SASL, name only), `NOSASL`, `PLAIN`, `LDAP`, `GSSAPI` (binary), `JWT` (http); empty: by `use_sasl`."""
+    transport_mode: Annotated[str, choice("binary", "http")] = "binary"
+    """`binary` or `http`."""
+    http_path: Text = "cliservice"
+    """Path of the url of `http`."""
+    username: Text = ""
+    """Login of the service; empty: the caller's name."""
+    password: Secret = ""
+    """Password of that login."""
+    impersonation_enabled: Flag = False
+    """Statements run as the caller. True for hive and hplsql."""
+    kerberos_service_name: Text = "hive"
+    """Service part of the principal; `impala` for impala."""
+    kerberos_host: Text = ""
+    """Host part of the principal; empty: that of the member."""
+    use_ssl: Flag = False
+    """Whether connections are encrypted."""
+    ssl_validate: Flag = True
+    """Whether certificates are checked."""
+    ssl_ca: Authorities = ""
+    """PEM text of the authorities to trust; empty: the system's."""
+    allow_insecure_http: Flag = False
+    """Permits `JWT` without TLS."""
+    database: Text = "default"
+    """First database of a session."""
+    connect_timeout_s: Annotated[int, whole(1, 600)] = 10
+    """Limit of connecting and of the login."""
+    query_timeout_s: Seconds = 0
+    """Limit of a statement on the engine; 0: the engine's own. That of `[impala]` for impala."""
+    session_timeout_s: Seconds = 0
+    """Limit of an idle session on the engine; 0: the engine's own. That of `[impala]` for impala."""
+    close_queries: Flag = False
+    """Whether close_session closes the results of the session. That of `[beeswax]` or `[impala]`."""
+    session_conf: Pairs = Field(default_factory=dict[str, str])
+    """Engine options `name=value;name=value`, of `desktop.connector_policy.session_conf_allowed`."""
+    is_llap: Flag = False
+    """Information only."""
+    has_ssh: Annotated[Tunnel, UNLISTED] = False
+    """Must be false: tunnels are not supported."""
+    ssh_server_host: Annotated[Text, UNLISTED] = "127.0.0.1"
+    """Without effect."""
+
+
+class HiveOptions(Hs2Options):
+    """Interface `hiveserver2`, dialects `hive` and `hplsql`."""
+
+    impersonation_enabled: Flag = True
+
+
+class ImpalaOptions(Hs2Options):
+    """Interface `hiveserver2`, dialect `impala`."""
+
+    server_port: Port = 21050
+    use_sasl: Flag = False
+    kerberos_service_name: Text = "impala"
+    query_timeout_s: Seconds = 600
+    session_timeout_s: Seconds = 3600
+
+
+HS2_OPTIONS: Mapping[str, type[Hs2Options]] = MappingProxyType(
+    {"hive": HiveOptions, "hplsql": HiveOptions, "sparksql": Hs2Options, "impala": ImpalaOptions}
+)
+"""By dialect."""

@@ -1,0 +1,253 @@
+"""Connectors that are kept in the service database."""
+
+from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import asyncpg
+import orjson
+import structlog
+
+from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, StoredInstances, connector_right
+from queryserver.connectors.secrets import masked, secrets_of, without_secrets
+from queryserver.connectors.types import ConnectorType
+from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
+from queryserver.errors.statements import connector_in_use, connector_not_found
+from queryserver.platform.database import Connection, Database, notify
+from queryserver.platform.deployment import Sealer
+
+CHANGED = "connectors"
+"""Kind of the notice that tells every instance of a change; its subject is the number of the new state."""
+
+
+class ConnectorChecks(Protocol):
+    """What this server can say about settings without connecting to anything."""
+
+    async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
+        """Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong.
+
+        `settings` are complete and of the types that `row` wants. A driver that is not installed is no mistake of
+        theirs.
+        """
+        ...
+
+    async def is_runnable(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> bool:
+        """Whether this server has what it needs to run statements through them."""
+        ...
+
+
+log = structlog.get_logger(__name__)
+
+_INT64_MAX = 2**63 - 1
+
+_COLUMNS = """c.id, c.nice_name, c.dialect, c.interface, c.description, c.settings, c.sealed_secrets, c.version,
+    c.example_digest, c.changed_at,
+    array(
+        select g.name from group_rights r join groups g on g.id = r.group_id
+        where r."right" = 'connector:' || c.id order by g.name
+    ) as groups"""
+
+# One statement, so that the number and the rows are of one snapshot.
+_ALL = f"""
+    select s.version as state, {_COLUMNS}
+    from connector_state s left join connectors c on c.deleted_at is null order by c.id
+"""
+
+_FIND = f"select {_COLUMNS} from connectors c where c.id = $1 and c.deleted_at is null"
+
+_INSERT = """
+    insert into connectors (
+        nice_name, dialect, interface, description, settings, sealed_secrets, example_digest
+    ) values ($1, $2, $3, $4, $5, $6, $7) returning id
+"""
+
+_CHANGE = """
+    update connectors set nice_name = $3, description = $4, settings = coalesce($5, settings),
+        sealed_secrets = case when $5::jsonb is null then sealed_secrets else $6 end, example_digest = $7,
+        version = version + 1, changed_at = now()
+    where id = $1 and version = $2 and deleted_at is null
+"""
+
+_GRANT = """
+    insert into group_rights (group_id, "right") select id, $2 from groups where name = any($1::text[])
+    on conflict do nothing
+"""
+
+_BURY = """
+    update connectors set settings = '[]', sealed_secrets = null, description = '', example_digest = null,
+        version = version + 1, changed_at = now(), deleted_at = now()
+    where id = $1
+"""
+
+# The objects go with their scopes.
+_FORGET_INDEX = "delete from metadata_scopes where connector = $1 and stored"
+
+_AT_WORK = "select count(*) from statements where connector = $1 and state in ('waiting', 'running')"
+
+
+_NAMED = "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id"
+
+
+async def keys_named(database: Database, name: str) -> list[str]:
+    """Ids, as text, of the stored connectors that an id or a dialect means."""
+    return [row["id"] for row in await database.fetch(_NAMED, name)]
+
+
+class ConnectorRepository:
+    """Stored instances. Each call is one transaction; all raise DatabaseUnavailable.
+
+    Every change counts the number of the state up by one and notifies all servers with its commit. Changes take turns.
+    The rows hold settings with masked secrets, and the secrets sealed.
+    """
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    async def all(self) -> StoredInstances:
+        """All instances, as one state. One whose secrets cannot be opened any more comes without those."""
+        rows = await self._database.fetch(_ALL)
+        instances = tuple(self._instance(row) for row in rows if row["id"] is not None)
+        return StoredInstances(rows[0]["state"] if rows else 0, instances)
+
+    async def find(self, connector_id: int) -> ConnectorInstance | None:
+        """One instance as it is now; None when unknown or deleted."""
+        if not 0 < connector_id <= _INT64_MAX:
+            return None
+        row = await self._database.row(_FIND, connector_id)
+        return self._instance(row) if row else None
+
+    async def create(self, new: NewInstance) -> ConnectorInstance:
+        """Store a new one, under an id that was never used. Raises ConnectorNameTaken, UnknownGroup."""
+        async with self._changing() as connection:
+            await _require_free_name(connection, new.nice_name)
+            values = self._changeable(new)
+            connector_id: int = await connection.fetchval(_INSERT, values[0], new.dialect, new.interface, *values[1:])
+            # Rights are texts: one may have been given before there was what it opens.
+            await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
+            await _grant(connection, connector_id, new.groups or ())
+            return await self._present(connection, connector_id)
+
+    async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
+        """Replace what is changeable of `instance`, whose version must still be the stored one.
+
+        Raises VersionConflict, ConnectorNotFound, ConnectorNameTaken, UnknownGroup.
+        """
+        async with self._changing() as connection:
+            await _require_free_name(connection, new.nice_name, besides=instance.id)
+            name, description, settings, sealed, digest = self._changeable(new)
+            if new.settings == instance.settings:
+                settings = None  # secrets whose key is missing just now are not lost by a change of the name
+            changes = (name, description, settings, sealed, digest)
+            tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
+            if tag != "UPDATE 1":
+                raise VersionConflict((await self._present(connection, instance.id)).version)
+            if new.groups is not None:
+                await connection.execute('delete from group_rights where "right" = $1', connector_right(instance.id))
+                await _grant(connection, instance.id, new.groups)
+            return await self._present(connection, instance.id)
+
+    async def remove(self, connector_id: int) -> ConnectorInstance:
+        """Leave only a tombstone of names; grants and index rows go with it.
+
+        Raises ConnectorNotFound, ConnectorInUse while a statement of it waits or runs.
+        """
+        if not 0 < connector_id <= _INT64_MAX:
+            raise connector_not_found(connector_id)
+        async with self._changing() as connection:
+            removed = await self._present(connection, connector_id)
+            at_work = await connection.fetchval(_AT_WORK, str(connector_id))
+            if at_work:
+                raise connector_in_use(
+                    f"Statements of this connector that wait or run: {at_work}.", beside={"running": at_work}
+                )
+            await connection.execute(_BURY, connector_id)
+            await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
+            await connection.execute(_FORGET_INDEX, str(connector_id))
+            return removed
+
+    async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
+        """Those names that no group has."""
+        rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))
+        return frozenset(names - {row["name"] for row in rows})
+
+    async def reseal(self) -> tuple[int, int]:
+        """Encrypt all secrets anew with the present key: how many instances that were, and of how many it is lost.
+
+        A secret whose key is unknown stays as it is.
+        """
+        done = lost = 0
+        async with self._database.transaction() as connection:
+            await connection.execute("select from connector_state for update")
+            rows = await connection.fetch("select id, sealed_secrets from connectors where sealed_secrets is not null")
+            for row in rows:
+                try:
+                    sealed = self._sealer.seal(self._sealer.unseal(row["sealed_secrets"]))
+                except ValueError:
+                    lost += 1
+                    continue
+                await connection.execute("update connectors set sealed_secrets = $2 where id = $1", row["id"], sealed)
+                done += 1
+        return done, lost
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncGenerator[Connection]:
+        """A transaction that makes the next state. Its first lock is the one row that all changes need."""
+        async with self._database.transaction() as connection:
+            state: int = await connection.fetchval("update connector_state set version = version + 1 returning version")
+            yield connection
+            await notify(connection, CHANGED, str(state))
+
+    async def _present(self, connection: Connection, connector_id: int) -> ConnectorInstance:
+        row = await connection.fetchrow(_FIND, connector_id)
+        if row is None:
+            raise connector_not_found(connector_id)
+        return self._instance(row)
+
+    def _changeable(self, new: NewInstance) -> tuple[object, ...]:
+        """Name, description, settings, sealed secrets, digest."""
+        secrets = secrets_of(new.settings)
+        settings = [{"name": name, "value": value} for name, value in masked(new.settings).items()]
+        sealed = self._sealer.seal(orjson.dumps(secrets)) if secrets else None
+        return new.nice_name, new.description, settings, sealed, new.example_digest
+
+    def _instance(self, row: asyncpg.Record) -> ConnectorInstance:
+        return ConnectorInstance(
+            id=row["id"],
+            nice_name=row["nice_name"],
+            dialect=row["dialect"],
+            interface=row["interface"],
+            description=row["description"],
+            settings=self._settings(row),
+            groups=tuple(row["groups"]),
+            version=row["version"],
+            last_modified=row["changed_at"],
+            example_digest=row["example_digest"],
+        )
+
+    def _settings(self, row: asyncpg.Record) -> Mapping[str, SettingValue]:
+        shown: dict[str, SettingValue] = {one["name"]: one["value"] for one in row["settings"]}
+        if row["sealed_secrets"] is None:
+            return shown
+        try:
+            secrets = orjson.loads(self._sealer.unseal(row["sealed_secrets"]))
+        except ValueError as error:
+            log.warning("secrets of a connector cannot be opened", connector=row["id"], reason=str(error))
+            return without_secrets(shown)
+        return {**shown, **secrets}
+
+
+async def _require_free_name(connection: Connection, name: str, *, besides: int = 0) -> None:
+    """Compared here: what the database counts as the same letter depends on how it was made."""
+    rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
+    if any(row["nice_name"].casefold() == name.casefold() and row["id"] != besides for row in rows):
+        raise NameTaken(f"A connector named {name[:100]} exists already.")
+
+
+async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:
+    known = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
+    for name in groups:
+        if name not in {row["name"] for row in known}:
+            raise UnknownGroup(name)
+    await connection.execute(_GRANT, list(groups), connector_right(connector_id))

@@ -1,0 +1,194 @@
+"""Secrets among the settings of a connector: what they are, how answers show them, what "unchanged" means.
+
+Contract platform 5.1. A secret is the whole value of a setting with a telling name, the password in the user part of
+a url, or the value of a url option with a telling name.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from queryserver.connectors.model import MASK, SettingValue
+from queryserver.errors.statements import secret_required
+
+_WORDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "privatekey",
+    "credentialsjson",
+    "accesskey",
+    "apikey",
+)
+"""Without regard to case and to anything but letters and digits."""
+
+_GIVEN_LATER = "${PASSWORD}"
+_PLACES = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
+"""Single settings that say where a secret goes, and for whom."""
+
+# Each character is looked at once: a url may be long, and written to be slow.
+_OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")
+_THIN_JDBC = re.compile(r"jdbc:\w+:(?:\w+:)?", re.IGNORECASE)
+
+Values = Mapping[str, SettingValue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Where in a url a secret stands. `key` finds it again in another url."""
+
+    key: str
+    start: int
+    end: int
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting, or of a url option, of this name is a secret."""
+    plain = re.sub(r"[^a-z0-9]", "", unquote(name).lower())
+    return any(word in plain for word in _WORDS)
+
+
+def masked(settings: Values) -> dict[str, SettingValue]:
+    """The settings as answers show them, in their order. Empty secrets stay empty."""
+    return {name: _replaced(name, value, lambda _key, text: MASK if text else "") for name, value in settings.items()}
+
+
+def without_secrets(settings: Values) -> dict[str, SettingValue]:
+    """The settings with all secrets empty: for those whose secrets cannot be had any more."""
+    return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
+
+
+def secrets_of(settings: Values) -> dict[str, SettingValue]:
+    """The whole values of all settings that hold a secret: what must not lie in the open."""
+    hidden = masked(settings)
+    return {name: value for name, value in settings.items() if hidden[name] != value}
+
+
+def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingValue]:
+    """The settings with the stored secret wherever a masked one came back.
+
+    Raises secret_required when there is none, or when what came names another address, driver or user.
+    """
+    taken = dict[str, list[str]]()
+    lacking = dict[str, list[str]]()
+
+    def unmask(name: str, value: SettingValue) -> SettingValue:
+        known = dict(_secret_parts(name, stored.get(name, "")))
+
+        def original(key: str, text: str) -> str:
+            if unquote(text) != MASK:
+                return text
+            secret = known.get(key, "")
+            if secret:
+                taken[name] = ["Must be given again: the address, the driver or the user changed."]
+            else:
+                lacking[name] = ["Must be given: no secret is stored."]
+            return secret
+
+        return _replaced(name, value, original)
+
+    whole = {name: unmask(name, value) for name, value in settings.items()}
+    problems = lacking or (taken if taken and _address(settings) != _address(stored) else {})
+    if problems:
+        raise secret_required(problems, "A secret must be given.")
+    return whole
+
+
+def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> SettingValue:
+    """The value with each secret replaced by what `by` gives for its key and text."""
+    if is_secret(name):
+        return by("", str(value)) if str(value) != _GIVEN_LATER else value
+    if not isinstance(value, str):
+        return value
+    pieces, position = list[str](), 0
+    for span in _spans(name, value):
+        secret = value[span.start : span.end]
+        pieces += [value[position : span.start], secret if secret == _GIVEN_LATER else by(span.key, secret)]
+        position = span.end
+    return "".join([*pieces, value[position:]])
+
+
+def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
+    """Key and text of each secret in a value."""
+    if is_secret(name):
+        yield "", str(value)
+    elif isinstance(value, str):
+        yield from ((span.key, value[span.start : span.end]) for span in _spans(name, value))
+
+
+def _spans(name: str, text: str) -> list[_Span]:
+    """Secrets within a url, in their order; none in other texts."""
+    if "://" not in text and "url" not in name.lower():
+        return []
+    start, at = _user_part(text)
+    colon = _password_colon(text, start, at)
+    user_part = [_Span("user part", colon + 1, at)] if colon is not None else []
+    return [*user_part, *_option_spans(text, max(start, at))]
+
+
+def _user_part(text: str) -> tuple[int, int]:
+    """Where the authority begins, and where its `@` is; both the same without a user part.
+
+    Passwords with raw reserved characters make bad urls, which must not be shown in the open all the same.
+    """
+    scheme = text.find("://")
+    start = scheme + 3 if scheme >= 0 else 0
+    if scheme < 0 and (jdbc := _THIN_JDBC.match(text)):
+        start = jdbc.end()
+    end = min((found for mark in "/?#" if (found := text.find(mark, start)) >= 0), default=len(text))
+    at = text.rfind("@", start, end)
+    if at >= 0:
+        return start, at
+    _, colon, port = text[start:end].rpartition(":")
+    is_odd = (colon and not port.isdigit()) or scheme < 0
+    at = text.rfind("@", start) if is_odd else -1
+    return (start, at) if at >= 0 else (start, start)
+
+
+def _password_colon(text: str, start: int, at: int) -> int | None:
+    """The mark between user and password."""
+    colon = text.find(":", start, at)
+    if colon < 0 and "://" not in text:
+        colon = text.find("/", start, at)  # jdbc:oracle:thin:user/password@host
+    return colon if colon >= 0 else None
+
+
+def _option_spans(text: str, start: int) -> list[_Span]:
+    """Values of options with telling names, whatever divides them."""
+    spans, position = list[_Span](), start
+    for found in _OPTION.finditer(text, start):
+        name = found[0][:-1]
+        if found.start() < position or not is_secret(name):
+            continue
+        ends = (end for mark in "&;" if (end := text.find(mark, found.end())) >= 0)
+        position = min(ends, default=len(text))
+        spans.append(_Span(f"{len(spans)} {unquote(name).lower()}", found.end(), position))
+    return spans
+
+
+def _address(settings: Values) -> dict[str, str]:
+    """Where the secrets go: drivers, users, hosts and ports."""
+    return {
+        name: _place(name, str(value))
+        for name, value in settings.items()
+        if name in _PLACES or (not is_secret(name) and _is_url(name, value))
+    }
+
+
+def _is_url(name: str, value: SettingValue) -> bool:
+    return isinstance(value, str) and ("://" in value or "url" in name.lower())
+
+
+def _place(name: str, value: str) -> str:
+    if name in _PLACES:
+        return value.strip()
+    if "://" not in value:
+        return str(_replaced(name, value, lambda _key, _text: ""))
+    start, at = _user_part(value)
+    colon = _password_colon(value, start, at)
+    user = value[start : at if colon is None else colon]
+    host = re.split(r"[/?#;]", value[at + 1 if at > start else start :], maxsplit=1)[0]
+    return f"{value[:start].lower()}{user}@{host.lower()}"

@@ -1,0 +1,254 @@
+"""Interface `sqlalchemy`: the url of a driver, and what may be in it (Contract platform 5.11: options in urls)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Annotated, Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError, ValidationInfo
+
+from queryserver.connectors.options import (
+    Flag,
+    Kind,
+    OptionRules,
+    Options,
+    Refused,
+    Secret,
+    Text,
+    Tunnel,
+    choice,
+    invalid,
+    problems_of,
+    rules_of,
+    whole,
+)
+from queryserver.errors.statements import driver_not_allowed, host_not_allowed, option_not_allowed
+from queryserver.platform.settings.editor import ConnectorPolicySettings
+
+_ALIASES = {"postgres": "postgresql"}
+_LONGEST_S = 7 * 24 * 3600
+_SHOWN = 60  # characters of a text that a client gave
+_OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
+_USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
+_MOST_IDLE_S, _MOST_PROBES = 32767, 127  # of the kernel
+PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
+"""What a url without port means, by dialect."""
+
+_NEVER = (
+    "host hostaddr port unixsocket service passfile options localinfile allowlocalinfile allowloadlocalinfile"
+    " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
+    " socketfactory creator connectionfactory"
+)
+"""Without regard to case and to anything but letters and digits."""
+_IS_NAME = re.compile(r"[\w.-]+")
+"""Anything else may be a piece of a password that was not percent-encoded."""
+_LEADS_ELSEWHERE = re.compile(
+    r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
+    r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
+    r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
+)
+"""To a file of this server, to code, or to another host."""
+
+
+class PostgresqlUrlOptions(Options):
+    """Options of `postgresql://` urls."""
+
+    sslmode: Annotated[str, choice("disable", "allow", "prefer", "require", "verify-ca", "verify-full")] = "prefer"
+    connect_timeout: Annotated[int, whole(1, _LONGEST_S)] = 10
+    application_name: str = "queryserver"
+    target_session_attrs: Annotated[
+        str, choice("any", "primary", "standby", "read-write", "read-only", "prefer-standby")
+    ] = "any"
+    keepalives: Annotated[str, choice("0", "1")] = "1"
+    keepalives_idle: Annotated[int, whole(1, _MOST_IDLE_S)] = 60
+    keepalives_interval: Annotated[int, whole(1, _MOST_IDLE_S)] = 15
+    keepalives_count: Annotated[int, whole(1, _MOST_PROBES)] = 4
+
+
+class MysqlUrlOptions(Options):
+    """Options of `mysql://` urls. Texts are always UTF-8, and writing never waits for long."""
+
+    charset: str = ""
+    connect_timeout: Annotated[int, whole(1, _LONGEST_S)] = 10
+    read_timeout: Annotated[int | None, whole(1, _LONGEST_S)] = None
+    write_timeout: Annotated[int | None, whole(1, _LONGEST_S)] = None
+    ssl_mode: Annotated[str, choice("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")] = "DISABLED"
+
+
+class TrinoUrlOptions(Options):
+    """Options of `trino://` urls."""
+
+    source: str = ""
+    timezone: str = ""
+    client_tags: str = ""
+
+
+class AthenaUrlOptions(Options):
+    """Options of `awsathena://` urls."""
+
+    s3_staging_dir: str = ""
+    work_group: str = ""
+    region_name: str = ""
+
+
+URL_OPTIONS: Mapping[str, type[Options]] = MappingProxyType(
+    {
+        "postgresql": PostgresqlUrlOptions,
+        "mysql": MysqlUrlOptions,
+        "trino": TrinoUrlOptions,
+        "awsathena": AthenaUrlOptions,
+    }
+)
+"""By dialect: the names that need no permission of the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverUrl:
+    """A url whose driver and options are allowed. `dialect` is the driver's part before the `+`."""
+
+    driver: str
+    dialect: str
+    host: str
+    port: int | None
+    path: str
+    """Unquoted, without the slashes around it."""
+    username: str | None
+    """None: users give theirs through create_session, or there is none."""
+    password: str | None = field(repr=False)
+    query: Mapping[str, str] = field(repr=False)
+    """All options as they stand there."""
+    options: Options
+    """Those of `URL_OPTIONS`."""
+    wants_credentials: bool
+
+    @property
+    def database(self) -> str:
+        """The database of a `postgresql://` url: by default that of the login's name."""
+        return self.path or self.username or ""
+
+    def rules(self, rules: OptionRules) -> OptionRules:
+        """Where it may lead: only the adapter for PostgreSQL can tell the service's database from its neighbours."""
+        is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
+        if self.dialect != "postgresql" or not is_allowed:
+            return rules
+        return replace(rules, addresses=rules.addresses.without_database_server())
+
+
+def driver_of(scheme: str) -> tuple[str, str]:
+    """The driver that the scheme of a url names, and its part before the `+`, both in their usual form."""
+    dialect, plus, rest = scheme.lower().partition("+")
+    dialect = _ALIASES.get(dialect, dialect)
+    return f"{dialect}{plus}{rest}", dialect
+
+
+def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
+    text, rules = str(value).strip(), rules_of(info)
+    parts, port = _parts(text)
+    driver, dialect = driver_of(parts.scheme)
+    found = list[tuple[str, Kind]]()
+    if dialect in _OWN_INTERFACES:
+        found.append((f"{dialect} urls are not taken; use the interface {dialect}", driver_not_allowed))
+    elif driver not in {name.lower() for name in rules.policy.allowed_drivers}:
+        refused = f"the driver {driver[:_SHOWN] or '(none)'} is not in desktop.connector_policy.allowed_drivers"
+        found.append((refused, driver_not_allowed))
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in given:
+        if not _is_allowed(name, driver, dialect, rules.policy):
+            shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
+            found.append((f"the option {shown} is not allowed", option_not_allowed))
+    options, problems = _typed(dialect, given)
+    user, password = _unquoted(parts.username), _unquoted(parts.password)
+    url = DriverUrl(
+        driver=driver,
+        dialect=dialect,
+        host=parts.hostname or "",
+        port=port,
+        path=unquote(parts.path.strip("/")),
+        username=None if user == _USER else user,
+        password=None if password == _GIVEN_LATER else password,
+        query=MappingProxyType(given),
+        options=options,
+        wants_credentials=user == _USER or password == _GIVEN_LATER,
+    )
+    found += url.rules(rules).refused_host(url.host, port or PORTS.get(dialect, 0))
+    found += problems
+    is_own = rules.is_own_database(url.host or "localhost", port or PORTS["postgresql"], url.database)
+    if dialect == "postgresql" and rules.is_stored and is_own:
+        found.append(("this is the service's own database", host_not_allowed))
+    if found:
+        raise Refused(*found)
+    return url
+
+
+def _parts(text: str) -> tuple[SplitResult, int | None]:
+    """The parts of a url and its port."""
+    if not text:
+        raise invalid("must be given")
+    try:
+        parts = urlsplit(text)
+        # A password with raw reserved characters tears a url, and errors about what follows would show parts of it.
+        behind = (
+            f"{parts.path}{parts.fragment}" if "@" in parts.netloc else f"{parts.path}{parts.query}{parts.fragment}"
+        )
+        if "@" not in behind and parts.port != 0:
+            return parts, parts.port
+    except ValueError:
+        pass
+    raise invalid("is not a url; reserved characters in it must be percent-encoded")
+
+
+def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySettings) -> bool:
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    if plain in _NEVER.split():
+        return False
+    if dialect in URL_OPTIONS and name in URL_OPTIONS[dialect].model_fields:
+        return True
+    extra = (*policy.extra_url_options.get(driver, ()), *policy.extra_url_options.get(dialect, ()))
+    return name in extra and _LEADS_ELSEWHERE.search(plain) is None
+
+
+def _typed(dialect: str, given: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
+    """The options of `URL_OPTIONS`, and what is wrong with them."""
+    model = URL_OPTIONS.get(dialect, Options)
+    try:
+        return model.model_validate({name: text for name, text in given.items() if name in model.model_fields}), []
+    except ValidationError as error:
+        return model(), [(f"the option {one.setting} {one.text}", one.kind) for one in problems_of(error)]
+
+
+def _unquoted(part: str | None) -> str | None:
+    return None if part is None else unquote(part)
+
+
+def _of_trino(value: bool, info: ValidationInfo) -> bool:
+    url: DriverUrl | None = info.data.get("url")
+    if value and url is not None and url.dialect != "trino":
+        raise invalid("must be false: only trino acts for users")
+    return value
+
+
+EXAMPLE_KEY = '{"type": "service_account", ...}'
+
+
+def _no_key(value: str) -> str:
+    """A key that would be stored and never used is refused; the example of the catalogue is none."""
+    if value not in {"", EXAMPLE_KEY}:
+        raise invalid("must be empty: drivers get no key; the environment of this server may name one to them")
+    return value
+
+
+class UrlOptions(Options):
+    """Interface `sqlalchemy`."""
+
+    url: Annotated[DriverUrl, PlainValidator(_driver_url)]
+    """`driver://user:password@host:port/database?option=value`; `${USER}` and `${PASSWORD}`: callers give theirs."""
+    has_ssh: Tunnel = False
+    """Must be false: tunnels are not supported."""
+    ssh_server_host: Text = "127.0.0.1"
+    """Without effect."""
+    has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
+    """Log in as the user of the url, run statements as the caller; only with trino."""
+    credentials_json: Annotated[Secret, AfterValidator(_no_key)] = Field("", examples=[EXAMPLE_KEY])
+    """Must be empty: drivers get no key."""

@@ -1,1 +1,0 @@
-"""Values and rules, standard library only."""

@@ -1,0 +1,448 @@
+"""Metadata of Apache Hive."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from queryserver.engines.catalog_queries import Row
+from queryserver.engines.hiveserver2.catalog import (
+    NO_STATISTICS,
+    FamilyCatalog,
+    Partition,
+    Place,
+    joined,
+    literal,
+    once,
+    qualified,
+    quoted,
+    read_partition,
+    told_statistics,
+)
+from queryserver.engines.hiveserver2.descriptions import (
+    Layout,
+    cell,
+    file_format,
+    is_complex,
+    known,
+    read_layout,
+    real,
+    rows_can_change,
+    statistics,
+    table_kind,
+    unescaped,
+    utc_text,
+    whole,
+)
+from queryserver.engines.hiveserver2.errors import is_unknown_function
+from queryserver.engines.metadata import (
+    ColumnStatistics,
+    DatabaseDescription,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+    TableProperty,
+    TableSummary,
+)
+from queryserver.engines.protocol import EngineSession
+from queryserver.errors.base import NotSupported
+from queryserver.errors.statements import StatementRejected
+from queryserver.sql.types import parse_type
+
+_UNKNOWN_FUNCTION = "does not exist."
+_FUNCTION_TYPE = "Function type:"
+
+
+class HiveCatalog(FamilyCatalog):
+    """A Catalog. Hive writes texts as in Java's source, backslashes and all."""
+
+    async def databases(self) -> Sequence[str]:
+        """Names of all databases."""
+        return [unescaped(name) for name in await super().databases()]
+
+    async def _tables(self, database: str) -> list[TableSummary]:
+        try:
+            rows = await self._read(f"SHOW EXTENDED TABLES IN {quoted(database)}")
+        except StatementRejected as error:
+            if "ParseException" not in error.message:
+                raise
+            return await self._tables_of_old(database)
+        return [TableSummary(unescaped(cell(row[0])), table_kind(cell(row[1]))) for row in rows]
+
+    async def _tables_of_old(self, database: str) -> list[TableSummary]:
+        """Before Hive 4 no statement tells kinds; views are listed since Hive 2.2."""
+        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
+        views = {row[0] for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
+        kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
+        return [TableSummary(unescaped(cell(row[0])), kinds[row[0] in views]) for row in rows]
+
+    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
+        """One row: name, comment, location, in Hive 4 the managed location, owner's name and type, …, parameters."""
+        cells = [unescaped(cell(one)) for one in rows[0]]
+        owner = 4 if len(cells) > 6 else 3
+        return DatabaseDescription(
+            name,
+            comment=cells[1],
+            location=cells[2],
+            owner_name=cells[owner],
+            owner_type=cells[owner + 1],
+            parameters=cells[-1],
+        )
+
+    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
+        return described(database, table, read_layout(rows, unescaped), tells_constraints=True)
+
+    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        rows = await self._read(f"DESCRIBE FORMATTED {qualified(table.database, table.name)} {quoted(column)}")
+        return told_statistics({cell(row[0]): unescaped(cell(row[1])) for row in rows})
+
+    async def _builtin_functions(self) -> list[FunctionDescription]:
+        """Functions of a database have its name before theirs."""
+        names = [unescaped(cell(row[0])) for row in await self._read("SHOW FUNCTIONS")]
+        return [
+            FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true")
+            for name in dict.fromkeys(names)
+            if "." not in name.strip(".")
+        ]
+
+    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+        rows = await self._read("SHOW FUNCTIONS")
+        names = [unescaped(cell(row[0])) for row in rows]
+        start = f"{database}."
+        found = [await self._function(database, name.removeprefix(start)) for name in names if name.startswith(start)]
+        return [function for function in found if function is not None]
+
+    async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
+        names = (name,) if database is None else (database, name)
+        rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {qualified(*names)}")
+        lines = [unescaped(cell(row[0])) for row in rows]
+        if not lines or lines[0].endswith(_UNKNOWN_FUNCTION):
+            return None
+        word = next((one.removeprefix(_FUNCTION_TYPE) for one in lines if one.startswith(_FUNCTION_TYPE)), "")
+        signature, _, _ = lines[0].partition(" - ")
+        return FunctionDescription(
+            name,
+            signature=signature.removeprefix(f"{database}.") if "(" in signature else "",
+            is_builtin=word,
+            is_persistent={"BUILTIN": "true", "PERSISTENT": "true", "TEMPORARY": "false"}.get(word, ""),
+            description="\n".join(lines),
+        )
+
+    async def _partitions(self, table: str) -> list[Partition]:
+        return [read_partition(unescaped(cell(row[0]))) for row in await self._read(f"SHOW PARTITIONS {table}")]
+
+
+def described(database: str, table: str, layout: Layout, *, tells_constraints: bool) -> TableDescription:
+    """The table of a description in Hive's layout."""
+    kind = table_kind(layout.details.get("Table Type", ""))
+    format_name = "" if kind is TableKind.VIEW else file_format(layout.details, layout.parameters)
+    return TableDescription(
+        database,
+        table,
+        layout.all_columns(tells_constraints=tells_constraints and not kind.is_view),
+        kind=kind,
+        comment=layout.parameters.get("comment", ""),
+        support_updates=not kind.is_view and rows_can_change(format_name, layout.parameters),
+        location=known(layout.details.get("Location", "")) or "",
+        owner=layout.details.get("Owner", ""),
+        create_time=utc_text(layout.details.get("CreateTime", "")),
+        format=format_name,
+        foreign_keys=tuple(layout.foreign_keys),
+        properties=tuple(TableProperty(name, value) for name, value in layout.parameters.items()),
+        statistics=statistics(layout.parameters),
+    )
+
+
+_BUILTINS = "_impala_builtins"
+_TOTAL = "Total"
+
+
+class ImpalaCatalog(FamilyCatalog):
+    """A Catalog."""
+
+    # Between back-ticks a backslash takes the next character along, and a doubled back-tick is the end of one name and
+    # the begin of another.
+    unquotable = "`\\"
+
+    async def _tables(self, database: str) -> list[TableSummary]:
+        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
+        views = await self._views(database)
+        kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
+        return [
+            TableSummary(cell(row[0]), kinds[cell(row[0]) in views], cell(row[1]) if len(row) > 1 else "")
+            for row in rows
+        ]
+
+    async def _views(self, database: str) -> set[str]:
+        """Impala before 4.2 does not know SHOW VIEWS: there views cannot be told from tables without loading each."""
+        try:
+            return {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
+        except StatementRejected as error:
+            if "Syntax error" in error.message or "ParseException" in error.message:
+                return set()
+            raise
+
+    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
+        """The first row is name, location, comment; sections `Owner: ` and `Parameter: ` follow."""
+        first = [cell(one) for one in rows[0]]
+        owner, parameters, section = ("", ""), list[str](), ""
+        for row in rows[1:]:
+            title, left, right = (cell(one) for one in row[:3])
+            section = title or section
+            if section.startswith("Owner") and not title:
+                owner = (left, right)
+            elif section.startswith("Parameter") and not title:
+                parameters.append(f"{left}={right}")
+        return DatabaseDescription(
+            name,
+            comment=first[2],
+            location=first[1],
+            owner_name=owner[0],
+            owner_type=owner[1],
+            parameters=", ".join(parameters),
+        )
+
+    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
+        layout = read_layout(rows)
+        constraints = "kudu" in layout.parameters.get("storage_handler", "").lower()
+        if constraints:
+            await self._add_constraints(database, table, layout)
+        return described(database, table, layout, tells_constraints=constraints)
+
+    async def _add_constraints(self, database: str, table: str, layout: Layout) -> None:
+        """Of a Kudu table the plain DESCRIBE tells name, type, comment, primary_key, key_unique, nullable, default."""
+        for row in await self._read(f"DESCRIBE {qualified(database, table)}"):
+            cells = [cell(one) for one in row]
+            if len(cells) > 6:
+                layout.primary |= {cells[0]} if cells[3] == "true" else set()
+                layout.not_null |= {cells[0]} if cells[5] == "false" else set()
+                layout.defaults |= {cells[0]: cells[6]} if cells[6] else {}
+
+    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """One statement tells all columns: name, type, distinct values, NULLs, max and avg size, trues, falses."""
+        rows = await self._read(f"SHOW COLUMN STATS {qualified(table.database, table.name)}")
+        told = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
+        told += [""] * (6 - len(told))
+        # Sizes of types of fixed width are always told: they are no statistics of the values.
+        if whole(told[0]) is None and whole(told[1]) is None:
+            return NO_STATISTICS
+        return ColumnStatistics(
+            distinct_count=whole(told[0]),
+            num_nulls=whole(told[1]),
+            max_col_len=whole(told[2]),
+            avg_col_len=real(told[3]),
+            num_trues=whole(told[4]),
+            num_falses=whole(told[5]),
+        )
+
+    async def _builtin_functions(self) -> list[FunctionDescription]:
+        return _functions(await self._read(f"SHOW FUNCTIONS IN {_BUILTINS}"))
+
+    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+        return _functions(await self._read(f"SHOW FUNCTIONS IN {quoted(database)}"))
+
+    async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
+        """A pattern finds too much rather than too little: `*` and `|` mean something in it."""
+        place = _BUILTINS if database is None else quoted(database)
+        rows = await self._read(f"SHOW FUNCTIONS IN {place} LIKE {literal(name.lower())}")
+        return next((one for one in _functions(rows) if one.name == name.lower()), None)
+
+    async def _partitions(self, table: str) -> list[Partition]:
+        """The first cells of each row are the values, counts and sizes follow; the last row is a total."""
+        rows = [[cell(one) for one in row] for row in await self._read(f"SHOW PARTITIONS {table}")]
+        return [tuple(row) for row in rows if row[0] != _TOTAL]
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        """COMPUTE STATS, for the table or one column."""
+        self._check_column(column or "")
+        statement = f"COMPUTE STATS {qualified(table.database, table.name)}"
+        return statement if column is None else f"{statement} ({quoted(column)})"
+
+    def _place(self, table: str, column: TableColumn, nested: Sequence[str]) -> Place:
+        for name in (column.name, *nested):
+            self._check_column(name)
+        return joined(table, column, nested)
+
+    def _sample_of_values(self, place: Place, kind: SampleKind) -> str:
+        if is_complex(place.type):
+            raise NotSupported(f"Impala cannot compare the values of {place.name}.")
+        return super()._sample_of_values(place, kind)
+
+    def _shown_columns(self, table: TableDescription) -> list[str]:
+        """As `*` does it: complex columns are left out."""
+        return [
+            column.name
+            for column in table.columns
+            if self._is_quotable(column.name) and not is_complex(parse_type(column.type))
+        ]
+
+    def _check_column(self, name: str) -> None:
+        if not self._is_quotable(name):
+            raise NotSupported(f"Impala cannot quote the name {name}.")
+
+
+def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
+    """Of rows: return type, signature `abs(BIGINT)`, binary type, is persistent."""
+    found = list[FunctionDescription]()
+    for row in rows:
+        returned, signature, binary, persistent = (cell(one) for one in row[:4])
+        name, bracket, rest = signature.partition("(")
+        found.append(FunctionDescription(name.lower(), bracket + rest, returned, binary, persistent))
+    return once(found)
+
+
+_PARTITIONS, _TRANSFORMS = "# Partition Information", "# Partitioning"
+_DETAILS, _DEFAULTS = "# Detailed Table Information", "# Column Default Values"
+_SIZE = re.compile(r"(\d+) bytes(?:, (\d+) rows)?")
+
+
+@dataclass(slots=True)
+class _Sections:
+    """A description of Spark taken apart."""
+
+    columns: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    partitions: set[str] = field(default_factory=set[str])
+    details: dict[str, str] = field(default_factory=dict[str, str])
+    defaults: dict[str, str] = field(default_factory=dict[str, str])
+
+    def table_columns(self) -> tuple[TableColumn, ...]:
+        return tuple(
+            TableColumn(name, kind, comment, default=self.defaults.get(name), partition_key=name in self.partitions)
+            for name, kind, comment in self.columns
+        )
+
+
+class SparkCatalog(FamilyCatalog):
+    """A Catalog."""
+
+    groups_maps = False
+
+    async def _tables(self, database: str) -> list[TableSummary]:
+        """Temporary views, which are of no database, are left out. Comments of all tables would be dear."""
+        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
+        views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}") if not row[2]}
+        names = [cell(row[1]) for row in rows if not row[2]]
+        return [TableSummary(name, TableKind.VIEW if name in views else TableKind.MANAGED) for name in names]
+
+    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
+        told = {cell(row[0]): cell(row[1]) for row in rows}
+        return DatabaseDescription(
+            name,
+            comment=told.get("Comment", ""),
+            location=told.get("Location", ""),
+            owner_name=told.get("Owner", ""),
+            parameters=told.get("Properties", ""),
+        )
+
+    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
+        sections = _read_sections(rows)
+        details = sections.details
+        properties = await self._properties(database, table)
+        kind = table_kind(details.get("Type", ""))
+        format_name = "" if kind.is_view else _format(details, properties)
+        return TableDescription(
+            database,
+            table,
+            sections.table_columns(),
+            kind=kind,
+            comment=details.get("Comment", ""),
+            support_updates=not kind.is_view and rows_can_change(format_name, {}),
+            location=details.get("Location", ""),
+            owner=details.get("Owner", ""),
+            create_time=utc_text(details.get("Created Time", "")),
+            format=format_name,
+            properties=tuple(TableProperty(name, value) for name, value in properties.items()),
+            statistics=_statistics(details.get("Statistics", "")),
+        )
+
+    async def _properties(self, database: str, table: str) -> dict[str, str]:
+        """Asked for by themselves: DESCRIBE runs them together so that they cannot be taken apart."""
+        rows = await self._read(f"SHOW TBLPROPERTIES {qualified(database, table)}")
+        return {str(row[0]): str(row[1]) for row in rows if len(row) > 1}
+
+    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        rows = await self._read(f"DESCRIBE EXTENDED {qualified(table.database, table.name)} {quoted(column)}")
+        return told_statistics({cell(row[0]): cell(row[1]) for row in rows})
+
+    async def _builtin_functions(self) -> list[FunctionDescription]:
+        names = [cell(row[0]) for row in await self._read("SHOW SYSTEM FUNCTIONS")]
+        return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
+
+    async def _own_functions(self, database: str) -> list[FunctionDescription]:
+        rows = await self._read(f"SHOW USER FUNCTIONS IN {quoted(database)}")
+        names = [cell(row[0]).rpartition(".")[2] for row in rows if "." in cell(row[0])]
+        found = [await self._function(database, name) for name in names]
+        return [function for function in found if function is not None]
+
+    async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
+        names = (name,) if database is None else (database, name)
+        try:
+            rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {qualified(*names)}")
+        except StatementRejected as error:
+            if is_unknown_function(error):
+                return None
+            raise
+        return _described_function(database, name, [str(row[0]) for row in rows])
+
+    async def _partitions(self, table: str) -> list[Partition]:
+        return [read_partition(cell(row[0])) for row in await self._read(f"SHOW PARTITIONS {table}")]
+
+
+def _read_sections(rows: Sequence[Row]) -> _Sections:
+    found, section = _Sections(), ""
+    for row in rows:
+        first, second, third = ("" if one is None else str(one) for one in row[:3])
+        if first.startswith("# ") and not second:
+            section = first
+        elif not first and not second:
+            section = "#"
+        elif section == "":
+            found.columns.append((first, second, third))
+        elif section == _PARTITIONS and first != "# col_name":
+            found.partitions.add(first)
+        elif section == _TRANSFORMS:
+            found.partitions.add(second)
+        elif section == _DETAILS:
+            found.details.setdefault(first, second)
+        elif section == _DEFAULTS:
+            found.defaults[first] = third
+    return found
+
+
+def _format(details: Mapping[str, str], properties: Mapping[str, str]) -> str:
+    """The provider, or what Hive's input format tells for tables of the provider `hive`."""
+    provider = details.get("Provider", "").lower()
+    return provider if provider not in {"", "hive"} else file_format(details, properties)
+
+
+def _statistics(text: str) -> dict[str, str]:
+    """`658 bytes, 2 rows`; rows are known after ANALYZE only."""
+    match = _SIZE.match(text)
+    if match is None:
+        return {}
+    size, rows = match.groups()
+    return {"totalSize": size} if rows is None else {"numRows": rows, "totalSize": size}
+
+
+def _described_function(database: str | None, name: str, lines: Sequence[str]) -> FunctionDescription:
+    text = "\n".join(lines)
+    usage = text.partition("Usage:")[2].partition("Extended Usage:")[0]
+    # One `name(arguments) - what it does` begins each overload.
+    signatures = re.findall(rf"^\s*({re.escape(name)}\(.*?\)) - ", usage, re.MULTILINE | re.IGNORECASE)
+    builtin = database is None and "Function: spark_catalog." not in text
+    return FunctionDescription(
+        name,
+        signature="\n".join(dict.fromkeys(signatures)),
+        is_builtin="BUILTIN" if builtin else "",
+        is_persistent="true",
+        description=text.strip(),
+    )
+
+
+_CATALOGS: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
+
+
+def catalog_of(dialect: str, session: EngineSession) -> FamilyCatalog:
+    """The Catalog that reads through `session`; hplsql is Hive's."""
+    return _CATALOGS.get(dialect, HiveCatalog)(session)

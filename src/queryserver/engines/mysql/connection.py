@@ -1,0 +1,343 @@
+"""The asyncmy connection as the adapter needs it: raw values, flow control, one statement per text, a clean session.
+
+asyncmy reads from its socket whether somebody takes the rows or not: a slow reader would pile up the whole result in
+memory. The transport is therefore paused whenever no rows are asked for. And it reads a packet of any size: one that is
+above the limit of a row is refused by its header.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from asyncmy import Connection as DriverConnection
+from asyncmy import errors as driver
+from asyncmy.constants.CLIENT import MULTI_STATEMENTS
+from asyncmy.cursors import SSCursor
+from asyncmy.protocol import MysqlPacket
+
+from queryserver.engines.mysql.errors import DRIVER_ERRORS, INTERRUPTED, LOGIN_REFUSED, number_of, statement_errors
+from queryserver.engines.mysql.values import RowReader, declare
+from queryserver.engines.sessions import Rows
+from queryserver.engines.statement_texts import BATCH_BYTES, first_keyword
+from queryserver.errors.statements import EngineError, RowTooLarge, SessionLost, cell_too_large
+from queryserver.formats.columns import ROW_CELLS, Column
+
+_CLEAN_UP_S = 5
+_COM_RESET_CONNECTION = 0x1F
+_PACKET_HEADER_BYTES = 4
+_BEGINNING_BYTES = 4096
+_NULL = 0xFB
+_LENGTH_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+_IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
+
+
+class _RefusedLogin:
+    """In the place of a login method that tells the password to whoever listens."""
+
+    def __init__(self, connection: object) -> None:
+        pass
+
+    def authenticate(self, packet: object) -> None:
+        raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
+
+
+class Connection(DriverConnection):
+    """A connection whose values are the server's bytes and whose results are read in chunks.
+
+    `is_private` tells that nobody can listen: then the server may ask for the password in clear text.
+    """
+
+    cell_max_bytes: int | None = None
+    """Largest value of a row; None: any."""
+
+    # What the driver's stubs leave out.
+    _next_seq_id: int
+    _proto: Any
+    _client_flag: int
+    _result: Any
+    _stream_broken: bool
+    _transport: asyncio.Transport | None
+    _execute_command: Callable[[int, bytes], Awaitable[None]]
+    _read_ok_packet: Callable[[], Awaitable[object]]
+
+    def __init__(self, *, is_private: bool, **options: Any) -> None:
+        methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
+        fixed: dict[str, Any] = {"use_unicode": False, "conv": {}, "autocommit": None, "local_infile": False}
+        super().__init__(auth_plugin_map=methods, **fixed, **options)
+        # A text is one statement: what follows a `;` is refused by the server, not run unseen.
+        self._client_flag &= ~MULTI_STATEMENTS
+        self._database = options.get("database")
+        self._cursor: Any = None
+        self._warnings: list[str] = []
+        self._warning_count = 0
+        self._packet_bytes = 0
+        self._row_count = 0
+        self.has_ended = True
+
+    async def set_up(self) -> None:
+        """Make a new or reset session ours: each statement commits by itself, text is UTF-8."""
+        await self.run("SET NAMES utf8mb4, autocommit = 1")
+
+    async def run(self, sql: str) -> None:
+        """A statement of ours, its result dropped."""
+        await self.start(sql)
+        await self.drain()
+
+    async def start(self, sql: str) -> None:
+        """Run a statement up to its first result set or its end."""
+        self._resume()
+        self._warnings, self._warning_count = [], 0
+        self._row_count, self.has_ended = 0, False
+        cursor: Any = self.cursor(SSCursor)
+        self._cursor = cursor
+        await cursor.execute(sql)
+        if not self.fields:
+            await self._drop_further_results()
+
+    @property
+    def fields(self) -> Sequence[Any]:
+        """asyncmy's field descriptors of the result set; none without one."""
+        result = self._result
+        return () if result is None or not result.field_count else result.fields
+
+    async def take_warnings(self) -> list[str]:
+        """The warnings of the statement whose last result was just read."""
+        if self._warning_count and not self._warnings:
+            await self.show_warnings()
+        taken, self._warnings, self._warning_count = self._warnings, [], 0
+        return taken
+
+    async def show_warnings(self) -> None:
+        """Keep the warnings. asyncmy calls this by itself, and would write what it gets, users' data, to the log."""
+        for level, code, message in await super().show_warnings():
+            self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
+
+    async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
+        """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` tells when they are the last.
+
+        Further result sets of a procedure are dropped. Raises cell_too_large, RowTooLarge.
+        """
+        if self._cursor is None:
+            self.has_ended = True
+            return []
+        self._resume()
+        found = await self._some_rows(self._cursor, count)
+        if self.has_ended:
+            await self._drop_further_results()
+        elif self._transport is not None:
+            self._transport.pause_reading()
+        return found
+
+    async def _some_rows(self, cursor: Any, count: int) -> list[tuple[bytes | None, ...]]:
+        found: list[tuple[bytes | None, ...]] = []
+        size = 0
+        while len(found) < count and size < BATCH_BYTES:
+            part = await cursor.fetchmany(1)
+            if not part:
+                self.has_ended = True
+                break
+            # The driver has these in its buffer.
+            part += cursor._result._take_pending_rows(count - len(found) - 1)
+            found += part
+            self._row_count += len(part)
+            size += sum(map(len, filter(None, chain.from_iterable(part))))
+        return found
+
+    async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
+        """asyncmy calls this for each packet, except for rows that are in its buffer as a whole."""
+        self._packet_bytes = 0
+        return await super().read_packet(packet_type)
+
+    async def _fill_buffer(self, need: int) -> None:
+        """asyncmy calls this before it waits for the rest of a packet, or of a part of one (16 MiB - 1 at most)."""
+        if self.cell_max_bytes is not None and need > _PACKET_HEADER_BYTES:
+            try:
+                await self._check_size(need, self.cell_max_bytes)
+            except EngineError:
+                self.close()
+                raise
+            self._packet_bytes += need
+        await self._fill(need)
+
+    async def _fill(self, need: int) -> None:
+        driver: Any = super()
+        await driver._fill_buffer(need)
+
+    async def _check_size(self, need: int, limit: int) -> None:
+        if need > limit and self._packet_bytes == 0 and self.fields:
+            # The beginning of the row tells how long its first values are.
+            await self._fill(min(need, _BEGINNING_BYTES))
+            proto = self._proto
+            place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
+            if place is not None and place < len(self.fields):
+                raise cell_too_large(limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name))
+        if self._packet_bytes + need > ROW_CELLS * limit:
+            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
+
+    async def drain(self) -> None:
+        """Read what the server still sends for the last statement, and forget it."""
+        self._resume()
+        if self._cursor is not None and self.fields:
+            while await self._cursor.fetchmany(1000):
+                pass
+        await self._drop_further_results()
+
+    def is_closed(self) -> bool:
+        """Whether the connection is gone."""
+        return not self.connected or self._stream_broken
+
+    async def clean(self) -> bool:
+        """Make the session as it was after its login; False when there is any doubt, also on servers without reset."""
+        if self.is_closed():
+            return False
+        try:
+            async with asyncio.timeout(_CLEAN_UP_S):
+                await self.drain()
+                await self._execute_command(_COM_RESET_CONNECTION, b"")
+                await self._read_ok_packet()
+                await self.set_up()
+                return await self._is_in_its_database()
+        except DRIVER_ERRORS:
+            return False
+
+    async def shut(self) -> None:
+        """Close the connection, by force when the server does not answer."""
+        with suppress(*DRIVER_ERRORS):
+            if not self.is_closed():
+                self._resume()
+                async with asyncio.timeout(_CLEAN_UP_S):
+                    await self.ensure_closed()
+        self.close()
+
+    async def _is_in_its_database(self) -> bool:
+        """A reset keeps the database that a statement may have chosen; it cannot be left, only changed."""
+        if self._database is not None:
+            await self.select_db(self._database)
+            return True
+        await self.start("SELECT DATABASE()")
+        rows = await self.rows(2)
+        return rows == [(None,)]
+
+    async def _drop_further_results(self) -> None:
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            self._warning_count = 0 if self._result is None else self._result.warning_count
+            await cursor.close()
+
+    def _resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+
+def first_long_value(row: bytes, limit: int) -> int | None:
+    """The number of the first value of a row that is longer than `limit`, as far as the bytes tell.
+
+    In a text row each value stands behind its length (MySQL: Protocol::LengthEncodedInteger).
+    """
+    place, number = 0, 0
+    while place < len(row):
+        first = row[place]
+        width = _LENGTH_BYTES.get(first, 0)
+        if place + 1 + width > len(row):
+            return None
+        length = int.from_bytes(row[place + 1 : place + 1 + width], "little") if width else first
+        if first != _NULL and length > limit:
+            return number
+        place += 1 + width + (0 if first == _NULL else length)
+        number += 1
+    return None
+
+
+def _text(value: bytes | str | None) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else " ".join(value.decode(errors="replace").splitlines())
+
+
+_CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
+"""With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
+
+
+class MysqlStatement:
+    """A StatementSource. `interrupt_thread` sends the stop signal to a connection of the server."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        sql: str,
+        interrupt_thread: Callable[[int], Awaitable[None]],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.columns: tuple[Column, ...] = ()
+        self.modified_rows: int | None = None
+        self.log_lines: list[str] = []
+        self.is_open = False
+        self._connection = connection
+        self._sql = sql
+        self._keyword = first_keyword(sql, line_comments=("--", "#"))
+        self._interrupt_thread = interrupt_thread
+        self._read_only = read_only
+        self._reader = RowReader(())
+        self._rows_read = 0
+
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        go_on()
+        if self._connection.is_closed():
+            raise SessionLost("The MySQL session is gone; the statement was not started.")
+        if self._read_only:
+            # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
+            with statement_errors(started=False):
+                await self._connection.run("SET SESSION TRANSACTION READ ONLY")
+        with statement_errors(started=True):
+            await self._connection.start(self._sql)
+            declared = [declare(field) for field in self._connection.fields]
+            self.columns = tuple(column.column for column in declared)
+            self._reader = RowReader(declared)
+            self.is_open = bool(declared)
+            if not declared:
+                await self._finish(self._connection.affected_rows())
+
+    async def fetch(self, count: int) -> Rows:
+        if not self.is_open:
+            return ()
+        with statement_errors(started=True):
+            rows = await self._connection.rows(count)
+            self._rows_read += len(rows)
+            if self._connection.has_ended:
+                self.is_open = False
+                await self._finish(self._rows_read)
+        return rows
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        return self._reader.read(rows)
+
+    async def interrupt(self) -> None:
+        if not self._connection.is_closed():
+            await self._interrupt_thread(self._connection.thread_id())
+
+    def was_interrupted(self, error: EngineError) -> bool:
+        return number_of(error.__cause__) == INTERRUPTED
+
+    async def end(self, *, keep: bool) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        await self.interrupt()
+        try:
+            with statement_errors(started=True):
+                await self._connection.drain()
+                # The signal came too late to be answered: this takes it off the next statement.
+                await self._connection.run("DO 0")
+        except EngineError as error:
+            if not self.was_interrupted(error):
+                raise
+
+    async def _finish(self, rows: int) -> None:
+        """Everything is read: what is left are the count and the warnings."""
+        if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
+            self.modified_rows = rows
+        self.log_lines += await self._connection.take_warnings()

@@ -1,0 +1,447 @@
+"""The messages of Avatica that this client sends and reads (Avatica: Protocol Buffers Reference).
+
+Every body is a WireMessage: the Java name of the message's class, and the message.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from queryserver.engines.loading import cell_texts
+from queryserver.errors.statements import StatementRejected
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_WORD = (1 << 64) - 1
+_MAX_SHIFT = 63
+
+Field = int | bytes
+
+
+class Malformed(ValueError):
+    """The bytes are no message of this protocol."""
+
+
+def varint(value: int) -> bytes:
+    """A number below 2**64; negative ones in two's complement."""
+    rest = value & _WORD
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field of type int32, int64, uint32, uint64, bool or enum."""
+    return varint(field << 3 | VARINT) + varint(value)
+
+
+def octets(field: int, value: bytes) -> bytes:
+    """A field of type bytes or of a message."""
+    return varint(field << 3 | BYTES) + varint(len(value)) + value
+
+
+def text(field: int, value: str) -> bytes:
+    """A field of type string."""
+    return octets(field, value.encode(errors="replace"))
+
+
+def pairs(field: int, value: Mapping[str, str]) -> bytes:
+    """A field of type map<string, string>."""
+    return b"".join(octets(field, text(1, key) + text(2, item)) for key, item in value.items())
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where the next byte stands. Raises Malformed."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > _MAX_SHIFT:
+            raise Malformed
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _WORD, at
+        shift += 7
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Field]]:
+    """The fields in order: numbers for varints, bytes for the rest. Raises Malformed."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = read_varint(data, at)
+        kind = tag & 7
+        if kind == VARINT:
+            value, at = read_varint(data, at)
+            yield tag >> 3, value
+            continue
+        if kind == BYTES:
+            length, at = read_varint(data, at)
+        elif kind in (FIXED64, FIXED32):
+            length = 8 if kind == FIXED64 else 4
+        else:
+            raise Malformed
+        if length > end - at:
+            raise Malformed
+        yield tag >> 3, data[at : at + length]
+        at += length
+
+
+class Message:
+    """A message read whole. Absent fields have the empty value of their type, as in proto3. Raises Malformed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: dict[int, list[Field]] = {}
+        for field, value in fields(data):
+            self._fields.setdefault(field, []).append(value)
+
+    def number(self, field: int) -> int:
+        """The last value of a field of an unsigned or boolean type."""
+        value = self._fields.get(field, [0])[-1]
+        if isinstance(value, bytes):
+            raise Malformed
+        return value
+
+    def signed(self, field: int) -> int:
+        """The last value of a field of type int32 or int64, or of an unsigned one that holds a negative number."""
+        return signed(self.number(field))
+
+    def octets(self, field: int) -> bytes:
+        """The last value of a field of type bytes."""
+        value = self._fields.get(field, [b""])[-1]
+        if isinstance(value, int):
+            raise Malformed
+        return value
+
+    def text(self, field: int) -> str:
+        """The last value of a field of type string."""
+        return self.octets(field).decode(errors="replace")
+
+    def has(self, field: int) -> bool:
+        """Whether the field was sent; a message without content is sent too."""
+        return field in self._fields
+
+    def message(self, field: int) -> "Message":
+        """The last value of a field of a message type."""
+        return Message(self.octets(field))
+
+    def each(self, field: int) -> Iterator[bytes]:
+        """All values of a repeated field of type bytes, string or of a message."""
+        for value in self._fields.get(field, ()):
+            if isinstance(value, int):
+                raise Malformed
+            yield value
+
+    def messages(self, field: int) -> Iterable["Message"]:
+        """All values of a repeated field of a message type."""
+        return map(Message, self.each(field))
+
+
+def signed(value: int) -> int:
+    """A 64 bit number in two's complement."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def zigzag(value: int) -> int:
+    """The number that a sint32 or sint64 stands for."""
+    return (value >> 1) ^ -(value & 1)
+
+
+_PACKAGE = "org.apache.calcite.avatica.proto."
+_NO_LIMIT = -1
+_ANSWERS = MappingProxyType({"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"})
+_NO_SUCH_STATEMENT = "NoSuchStatementException"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMetadata:
+    """A column as the server declares it; sizes are 0 where it has none."""
+
+    label: str
+    type_name: str
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Rows, each still a message `Row`; `done` when no others follow."""
+
+    rows: Sequence[bytes]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a statement gave first: columns and a frame, or a count of changed rows."""
+
+    columns: Sequence[ColumnMetadata]
+    frame: Frame
+    update_count: int | None
+    statement: int = 0
+    """The server's number of it, where it chose that itself."""
+
+
+class ServerError(Exception):
+    """An ErrorResponse: `text` is the server's own, `traces` are its Java exceptions with their stacks."""
+
+    def __init__(self, text: str, traces: Sequence[str]) -> None:
+        super().__init__(text)
+        self.text = text
+        self.traces = traces
+
+
+class Missing(Exception):
+    """The server no longer has the statement, or its result."""
+
+
+def request(name: str, body: bytes) -> bytes:
+    """The body of a POST."""
+    return text(1, f"{_PACKAGE}Requests${name}Request") + octets(2, body)
+
+
+def response(name: str, body: bytes) -> Message:
+    """The message in the body of an answer to the request `name`. Raises ServerError, Missing, Malformed."""
+    wire = Message(body)
+    kind = wire.text(1).rpartition("$")[2]
+    if kind == "ErrorResponse":
+        error = wire.message(2)
+        traces = [one.decode(errors="replace") for one in error.each(1)]
+        if any(trace.partition(":")[0].endswith(_NO_SUCH_STATEMENT) for trace in traces):
+            raise Missing
+        raise ServerError(error.text(2), traces)
+    if kind != _ANSWERS.get(name, f"{name}Response"):
+        raise Malformed
+    return wire.message(2)
+
+
+def open_connection(connection: str, properties: Mapping[str, str]) -> bytes:
+    """OpenConnectionRequest."""
+    return text(1, connection) + pairs(2, properties)
+
+
+def synchronize(
+    connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None, schema: str = ""
+) -> bytes:
+    """ConnectionSyncRequest. None and "" leave a property as it is."""
+    properties = text(6, schema) if schema else b""
+    if auto_commit is not None:
+        properties += number(2, auto_commit) + number(7, 1)
+    if read_only is not None:
+        properties += number(3, read_only) + number(8, 1)
+    return text(1, connection) + octets(2, properties)
+
+
+def of_connection(connection: str) -> bytes:
+    """CreateStatementRequest, CloseConnectionRequest."""
+    return text(1, connection)
+
+
+def schema_of(message: Message) -> str:
+    """The schema that a ConnectionSyncResponse tells; "" for none."""
+    return message.message(1).text(6)
+
+
+def of_statement(connection: str, statement: int) -> bytes:
+    """CloseStatementRequest."""
+    return text(1, connection) + number(2, statement)
+
+
+def prepare_and_execute(connection: str, statement: int, sql: str, *, rows: int) -> bytes:
+    """PrepareAndExecuteRequest; `rows` is the size of the first frame."""
+    return text(1, connection) + text(2, sql) + number(4, statement) + number(5, _NO_LIMIT) + number(6, rows)
+
+
+def prepare(connection: str, sql: str) -> bytes:
+    """PrepareRequest."""
+    return text(1, connection) + text(2, sql) + number(4, _NO_LIMIT)
+
+
+def prepared(message: Message) -> int:
+    """Of a PrepareResponse: the server's number of the statement."""
+    return message.message(1).number(2)
+
+
+def execute_batch(connection: str, statement: int, rows: Sequence[bytes]) -> bytes:
+    """ExecuteBatchRequest; each row is an UpdateBatch: the values of a prepared statement's parameters."""
+    return text(1, connection) + number(2, statement) + b"".join(octets(3, row) for row in rows)
+
+
+def check_batch(message: Message) -> None:
+    """Of an ExecuteBatchResponse. Raises Missing."""
+    if message.number(4):
+        raise Missing
+
+
+def fetch(connection: str, statement: int, *, offset: int, rows: int) -> bytes:
+    """FetchRequest. Servers before Avatica 1.10 read the size of the frame from field 4."""
+    return text(1, connection) + number(2, statement) + number(3, offset) + number(4, rows) + number(5, rows)
+
+
+def columns(connection: str, schema: str, table: str) -> bytes:
+    """ColumnsRequest; both are patterns of LIKE."""
+    return text(2, schema) + text(3, table) + text(5, connection) + number(7, 1) + number(8, 1)
+
+
+def statement_id(message: Message) -> int:
+    """Of a CreateStatementResponse."""
+    return message.number(2)
+
+
+def executed(message: Message) -> Executed:
+    """Of a PrepareAndExecute's ExecuteResponse. Raises Missing, Malformed."""
+    if message.number(2):
+        raise Missing
+    for result in message.messages(1):
+        return result_set(result)
+    return Executed((), Frame((), done=True), None)
+
+
+def result_set(message: Message) -> Executed:
+    """A ResultSetResponse. Raises Malformed."""
+    count = message.signed(6)
+    declared = [_column(one) for one in message.message(4).messages(1)]
+    if declared:
+        return Executed(declared, _frame(message.message(5)), None, message.number(2))
+    return Executed((), Frame((), done=True), count if count >= 0 else None)
+
+
+def fetched(message: Message) -> Frame:
+    """Of a FetchResponse. Raises Missing, Malformed."""
+    if message.number(2) or message.number(3):
+        raise Missing
+    return _frame(message.message(1))
+
+
+def _frame(message: Message) -> Frame:
+    return Frame(list(message.each(3)), done=bool(message.number(2)))
+
+
+def _column(message: Message) -> ColumnMetadata:
+    kind = message.message(20)
+    return ColumnMetadata(
+        label=message.text(9) or message.text(10),
+        type_name=kind.text(2),
+        precision=message.number(12),
+        scale=message.number(13),
+    )
+
+
+# Numbers of Avatica's enumeration `Rep`.
+_BOOLEAN, _LONG, _DOUBLE, _TIME, _TIMESTAMP, _DATE, _STRING, _NULL, _BIG_DECIMAL = 8, 13, 15, 16, 17, 18, 21, 24, 26
+_BYTE_STRING = 20
+# Numbers of the fields of `TypedValue` in which values lie.
+_BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
+
+_GREGORIAN = datetime(1582, 10, 15)
+_EPOCH = datetime(1970, 1, 1)
+_MILLISECOND = timedelta(milliseconds=1)
+_MS_US = 1000
+_LARGEST = 2**63 - 1
+
+Write = Callable[[Any], bytes]
+
+
+class _Unfit(ValueError):
+    """Why Phoenix cannot hold a value."""
+
+
+def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
+    """The rows of a batch, each an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot hold."""
+    columns = [_parameters(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    return [b"".join(row) for row in zip(*columns, strict=True)]
+
+
+def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
+    """The rows with one more parameter at their end: `first`, `first` + 1, …"""
+    return [row + octets(1, _long(place)) for place, row in enumerate(rows, first)]
+
+
+def _parameters(name: str, column: pa.Array) -> list[bytes]:
+    write, values = _writing(column)
+    null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
+    try:
+        return [null if value is None else octets(1, write(value)) for value in values.to_pylist()]
+    except _Unfit as error:
+        raise StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
+
+
+def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
+    """How values are written, and the values."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return _bool, column
+    if pa.types.is_integer(kind):
+        return _long, column
+    if pa.types.is_floating(kind):
+        return _double, column
+    if pa.types.is_decimal(kind):
+        return _decimal, column
+    if pa.types.is_date(kind):
+        return _days, column.cast(pa.int32())
+    if pa.types.is_time(kind):
+        return _clock, column.cast(pa.int64())
+    if pa.types.is_timestamp(kind):
+        return _timestamp, column
+    if pa.types.is_binary(kind):
+        return _bytes, column
+    return _text, cell_texts(column)
+
+
+def _bool(value: bool) -> bytes:
+    return number(1, _BOOLEAN) + number(_BOOL_VALUE, value)
+
+
+def _whole(rep: int, value: int) -> bytes:
+    return number(1, rep) + varint(_NUMBER_VALUE << 3 | VARINT) + varint((value << 1) ^ (value >> 63))
+
+
+def _long(value: int) -> bytes:
+    if value > _LARGEST:
+        raise _Unfit(f"it is above {_LARGEST}")
+    return _whole(_LONG, value)
+
+
+def _double(value: float) -> bytes:
+    if not math.isfinite(value):
+        raise _Unfit("it is no finite number")
+    return number(1, _DOUBLE) + varint(_DOUBLE_VALUE << 3 | FIXED64) + struct.pack("<d", value)
+
+
+def _decimal(value: Decimal) -> bytes:
+    return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f"))
+
+
+def _days(value: int) -> bytes:
+    return _whole(_DATE, value)
+
+
+def _clock(microseconds: int) -> bytes:
+    if microseconds % _MS_US:
+        raise _Unfit("its time is finer than milliseconds")
+    return _whole(_TIME, microseconds // _MS_US)
+
+
+def _timestamp(value: datetime) -> bytes:
+    """Numbers are milliseconds; only a text carries more."""
+    if value >= _GREGORIAN:
+        return _text(value.isoformat(" "))
+    if value.microsecond % _MS_US:
+        raise _Unfit("its time is finer than milliseconds, before the year 1583")
+    return _whole(_TIMESTAMP, (value - _EPOCH) // _MILLISECOND)
+
+
+def _bytes(value: bytes) -> bytes:
+    return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
+
+
+def _text(value: str) -> bytes:
+    return number(1, _STRING) + text(_STRING_VALUE, value)

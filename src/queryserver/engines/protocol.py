@@ -1,0 +1,380 @@
+"""What an SQL engine is to this service: sessions, catalogues, loaders."""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from queryserver.engines.metadata import (
+    ColumnStatistics,
+    DatabaseDescription,
+    FunctionDescription,
+    SampleKind,
+    TableDescription,
+    TableSummary,
+)
+from queryserver.errors.statements import EngineError
+from queryserver.formats.columns import Column
+from queryserver.identity.model import User
+from queryserver.imports.model import ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """Facts about an engine that services ask for, so that nobody compares dialect names."""
+
+    one_process: bool = False
+    """The data belong to one process at a time: only the process that holds them may claim statements."""
+    data_name: str = ""
+    """With `one_process`: names those data among all connectors; empty: no other connector has them."""
+    can_explain: bool = True
+    explain_prefix: str = "EXPLAIN "
+    explain_column: str | None = None
+    """The column of the plan's text, where the answer has others beside it; None: all columns."""
+    explain_failure: re.Pattern[str] | None = None
+    """What a plan begins with that is a refusal in truth; the rest are the engine's words."""
+    reports_progress: bool = False
+    places: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports that sessions connect to, one of them for each; empty: none, or the driver alone knows."""
+    wants_credentials: bool = False
+    """Callers log in at the data source themselves, through create_session."""
+    wants_external_token: bool = False
+    """The engine takes the token of another issuer that the call came with, and no other login."""
+    acts_as_caller: bool = False
+    """Sessions run under the name of the caller, without a login of theirs: what one sees another may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Login at the data source, given by the caller through create_session. Never logged."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How to open one engine session."""
+
+    database: str | None = None
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    credentials: Credentials | None = None
+    external_token: str | None = field(default=None, repr=False)
+    """The caller's own token, for engines that take it instead of a login (Contract platform 3.9)."""
+    token_expires_at: int | None = None
+    """Seconds since 1970; from then on the session takes no further statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationHandle:
+    """Names one statement within its engine. `token` is opaque text that a re-attaching engine can read back."""
+
+    token: str
+
+
+class OperationState(StrEnum):
+    """Where the engine is with a statement."""
+
+    PENDING = "pending"
+    """In the engine's own queue."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    """Done, or its rows can be read with `batches` while the engine still produces them."""
+    CANCELED = "canceled"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """No further change will come."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({OperationState.FINISHED, OperationState.CANCELED, OperationState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """A look at a statement. `progress` is 0..100, None where the engine tells none.
+
+    `modified_rows` is None until known; after a result set it is final once `batches` has ended.
+    `error` is set exactly in FAILED.
+    """
+
+    state: OperationState
+    has_result_set: bool = False
+    progress: int | None = None
+    modified_rows: int | None = None
+    error: EngineError | None = None
+
+
+class EngineSession(Protocol):
+    """One engine session or connection; `SET` and `USE` state lives here.
+
+    One statement at a time. Not shared between tasks, but for `poll`, `logs` and `cancel`, which may be called
+    while another task waits in `poll` or reads `batches`.
+    """
+
+    async def submit(self, statement: str) -> OperationHandle:
+        """Start a statement and return before it ends.
+
+        Raises StatementRejected (the engine refused the text; StatementDenied where it tells that a right is missing,
+        here and wherever a statement fails), EngineUnavailable (never sent), OutcomeUnknown.
+        """
+        ...
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The present status; waits up to `wait_s` for a terminal one. An engine's failure is FAILED, not raised.
+
+        A `ResumableSession` returns early when its token has moved.
+        """
+        ...
+
+    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+        """Columns of the result, in order; after FINISHED with a result set."""
+        ...
+
+    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, forward only, read once; each batch is bounded in bytes and has one field per column, in order.
+
+        Raises StatementRejected when the engine fails on the way, OutcomeUnknown when the connection is lost.
+        """
+        ...
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        """The engine's log lines from number `start` on; empty where the engine tells none."""
+        ...
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        """Stop the statement at the engine; returns once the stop is sent. Idempotent, limited in time."""
+        ...
+
+    async def close(self, handle: OperationHandle) -> None:
+        """Free what the engine holds for the statement. Idempotent, limited in time, never raises EngineError."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Whether the session can take another statement. No round trip to the engine is needed."""
+        ...
+
+
+class Engine(Protocol):
+    """One connector at work; owns its pool; shared between tasks."""
+
+    @property
+    def dialect(self) -> str:
+        """The dialect that statements are written in."""
+        ...
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What this engine can do."""
+        ...
+
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+        """Open a session for `user`; leaving it ends the engine's work for it.
+
+        Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database, refused setting).
+        """
+        ...
+
+    async def ping(self) -> None:
+        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
+        ...
+
+    async def close(self) -> None:
+        """Close the pool. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ResumableEngine(Protocol):
+    """An engine whose running statements survive the loss of their client; its sessions are `ResumableSession`s."""
+
+    def reattach(
+        self, user: User, options: SessionOptions, token: str, *, rows_read: int
+    ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
+        """Follow a statement that another process started; `batches` goes on after its first `rows_read` rows.
+
+        `token` is what `resume_token` gave last, or the token of the handle. Leaving it ends the statement and its
+        session at the engine, unless `detach` was called. Raises OutcomeUnknown (message begins `Results have
+        expired`) when the engine no longer knows the statement or those rows cannot be had again, EngineUnavailable.
+        """
+        ...
+
+
+@runtime_checkable
+class ResumableSession(Protocol):
+    """A session whose statement another process can go on following."""
+
+    def resume_token(self, handle: OperationHandle) -> str:
+        """The token by which to go on from what `poll` and `batches` gave last.
+
+        It may change with each of them; the former one stays valid until the next of them is asked for anything, so
+        that whoever stores rows and token together before going on loses nothing and reads nothing twice.
+        """
+        ...
+
+    def detach(self) -> None:
+        """From now on nothing is stopped at the engine when the session is left."""
+        ...
+
+
+class Catalog(Protocol):
+    """One look at the metadata; used by one task, one call after the other.
+
+    Names are looked up exactly first, then folded as the engine folds unquoted names; they are quoted or bound, never
+    pasted. `database` `""` is the default database of the session, except on an engine that has a schema without name.
+    Cancelling the task that waits ends the engine's work too. No method reads table data.
+
+    All raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right), EngineTimeout, and
+    StatementRejected for anything else that the engine refuses.
+    """
+
+    async def databases(self) -> Sequence[str]:
+        """Names of all databases that the user may see; any order."""
+        ...
+
+    async def database(self, database: str) -> DatabaseDescription:
+        """Raises database_not_found."""
+        ...
+
+    async def tables(self, database: str) -> Sequence[TableSummary]:
+        """Tables and views; any order. One round trip or few, whatever their number. Raises database_not_found."""
+        ...
+
+    async def table(self, database: str, table: str) -> TableDescription:
+        """Raises database_not_found, TableNotFound."""
+        ...
+
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """What the engine already knows of a column of `table`; nothing is computed."""
+        ...
+
+    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+        """None: built-in functions and those visible by default; else exactly those defined in that database.
+
+        Each name occurs once. Raises database_not_found.
+        """
+        ...
+
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+        """None: unknown."""
+        ...
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        """The query of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
+
+        A table: rows; partitioned tables of the hive family give the newest partitions first. A column, or the path
+        `nested` below it: distinct values sorted with NULL last, or one row with the largest or smallest.
+        Raises NotSupported for a nested path that the engine cannot read.
+        """
+        ...
+
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+        """The statement that makes the engine compute statistics (table in Contract editor 10.5).
+
+        Raises NotSupported.
+        """
+        ...
+
+
+@runtime_checkable
+class CatalogEngine(Protocol):
+    """An engine whose metadata can be read."""
+
+    @property
+    def lists_functions(self) -> bool:
+        """Whether the engine's catalogue has functions at all (Contract editor 10.2)."""
+        ...
+
+    def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:
+        """Open what is needed to read metadata as `user`. Raises EngineUnavailable, CredentialsRequired."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """Where a table is. Names are data: the loader quotes them. `database` None: where the session is."""
+
+    database: str | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadColumn:
+    """One column of a table to be made. `declared` is its SQL type with precision and scale, as the dialect has it."""
+
+    name: str
+    type: ColumnType
+    declared: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """One table to be made, or, with `append`, to be added to.
+
+    With `replace`, a table that is there makes way for the new one, which takes its name; nothing but a table does.
+    `staging` names a table in the same database that nobody else uses: rows that are not visible yet may lie there.
+    """
+
+    target: TableName
+    staging: TableName
+    columns: tuple[LoadColumn, ...]
+    append: bool = False
+    replace: bool = False
+
+
+class LoadLedger(Protocol):
+    """Remembers which tables must go if the server dies; durable before each call returns."""
+
+    async def made(self, table: TableName) -> None:
+        """This table is, or is about to be, in the database, and must not stay there.
+
+        Told before a staging table is made. Of a table of the target's own name it is told only after it was made:
+        one that somebody else made meanwhile is never dropped.
+        """
+        ...
+
+    async def settled(self, table: TableName) -> None:
+        """It is gone, or it is the finished table and stays."""
+        ...
+
+
+class TableLoader(Protocol):
+    """Makes tables in one session with an engine. One call at a time."""
+
+    async def exists(self, table: TableName) -> bool:
+        """Whether there is a table or view of that name. Raises EngineError."""
+        ...
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """Make the table with all rows, or add all rows to it; the number of rows.
+
+        Reads the batches as fast as the engine takes them, and waits for the engine. When anything fails (an engine
+        that refuses, batches that raise, a cancel) the staging table is gone or in the ledger, a new table is not
+        there, and an old one is as it was, also one that was to be replaced. Values are bound, or escaped by the
+        driver. The engine's work is stopped when the call is canceled. Raises EngineError (StatementRejected where the
+        engine refuses, also a table that another made meanwhile), and what the batches raise.
+        """
+        ...
+
+    async def drop(self, table: TableName) -> None:
+        """Drop a table that the ledger named, if it is there. Raises EngineError."""
+        ...
+
+
+@runtime_checkable
+class LoadingEngine(Protocol):
+    """An engine that tables can be made in."""
+
+    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
+        """A session for one import, as `Engine.session`; leaving it ends the engine's work for it."""
+        ...

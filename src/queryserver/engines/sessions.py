@@ -1,0 +1,392 @@
+"""Sessions over asyncio connections, with their pool."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Generic, Protocol
+
+import pyarrow as pa
+
+from queryserver.engines.connections import ConnectionPool, ConnectionT, LoginT
+from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.statement_texts import ChunkSize, pieces
+from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.formats.columns import Column
+
+_CANCEL_AGAIN_S = 0.5
+_END_S = 5.0
+_FEW_CELLS = 2_000
+MAX_LOG_LINES = 10_000
+
+Rows = Sequence[Sequence[Any]]
+
+
+class Stopped(StatementRejected):
+    """The statement was canceled before its next step was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("canceling statement due to user request")
+
+
+class StatementSource(Protocol):
+    """One statement on one connection in the driver's terms. Its errors are domain errors."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Known after `execute`; none without a result set."""
+        ...
+
+    @property
+    def modified_rows(self) -> int | None:
+        """None while or where the server does not tell."""
+        ...
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        """What the server told about the statement."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """The server still holds rows, or a transaction around them."""
+        ...
+
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        """Run the statement up to its first rows; `go_on` is called before each step and raises when it must not."""
+        ...
+
+    async def fetch(self, count: int) -> Rows:
+        """The next rows, at most `count`; none at the end."""
+        ...
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        """Rows as Arrow; called from another thread, never twice at once."""
+        ...
+
+    async def interrupt(self) -> None:
+        """Send the stop signal past the connection. Raises nothing; it may be lost."""
+        ...
+
+    def was_interrupted(self, error: EngineError) -> bool:
+        """Whether `error` is the server's answer to a stop signal."""
+        ...
+
+    async def end(self, *, keep: bool) -> None:
+        """Give up the remaining rows; what the statement did is kept or, where that is possible, undone. Idempotent."""
+        ...
+
+
+class Operation:
+    """A statement that runs, or ran; nobody else may use its connection until `close`.
+
+    `cancel_s` is how long a cancel goes on sending stop signals.
+    """
+
+    def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
+        self._cancel_s = cancel_s
+        self._source = source
+        self._executor = executor
+        self._chunk = ChunkSize()
+        self._first: Rows = ()
+        self._ahead: asyncio.Task[Rows] | None = None
+        self._error: EngineError | None = None
+        self._cancel_asked = False
+        self._canceled = False
+        self._abandoned = False
+        self._is_deaf = False
+        self._start = asyncio.create_task(self._run(), name="statement")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the result, none without one."""
+        return self._source.columns
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        """What the server told about the statement."""
+        return self._source.log_lines
+
+    @property
+    def in_doubt(self) -> bool:
+        """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
+        return self._cancel_asked or self._abandoned or self.is_running
+
+    @property
+    def is_running(self) -> bool:
+        """The server is at work for this statement."""
+        return bool(self._unfinished())
+
+    async def status(self, wait_s: float) -> OperationStatus:
+        """The present status, the terminal one if it comes within `wait_s`."""
+        if wait_s > 0 and not self._start.done():
+            await asyncio.wait({self._start}, timeout=wait_s)
+        if not self._start.done():
+            return OperationStatus(OperationState.RUNNING)
+        if self._start.cancelled():
+            left = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+            return OperationStatus(OperationState.FAILED, error=left)
+        self._start.result()
+        if self._canceled:
+            return OperationStatus(OperationState.CANCELED)
+        if self._error is not None:
+            return OperationStatus(OperationState.FAILED, error=self._error)
+        return OperationStatus(
+            OperationState.FINISHED, has_result_set=bool(self.columns), modified_rows=self._source.modified_rows
+        )
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows. The next chunk is on its way while one is turned into Arrow, unless it would be one wide row."""
+        rows, self._first = self._first, ()
+        while rows:
+            if is_ahead := self._chunk.rows > 1:
+                self._ahead = asyncio.create_task(self._fetch(), name="rows")
+            batch = await self._batch(rows)
+            rows = ()
+            self._chunk.learn(batch)
+            for piece in pieces(batch):
+                yield piece
+            del batch
+            if not is_ahead:
+                self._ahead = asyncio.create_task(self._fetch(), name="rows")
+            rows = await self._ahead if self._ahead is not None else ()
+        if self._error is not None:
+            raise self._error
+        if self._canceled:
+            raise Stopped
+
+    async def cancel(self) -> None:
+        """Stop the statement at the server; nothing happens once it has ended there."""
+        if not self.is_running and not self._source.is_open:
+            return
+        self._cancel_asked = True
+        try:
+            async with asyncio.timeout(self._cancel_s):
+                while tasks := self._unfinished():
+                    # A signal that meets the server between two messages of a statement is lost: hence again.
+                    await self._source.interrupt()
+                    await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+                if self._source.is_open:
+                    self._canceled = True
+                    await self._end(keep=False)
+        except TimeoutError:
+            self._is_deaf = True
+
+    async def close(self) -> None:
+        """Free what the server holds for the statement; one that still runs is stopped, unless that was in vain."""
+        if not self._start.done() and not self._is_deaf:
+            await self.cancel()
+        tasks = self._unfinished()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._abandoned = True
+            await asyncio.wait(tasks, timeout=_END_S)
+        await self._end(keep=self._error is None)
+        if self._ahead is not None and self._ahead.done() and not self._ahead.cancelled():
+            self._ahead.exception()
+        self._first = ()
+
+    async def _run(self) -> None:
+        try:
+            await self._source.execute(self._go_on)
+            self._first = await self._fetch()
+        except EngineError as error:
+            self._error = error
+            stopped = self._cancel_asked and self._source.was_interrupted(error)
+            self._canceled = stopped or isinstance(error, Stopped)
+            await self._end(keep=False)
+
+    async def _fetch(self) -> Rows:
+        if self._source.is_open:
+            self._go_on()
+        return await self._source.fetch(self._chunk.rows)
+
+    async def _batch(self, rows: Rows) -> pa.RecordBatch:
+        if len(rows) * len(self.columns) <= _FEW_CELLS:
+            return self._source.read(rows)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._source.read, rows)
+
+    def _go_on(self) -> None:
+        if self._cancel_asked:
+            raise Stopped
+
+    async def _end(self, *, keep: bool) -> None:
+        if not self._source.is_open:
+            return
+        try:
+            async with asyncio.timeout(_END_S):
+                await self._source.end(keep=keep)
+        except (EngineError, TimeoutError):
+            self._abandoned = True
+
+    def _unfinished(self) -> set[asyncio.Task[Any]]:
+        return {task for task in (self._start, self._ahead) if task is not None and not task.done()}
+
+
+class StreamedSession:
+    """An EngineSession. It knows its last statement only, because one runs at a time.
+
+    `is_connected` tells whether the connection is still there; `executor` turns rows into Arrow.
+    """
+
+    def __init__(
+        self,
+        new_source: Callable[[str], StatementSource],
+        *,
+        is_connected: Callable[[], bool],
+        executor: Executor,
+    ) -> None:
+        self._new_source = new_source
+        self._is_connected = is_connected
+        self._executor = executor
+        self._count = 0
+        self._operation: Operation | None = None
+        self._in_doubt = False
+        self._left = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another session may have the connection."""
+        return not self._in_doubt and self._is_connected()
+
+    async def submit(self, statement: str) -> OperationHandle:
+        """Start a statement; what is left of the one before is freed."""
+        await self._close_operation()
+        if not await self.is_alive():
+            raise SessionLost("The session is gone; the statement was not started.")
+        self._count += 1
+        self._operation = Operation(self._new_source(statement), self._executor)
+        return OperationHandle(str(self._count))
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The present status; waits up to `wait_s` for a terminal one."""
+        return await self._find(handle).status(wait_s)
+
+    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+        """Columns of the result, in order."""
+        return self._find(handle).columns
+
+    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, read once."""
+        return self._find(handle).batches()
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        """What the server told, from line `start` on."""
+        return self._find(handle).log_lines[start:]
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        """Stop the statement at the server. A handle of an earlier statement is harmless."""
+        if handle.token == str(self._count) and self._operation is not None:
+            await self._operation.cancel()
+
+    async def close(self, handle: OperationHandle) -> None:
+        """Free what the server holds for the statement. A handle of an earlier statement is harmless."""
+        if handle.token == str(self._count):
+            await self._close_operation()
+
+    async def is_alive(self) -> bool:
+        """Whether the session can take another statement."""
+        is_free = self._operation is None or not self._operation.is_running
+        return is_free and not self._left and self._is_connected()
+
+    async def leave(self) -> None:
+        """Stop and free everything; the connection is somebody else's from now on. Limited in time."""
+        self._left = True
+        await self._close_operation()
+
+    async def _close_operation(self) -> None:
+        if self._operation is not None:
+            await self._operation.close()
+            self._in_doubt = self._in_doubt or self._operation.in_doubt
+
+    def _find(self, handle: OperationHandle) -> Operation:
+        if self._operation is None or handle.token != str(self._count):
+            raise OutcomeUnknown("The engine no longer knows this statement.")
+        return self._operation
+
+
+_CONVERTER_THREADS = 2
+CALL_S = 5.0
+_INTERRUPT_S = 5.0
+_PREPARE_S = 30.0
+
+
+class PooledSessions(Generic[LoginT, ConnectionT]):
+    """The sessions of one engine; owns its connections, and the threads that turn rows into Arrow.
+
+    Inside `connect_errors` the driver's errors become EngineUnavailable, CredentialsRequired or StatementRejected.
+    """
+
+    def __init__(
+        self,
+        dialect: str,
+        pool: ConnectionPool[LoginT, ConnectionT],
+        connect_errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._pool = pool
+        self._connect_errors = connect_errors
+        self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
+
+    @asynccontextmanager
+    async def session(
+        self,
+        login: LoginT,
+        new_source: Callable[[ConnectionT, str], StatementSource],
+        prepare: Callable[[ConnectionT], Awaitable[None]],
+    ) -> AsyncGenerator[StreamedSession]:
+        """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
+        connection = await self._pool.take(login)
+        session = StreamedSession(
+            partial(new_source, connection),
+            is_connected=lambda: not connection.is_closed(),
+            executor=self._executor,
+        )
+        try:
+            await self._limited(prepare(connection), _PREPARE_S)
+            yield session
+        finally:
+            await asyncio.shield(self._leave(login, connection, session))
+
+    @asynccontextmanager
+    async def connection(
+        self, login: LoginT, prepare: Callable[[ConnectionT], Awaitable[None]]
+    ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
+        """A clean connection made ready by `prepare`, without a session, and threads for what it reads or writes.
+
+        What raises out of the block puts the connection in doubt.
+        """
+        async with self._pool.borrowed(login) as connection:
+            await self._limited(prepare(connection), _PREPARE_S)
+            yield connection, self._executor
+
+    async def call(
+        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[None]], *, within_s: float = CALL_S
+    ) -> None:
+        """A few words on a connection that no session has. Raises what `connect_errors` makes of a failure."""
+        async with self._pool.borrowed(login) as connection:
+            await self._limited(work(connection), within_s)
+
+    async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[None]]) -> None:
+        """Send the stop signal from a second connection. A failure is for another try."""
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_INTERRUPT_S):
+                await self.call(login, signal)
+
+    async def close(self) -> None:
+        """Close what is idle; connections in use are closed when their sessions end. Idempotent."""
+        await self._pool.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _limited(self, work: Awaitable[None], for_s: float) -> None:
+        with self._connect_errors():
+            async with asyncio.timeout(for_s):
+                await work
+
+    async def _leave(self, login: LoginT, connection: ConnectionT, session: StreamedSession) -> None:
+        await session.leave()
+        if session.is_reusable:
+            await self._pool.give_back(login, connection)
+        else:
+            await connection.shut()

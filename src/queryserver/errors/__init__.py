@@ -1,0 +1,32 @@
+"""The errors of this service. HTTP statuses and bodies are in `api/errors.py`, nowhere else.
+
+A class exists where code must distinguish the failure: it is caught, has a status of its own, or carries values.
+Every other failure is an `ErrorKind`, a code of one of these classes: `raise same_path("…")` raises an
+`InvalidRequest` whose `code` is `same_path`. Failures with a fixed text that is needed at several places are functions.
+
+QueryServerError
+├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive
+├─ PermissionDenied ── SymlinkNotFollowed, ImpersonationNotAllowed, ImporterDenied, CatalogDenied, EngineJwtRequired
+├─ InvalidRequest ──── MissingParameter, InvalidParameter, InvalidJson, LateBody, InvalidFields, TooComplex,
+│                      InvalidUsername, InvalidPassword, ConnectorRefused,
+│                      InvalidPath, InvalidName, NotADirectory, NotAFile, UnknownScheme, …, FileCorrupt
+├─ PayloadTooLarge ─── PageRowTooLarge, DecompressionLimit
+├─ UnsupportedMediaType, RangeNotSatisfiable, BodyTooSlow
+├─ VerificationFailed  DecompressionFailed
+├─ NotFound ────────── OperationNotFound, UnknownDialect, UnknownGroup, ConnectorTypeNotFound, PathNotFound,
+│                      UploadNotFound, MetadataNotFound (TableNotFound)
+├─ Conflict ────────── NameTaken, VersionConflict, NoMoreStatements, DownloadRefused, PathExists,
+│                      DirectoryNotEmpty, ChangedMeanwhile, OperationInProgress, StoreQuotaExceeded
+├─ TooManyRequests ─── TooManyConnections, TooManyStreams, LoginThrottled
+├─ NotSupported ────── CodecNotAvailable, DriverNotInstalled, SourceNotConfigured
+├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,
+│                      SessionLost, OutcomeUnknown, CredentialsRequired, RowTooLarge
+├─ StorageError ────── StorageUnavailable, InsufficientStorage
+├─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, KeyServerUnavailable,
+│                      CatalogUnavailable (CatalogOutOfReach)
+└─ DetectionFailed, SchemaMismatch, ConfigurationError
+"""
+
+from queryserver.errors.base import *
+from queryserver.errors.files import *
+from queryserver.errors.statements import *

@@ -1,0 +1,379 @@
+"""The root of the error tree, and what any call can meet: callers and rights, bodies, limits, the service itself."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+_MOST_NAMES = 20
+_MOST_NAME_CHARACTERS = 100
+
+
+class QueryServerError(Exception):
+    """A failure with a stable `code` for programs and a `message` for a person."""
+
+    code: str = "internal_error"
+
+    def __init__(
+        self, message: str, *, details: Mapping[str, Any] | None = None, beside: Mapping[str, Any] | None = None
+    ) -> None:
+        """`beside`: keys that the body of the answer has beside the usual ones (Contract platform 1.4)."""
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        """Facts about the failure that a client may use; None: there are none."""
+        self.beside = beside or {}
+
+
+P = ParamSpec("P")
+ErrorT = TypeVar("ErrorT", bound=QueryServerError)
+
+
+class ErrorKind(Generic[P, ErrorT]):
+    """A code of a class of errors. A call takes what the class takes and gives an error of the class with this code."""
+
+    def __init__(self, error: Callable[P, ErrorT], code: str) -> None:
+        self.error = error
+        self.code = code
+        KINDS.append((code, cast("type[ErrorT]", error)))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ErrorT:
+        error = self.error(*args, **kwargs)
+        error.code = self.code
+        return error
+
+
+KINDS: list[tuple[str, type[QueryServerError]]] = []
+"""Code and class of every kind, for the list of codes in the description of the API."""
+
+
+def configured(names: Sequence[str], *, word: str = "Configured") -> str:
+    """The end of a message about something that is not there: what is there instead, at most 20 names of it."""
+    if not names:
+        return f" {word}: nothing that you may use."
+    shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
+    more = len(names) - _MOST_NAMES
+    return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."
+
+
+# Callers and what they may
+
+
+class NotAuthenticated(QueryServerError):
+    """No credentials came with the call."""
+
+    code = "not_authenticated"
+    challenges: tuple[str, ...] = ()
+    """What plug-ins add to the answer: one `WWW-Authenticate` each."""
+
+    def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
+        super().__init__(message)
+
+
+class InvalidToken(NotAuthenticated):
+    """The token of the call is malformed, expired or revoked."""
+
+    code = "token_not_valid"
+
+    def __init__(
+        self,
+        message: str = "Token is invalid or expired",
+        *,
+        token_type: str = "access",
+        detail: str = "Given token not valid for any token type",
+    ) -> None:
+        super().__init__(message)
+        self.token_type = token_type
+        self.detail = detail
+
+
+class UserNotFound(NotAuthenticated):
+    """The token is good, its user was deleted."""
+
+    code = "user_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("User not found")
+
+
+class IdentityRefused(UserNotFound):
+    """An external identity is no user here; `reason` is for the log and `auth explain`, never for the client."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class UserInactive(NotAuthenticated):
+    """The token is good, its user was disabled."""
+
+    code = "user_inactive"
+
+    def __init__(self) -> None:
+        super().__init__("User is inactive")
+
+
+class AuthenticationFailed(NotAuthenticated):
+    """A login back end or an authenticator refuses the caller; no further one is tried.
+
+    The client of an API call gets `detail` and `code`; a refused login has the same answer for every reason.
+    """
+
+    code = "authentication_failed"
+
+    def __init__(
+        self, detail: str = "No active account found with the given credentials", code: str | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.told_code = code
+
+
+_bad_authorization_header = ErrorKind(NotAuthenticated, "bad_authorization_header")
+
+
+def bad_authorization_header() -> NotAuthenticated:
+    """`Bearer` without exactly one value, or the header sent twice."""
+    return _bad_authorization_header("Authorization header must contain two space-delimited values")
+
+
+class PermissionDenied(QueryServerError):
+    """The caller lacks a right."""
+
+    code = "permission_denied"
+
+
+admin_required = ErrorKind(PermissionDenied, "admin_required")
+download_disabled = ErrorKind(PermissionDenied, "download_disabled")
+
+
+# Calls that are wrong as they stand
+
+
+class InvalidRequest(QueryServerError):
+    """The call is wrong as it stands; sending it again changes nothing."""
+
+    code = "invalid_request"
+
+
+class MissingParameter(InvalidRequest):
+    """A required parameter is absent or blank; the message names it."""
+
+    code = "missing_parameter"
+
+
+class InvalidParameter(InvalidRequest):
+    """A parameter has the wrong type, is out of range or an unknown word; the message names it."""
+
+    code = "invalid_parameter"
+
+
+class UnreadableParameter(InvalidParameter):
+    """The text of a parameter is no UTF-8, or holds U+0000. `name` is that of the parameter."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"The parameter {name[:64]} {problem}")
+        self.name = name
+
+
+class TooComplex(InvalidRequest):
+    """What was sent needs more time or memory to be read than one call may have."""
+
+    code = "too_complex"
+
+
+class InvalidJson(InvalidRequest):
+    code = "invalid_json"
+
+
+class LateBody(InvalidRequest):
+    """The body did not arrive in time; the rest of it is not waited for."""
+
+    code = "invalid_body"
+
+    def __init__(self) -> None:
+        super().__init__("The body did not arrive in time.")
+
+
+class BodyTooSlow(QueryServerError):
+    """The body arrives below 1 KiB/s for a minute."""
+
+    code = "request_timeout"
+
+
+class InvalidFields(InvalidRequest):
+    """Fields of a token call are wrong; `fields` is the field map of the answer (Contract platform 3.2)."""
+
+    code = "validation_failed"
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        super().__init__("Some fields are not valid.")
+        self.fields = fields
+
+
+class InvalidUsername(InvalidRequest):
+    """A user name breaks the rule of Contract platform 3.7."""
+
+    code = "invalid_username"
+
+    def __init__(self) -> None:
+        super().__init__("A user name has 1 to 150 letters, digits and @ . + - _, and is not only dots.")
+
+
+class InvalidPassword(InvalidRequest):
+    """A new password is below `desktop.auth.password_min_length`, or above what a login takes."""
+
+    code = "invalid_password"
+
+
+invalid_body = ErrorKind(InvalidRequest, "invalid_body")
+conflicting_parameters = ErrorKind(InvalidRequest, "conflicting_parameters")
+invalid_right = ErrorKind(InvalidRequest, "invalid_right")
+invalid_group_name = ErrorKind(InvalidRequest, "invalid_group_name")
+too_many_ids = ErrorKind(InvalidRequest, "too_many_ids")
+
+
+class PayloadTooLarge(QueryServerError):
+    """The body, or the statement in it, is above its limit."""
+
+    code = "payload_too_large"
+
+
+class UnsupportedMediaType(QueryServerError):
+    """The body has a content type that this call does not read."""
+
+    code = "unsupported_media_type"
+
+
+class NotSupported(QueryServerError):
+    """This server or engine does not offer what the call needs."""
+
+    code = "not_supported"
+
+
+# Objects that are not there, or not in the state that a call needs
+
+
+class NotFound(QueryServerError):
+    """The named object does not exist, or the caller may not see it: the answer is the same."""
+
+    code = "not_found"
+
+
+class UnknownGroup(NotFound):
+    code = "unknown_group"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Group {name} does not exist.")
+
+
+_unknown_user = ErrorKind(NotFound, "unknown_user")
+
+
+def unknown_user(username: str) -> NotFound:
+    return _unknown_user(f"User {username} does not exist.")
+
+
+class Conflict(QueryServerError):
+    """The state of the object forbids the call."""
+
+    code = "conflict"
+
+
+class NameTaken(Conflict):
+    """Another user, group, identity or connector has this name."""
+
+    code = "name_taken"
+
+
+class VersionConflict(Conflict):
+    """The object was changed since it was read; the answer has the stored number."""
+
+    code = "version_conflict"
+
+    def __init__(self, version: int) -> None:
+        super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
+
+
+default_group_kept = ErrorKind(Conflict, "default_group")
+last_administrator = ErrorKind(Conflict, "last_administrator")
+
+
+# Limits on callers
+
+
+class TooManyRequests(QueryServerError):
+    """A limit on this caller is reached; `retry_after` says when to come back."""
+
+    code = "too_many_requests"
+
+    def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TooManyConnections(TooManyRequests):
+    """`max_connections_per_address` calls of the caller's address are under way."""
+
+    code = "too_many_connections"
+
+
+class TooManyStreams(TooManyRequests):
+    """`max_streams_per_user` waits, event streams and downloads are open."""
+
+    code = "too_many_streams"
+
+
+class LoginThrottled(TooManyRequests):
+    code = "login_throttled"
+
+
+too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
+too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
+quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
+
+
+# The service itself
+
+
+class ServiceUnavailable(QueryServerError):
+    """Something that the service needs is out of reach for now."""
+
+    code = "service_unavailable"
+
+
+class DatabaseUnavailable(ServiceUnavailable):
+    """The service's own database is out of reach."""
+
+    code = "database_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The service database cannot be reached.")
+
+
+class LoginBackendUnavailable(ServiceUnavailable):
+    """No login back end accepted the caller, and one did not answer."""
+
+    code = "login_backend_unavailable"
+
+
+class KeyServerUnavailable(ServiceUnavailable):
+    """No key set was ever received, so no external token can be checked."""
+
+    code = "key_server_unavailable"
+
+
+stopping = ErrorKind(ServiceUnavailable, "stopping")
+
+
+class SchemaMismatch(QueryServerError):
+    code = "schema_mismatch"
+
+
+class ConfigurationError(QueryServerError):
+    """The settings do not allow a start; `problems` are lines `<key>: <text>`."""
+
+    code = "configuration_error"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems

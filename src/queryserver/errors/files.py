@@ -1,0 +1,270 @@
+"""Failures with files (Contract storage 3) and imports (Contract importer 2.2). The client gets their `details`."""
+
+from queryserver.errors.base import (
+    Conflict,
+    ErrorKind,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    PayloadTooLarge,
+    PermissionDenied,
+    QueryServerError,
+)
+
+# The call is wrong, or its caller has no right to it
+
+
+class InvalidPath(InvalidRequest):
+    """A storage path leaves its root or cannot be a path."""
+
+    code = "invalid_path"
+
+
+class InvalidName(InvalidRequest):
+    """A new entry cannot have this name (Contract storage 2.3)."""
+
+    code = "invalid_name"
+
+
+class UnknownScheme(InvalidRequest):
+    """No store has this scheme."""
+
+    code = "unknown_scheme"
+
+
+class StorageNotConfigured(InvalidRequest):
+    """The scheme is known, and this server has no such store."""
+
+    code = "storage_not_configured"
+
+
+class UnknownAuthority(InvalidRequest):
+    """The path names another name node, account or service than the configured one."""
+
+    code = "unknown_authority"
+
+
+class NotADirectory(InvalidRequest):
+    code = "not_a_directory"
+
+
+class NotAFile(InvalidRequest):
+    code = "not_a_file"
+
+
+class TargetInsideSource(InvalidRequest):
+    """A tree cannot become part of itself."""
+
+    code = "target_inside_source"
+
+
+same_path = ErrorKind(InvalidRequest, "same_path")
+root_not_allowed = ErrorKind(InvalidRequest, "root_not_allowed")
+not_in_trash = ErrorKind(InvalidRequest, "not_in_trash")
+extension_not_permitted = ErrorKind(InvalidRequest, "extension_not_permitted")
+extension_restricted = ErrorKind(InvalidRequest, "extension_restricted")
+upload_aborted = ErrorKind(InvalidRequest, "upload_aborted")
+
+
+class ImpersonationNotAllowed(PermissionDenied):
+    code = "impersonation_not_allowed"
+
+
+class SymlinkNotFollowed(PermissionDenied):
+    code = "symlink_not_followed"
+
+
+storage_access_denied = ErrorKind(PermissionDenied, "storage_access_denied")
+upload_disabled = ErrorKind(PermissionDenied, "upload_disabled")
+_bucket_listing_denied = ErrorKind(PermissionDenied, "bucket_listing_denied")
+
+
+def bucket_listing_denied(reason: str) -> PermissionDenied:
+    """The store does not list its buckets for these credentials."""
+    return _bucket_listing_denied(f"Bucket listing is not allowed: {reason}")
+
+
+# The entry is not there, or in another state
+
+
+class PathNotFound(NotFound):
+    code = "path_not_found"
+
+
+class UploadNotFound(NotFound):
+    code = "upload_not_found"
+
+
+class RangeNotSatisfiable(QueryServerError):
+    """No byte of the file is in the requested range."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__("The range is outside the file.")
+        self.size_bytes = size_bytes
+
+
+class PathExists(Conflict):
+    code = "already_exists"
+
+
+class DirectoryNotEmpty(Conflict):
+    """A directory with entries is deleted only recursively, a bucket never."""
+
+    code = "directory_not_empty"
+
+
+class ChangedMeanwhile(Conflict):
+    """The entry is no longer what it was when the work began."""
+
+
+class OperationInProgress(Conflict):
+    code = "operation_in_progress"
+
+
+class StoreQuotaExceeded(Conflict):
+    """A quota of the store is used up."""
+
+    code = "quota_exceeded"
+
+
+page_not_found = ErrorKind(NotFound, "page_not_found")
+already_in_trash = ErrorKind(Conflict, "already_in_trash")
+contains_trash = ErrorKind(Conflict, "contains_trash")
+part_conflict = ErrorKind(Conflict, "part_conflict")
+upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
+
+
+# It is too much, or the bytes are not what they should be
+
+
+class FileTooComplex(InvalidRequest):
+    """A file needs more memory or time than there is for one file, or holds what no file may hold."""
+
+    code = "file_too_complex"
+
+
+class DecompressionLimit(PayloadTooLarge):
+    """Showing this part of the file would unpack too many bytes."""
+
+    code = "decompression_limit"
+
+
+too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
+too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
+_file_too_large = ErrorKind(PayloadTooLarge, "file_too_large")
+
+
+def file_too_large(limit_bytes: int) -> PayloadTooLarge:
+    """Above `max_file_size_upload_limit`."""
+    return _file_too_large(f"File exceeds maximum allowed size of {limit_bytes} bytes.")
+
+
+class VerificationFailed(QueryServerError):
+    """Size or digest of what was stored is not that of what was sent."""
+
+    code = "verification_failed"
+
+
+class DecompressionFailed(VerificationFailed):
+    """The compressed bytes are broken, or not of that codec."""
+
+    code = "decompression_failed"
+
+
+not_text = ErrorKind(VerificationFailed, "not_text")
+
+
+# The store cannot, or fails
+
+
+class CodecNotAvailable(NotSupported):
+    code = "codec_not_available"
+
+
+trash_not_supported = ErrorKind(NotSupported, "trash_not_supported")
+
+
+class StorageError(QueryServerError):
+    """A store failed, or has no room left."""
+
+    code = "storage_error"
+
+
+class StorageUnavailable(StorageError):
+    """A store cannot be reached, is in safe mode, read-only or throttling."""
+
+    code = "storage_unavailable"
+
+
+class InsufficientStorage(StorageError):
+    """A disk of this server is below the floor of free space; reading and deleting go on."""
+
+    code = "insufficient_storage"
+
+    def __init__(self) -> None:
+        super().__init__("The disk of the server is almost full. Try again later, or delete files.")
+
+
+# Imports. A file that is wrong is the caller's business: 400
+
+
+class ImporterDenied(PermissionDenied):
+    """The importer is switched off, or the caller lacks the right to it."""
+
+
+class FileCorrupt(InvalidRequest):
+    code = "file_corrupt"
+
+
+class UnsupportedFormat(InvalidRequest):
+    """Neither delimited text nor a workbook."""
+
+    code = "unsupported_format"
+
+    def __init__(self) -> None:
+        super().__init__("Unable to detect file format.")
+
+
+class DetectionFailed(QueryServerError):
+    """A fault of ours while a file was read for its preview."""
+
+    code = "detection_error"
+
+
+import_file_denied = ErrorKind(InvalidRequest, "permission_denied")
+extension_not_allowed = ErrorKind(InvalidRequest, "extension_not_allowed")
+not_multipart = ErrorKind(InvalidRequest, "not_multipart")
+upload_quota_exceeded = ErrorKind(InvalidRequest, "quota_exceeded")
+file_empty = ErrorKind(InvalidRequest, "file_empty")
+format_mismatch = ErrorKind(InvalidRequest, "format_mismatch")
+file_encrypted = ErrorKind(InvalidRequest, "file_encrypted")
+sheet_required = ErrorKind(InvalidRequest, "sheet_required")
+sheet_not_found = ErrorKind(InvalidRequest, "sheet_not_found")
+separator_required = ErrorKind(InvalidRequest, "separator_required")
+encoding_failed = ErrorKind(InvalidRequest, "encoding_error")
+too_many_columns = ErrorKind(InvalidRequest, "too_many_columns")
+record_too_long = ErrorKind(InvalidRequest, "record_too_long")
+invalid_dialect = ErrorKind(InvalidRequest, "invalid_dialect")
+invalid_columns = ErrorKind(InvalidRequest, "invalid_columns")
+import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
+table_exists = ErrorKind(InvalidRequest, "table_exists")
+replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
+_import_file_not_found = ErrorKind(InvalidRequest, "file_not_found")
+_import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
+_import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found")
+
+
+def import_file_not_found() -> InvalidRequest:
+    """No such file, or not the caller's: the answer is the same (Contract importer 2.7)."""
+    return _import_file_not_found("File not found.")
+
+
+def import_file_too_large(limit_bytes: int) -> InvalidRequest:
+    return _import_file_too_large(f"File too large. Maximum file size is {round(limit_bytes / 1024**2)} MiB.")
+
+
+def import_connector_not_found(name: str) -> InvalidRequest:
+    """No such connector, or not the caller's: the answer is the same."""
+    return _import_connector_not_found(f"There is no connector {name[:100]}.")

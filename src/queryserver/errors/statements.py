@@ -1,0 +1,308 @@
+"""Failures of statements, sessions, data sources and their objects, connectors and the metadata search."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from queryserver.errors.base import (
+    Conflict,
+    ErrorKind,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    PayloadTooLarge,
+    PermissionDenied,
+    QueryServerError,
+    ServiceUnavailable,
+    configured,
+)
+from queryserver.sql.positions import Place
+
+_SHOWN = 100  # characters of a name that a client gave
+
+
+# Outcomes of statements
+
+
+class EngineError(QueryServerError):
+    """The outcome of a statement, as the engine reports it: a recorded statement gets state `failed`."""
+
+    code = "engine_error"
+    place: Place | None = None
+    """Where in the statement that the engine was sent, as far as it says."""
+
+    def at(self, place: Place | None) -> Self:
+        """The same error with its place."""
+        self.place = place
+        return self
+
+
+class StatementRejected(EngineError):
+    """The engine refused or failed the statement; `message` is its own text, first line first, without traces."""
+
+
+class StatementDenied(StatementRejected):
+    """The engine refused the statement because its user lacks a right; as an outcome, a refusal like any other."""
+
+
+class EngineForbidden(EngineError):
+    """The engine denies the user a metadata object."""
+
+    code = "engine_forbidden"
+
+
+class EngineUnavailable(EngineError):
+    """No connection to the engine could be made; the statement was not started."""
+
+    code = "engine_unavailable"
+
+
+class EngineTimeout(EngineError):
+    """The engine did not answer in time, or its own time limit ended the statement."""
+
+    code = "engine_timeout"
+
+
+class SessionLost(EngineError):
+    """The engine session is gone and the statement was not started."""
+
+    code = "session_lost"
+
+
+class OutcomeUnknown(EngineError):
+    """After sending, the connection was lost: the statement may or may not have taken effect."""
+
+    code = "outcome_unknown"
+
+
+class CredentialsRequired(EngineError):
+    """The data source refused the credentials or lacks them."""
+
+    code = "credentials_required"
+
+
+class RowTooLarge(EngineError):
+    """The values of one row of the result are together above its limit; the statement ends with it."""
+
+    code = "row_too_large"
+
+    def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
+        """`row` counts from 0; None: the engine had not come to it."""
+        which = f"Row {row}" if row is not None else "A row"
+        super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
+
+
+rejected_by_rule = ErrorKind(EngineError, "rejected")
+disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
+result_store_failed = ErrorKind(EngineError, "result_store_failed")
+_cell_too_large = ErrorKind(EngineError, "cell_too_large")
+
+
+def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
+    """One value of the result is above `editor.cell_max_bytes`; the statement ends with it.
+
+    `row` counts from 0 and `column` is the name, as far as the engine had come to them.
+    """
+    place = f" in row {row}" if row is not None else ""
+    place += f" of column {column}" if column is not None else ""
+    return _cell_too_large(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
+
+
+class PageRowTooLarge(PayloadTooLarge):
+    """The first row of a page is alone above the limit of a page; downloads have it."""
+
+    code = "row_too_large"
+
+    def __init__(self, *, row: int | None, limit_bytes: int) -> None:
+        """`row` counts from 0; None: rows of a sample, which has no pages."""
+        if row is None:
+            super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
+            return
+        super().__init__(
+            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page. A download of the result has it;"
+            f" start_row={row + 1} gives the rows after it.",
+            details={"row": row, "limit_bytes": limit_bytes, "next_start_row": row + 1},
+        )
+
+
+class DownloadRefused(Conflict):
+    """A statement without a finished result cannot be downloaded; `outcome_code` says why (Contract editor 8.2)."""
+
+    code = "not_finished"
+
+    def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_code = code
+        self.status = status
+        self.gone = gone
+
+
+# Recorded statements and sessions
+
+
+class OperationNotFound(NotFound):
+    """No such operation for this caller."""
+
+    code = "operation_not_found"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(f"Operation {operation_id} does not exist.")
+
+
+class NoMoreStatements(Conflict):
+    code = "no_more_statements"
+
+    def __init__(self) -> None:
+        super().__init__("The script has no further statement.")
+
+
+previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
+_idempotency_conflict = ErrorKind(Conflict, "idempotency_conflict")
+_statement_text_expired = ErrorKind(Conflict, "statement_text_expired")
+_session_not_found = ErrorKind(NotFound, "session_not_found")
+
+
+def idempotency_conflict() -> Conflict:
+    """The idempotency key was used for another request."""
+    return _idempotency_conflict("This idempotency key was used for another request.")
+
+
+def statement_text_expired() -> Conflict:
+    """Of a long statement or script that ended some time ago only the beginning is still stored."""
+    return _statement_text_expired(
+        "The text of this script is not stored any more: long texts are kept for"
+        " `editor.statement_text_retention_h` hours after their end. Send the script again."
+    )
+
+
+def session_not_found(session_id: int | str) -> NotFound:
+    """No such session for this caller."""
+    return _session_not_found(f"Session {session_id} does not exist.")
+
+
+# Data sources and their objects
+
+
+class UnknownDialect(NotFound):
+    """No such dialect or connector for this caller."""
+
+    code = "dialect_not_found"
+
+    def __init__(self, name: str, usable: Sequence[str]) -> None:
+        """`usable`: names of what the caller may use instead."""
+        super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.{configured(usable)}")
+
+
+class MetadataNotFound(NotFound):
+    """A metadata object is unknown at the data source: `status` 1 (Contract editor 1.4)."""
+
+
+class TableNotFound(MetadataNotFound):
+    code = "table_not_found"
+
+    def __init__(self, database: str, table: str) -> None:
+        super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
+
+
+_database_not_found = ErrorKind(MetadataNotFound, "database_not_found")
+_column_not_found = ErrorKind(MetadataNotFound, "column_not_found")
+_nested_path_not_found = ErrorKind(MetadataNotFound, "nested_path_not_found")
+_function_not_found = ErrorKind(MetadataNotFound, "function_not_found")
+
+
+def database_not_found(database: str) -> MetadataNotFound:
+    """No such database, or schema where that is the unit."""
+    return _database_not_found(f"Database {database[:_SHOWN]} does not exist.")
+
+
+def column_not_found(table: str, column: str) -> MetadataNotFound:
+    return _column_not_found(f"Column {table[:_SHOWN]}.{column[:_SHOWN]} does not exist.")
+
+
+def nested_path_not_found(path: str) -> MetadataNotFound:
+    """The type of the column has no such part."""
+    return _nested_path_not_found(f"Invalid nested type path: {path[:_SHOWN]}")
+
+
+def function_not_found(name: str) -> MetadataNotFound:
+    return _function_not_found(f"Function {name[:_SHOWN]} does not exist.")
+
+
+# Connectors (Contract platform 1.4)
+
+
+class ConnectorTypeNotFound(NotFound):
+    """The catalogue has no such pair of dialect and interface."""
+
+    code = "connector_type_not_found"
+
+    def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
+        """`known`: dialects of the catalogue, which are named where this one is not among them."""
+        dialects = list(dict.fromkeys(known))
+        named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
+        super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
+
+
+class ConnectorRefused(InvalidRequest):
+    """Settings of a connector are not valid; `errors` has the texts by setting."""
+
+    code = "validation_failed"
+
+    def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
+        self.errors = {name: list(texts) for name, texts in errors.items()}
+        super().__init__(message, beside={"errors": self.errors})
+
+
+class DriverNotInstalled(NotSupported):
+    code = "driver_not_installed"
+
+
+class EngineJwtRequired(PermissionDenied):
+    """The engine takes the caller's external token, and the call came with an own one (Contract platform 3.9)."""
+
+    code = "engine_jwt_required"
+
+
+unknown_setting = ErrorKind(ConnectorRefused, "unknown_setting")
+driver_not_allowed = ErrorKind(ConnectorRefused, "driver_not_allowed")
+option_not_allowed = ErrorKind(ConnectorRefused, "option_not_allowed")
+host_not_allowed = ErrorKind(ConnectorRefused, "host_not_allowed")
+secret_required = ErrorKind(ConnectorRefused, "secret_required")
+immutable_field = ErrorKind(ConnectorRefused, "immutable_field")
+connector_in_use = ErrorKind(Conflict, "connector_in_use")
+interface_not_supported = ErrorKind(NotSupported, "interface_not_supported")
+_connector_not_found = ErrorKind(NotFound, "connector_not_found")
+
+
+def connector_not_found(connector_id: object) -> NotFound:
+    """No such instance for this caller."""
+    return _connector_not_found(f"Connector {str(connector_id)[:_SHOWN]} does not exist.")
+
+
+# The metadata search
+
+
+class SourceNotConfigured(NotSupported):
+    """A source of the search that this server does not have; a search goes on without it."""
+
+    def __init__(self, message: str = "Not configured.") -> None:
+        super().__init__(message)
+
+
+class CatalogDenied(PermissionDenied):
+    """The external catalogue refuses our login."""
+
+    code = "catalog_denied"
+
+
+class CatalogUnavailable(ServiceUnavailable):
+    """All sources of a search failed."""
+
+    code = "catalog_unavailable"
+
+
+class CatalogOutOfReach(CatalogUnavailable):
+    """The catalogue does not answer: a request to another of its sources would take as long again."""
+
+
+catalog_not_configured = ErrorKind(NotSupported, "catalog_not_configured")
+catalog_not_supported = ErrorKind(NotSupported, "catalog_not_supported")

@@ -1,0 +1,1 @@
+"""Files of any store: list, view, upload, move, trash."""

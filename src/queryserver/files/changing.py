@@ -1,0 +1,230 @@
+"""Permissions, owners and replication (Contract storage 6)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from queryserver.errors.base import NotSupported, QueryServerError
+from queryserver.errors.files import (
+    InvalidName,
+    NotADirectory,
+    NotAFile,
+    PathExists,
+    PathNotFound,
+    SymlinkNotFollowed,
+    too_many_entries,
+)
+from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath
+from queryserver.files.orphans import Leftovers
+from queryserver.files.paths import ExtensionRules, new_name
+from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.files.protocol import (
+    PIECE_BYTES,
+    ModeStorage,
+    OwnedStorage,
+    ReplicatedStorage,
+    Storage,
+    SummarizedStorage,
+)
+
+
+class Creations:
+    """mkdir, touch and save."""
+
+    def __init__(self, stores: Stores, rules: ExtensionRules, leftovers: Leftovers, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._rules = rules
+        self._leftovers = leftovers
+        self._audit = audit
+
+    async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Make a directory and its missing parents. Raises InvalidName, PathExists."""
+        path = _named(path, is_directory=True)
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.mkdir", path):
+            await _check_new_parents(place)
+            # Some stores make it under a reserved name first.
+            async with self._leftovers.noted(caller, path):
+                await place.storage.mkdir(path.path)
+        return path
+
+    async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Make an empty file; of several calls one succeeds.
+
+        Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
+        PathExists.
+        """
+        path = _named(path, is_directory=False)
+        self._rules.check(path.name)
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.touch", path) as noted:
+            await require_directory(place.storage, path.parent)
+            async with self._leftovers.noted(caller, path):
+                await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
+            noted.size_bytes = 0
+        return path
+
+    async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
+        """Replace a file's content in one step; a failure leaves the old one. Raises PathNotFound, NotAFile."""
+        place = self._stores.place(caller, path)
+        with self._audit.event(caller, "storage.save", path) as noted:
+            await require_file(place)
+            noted.size_bytes = len(content)
+            async with self._leftovers.noted(caller, path):
+                return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
+
+
+async def require_directory(storage: Storage, directory: StoragePath) -> None:
+    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
+    try:
+        found = await storage.stat(directory.path)
+    except PathNotFound:
+        raise PathNotFound(f"{directory} does not exist.", details={"path": str(directory)}) from None
+    refuse_no_directory(directory, found)
+
+
+def refuse_no_directory(path: StoragePath, found: FileStatus) -> None:
+    """Raises NotADirectory; SymlinkNotFollowed where it may be one behind a link."""
+    if found.kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+    if not found.is_directory:
+        raise NotADirectory(f"{path} is not a directory.")
+
+
+async def require_file(place: Place) -> FileStatus:
+    """What is known of the file. Raises PathNotFound, NotAFile, SymlinkNotFollowed."""
+    found = await place.storage.stat(place.path.path)
+    if found.kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
+    if not found.is_file:
+        raise NotAFile(f"{place.path} is not a file.")
+    return found
+
+
+async def _check_new_parents(place: Place) -> None:
+    """What is there may be called as it is; what would be made has a name for new directories. Raises InvalidName."""
+    parent = place.path.parent
+    while not parent.is_root:
+        try:
+            new_name(parent.name, is_directory=True)
+        except InvalidName as error:
+            try:
+                await place.storage.stat(parent.path)
+            except PathNotFound:
+                raise error from None
+            return
+        parent = parent.parent
+
+
+def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
+    """The path with a name that new entries may have. Raises InvalidName, PathExists (the root)."""
+    if path.is_root:
+        raise PathExists(f"{path} exists.")
+    return path.parent.child(new_name(path.name, is_directory=is_directory))
+
+
+async def _body(content: bytes) -> AsyncIterator[bytes]:
+    """In pieces, as stores want it."""
+    for start in range(0, len(content), PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]
+
+
+MAX_TREE_ENTRIES = 10_000
+
+
+class Attributes:
+    """chmod, chown and set_replication."""
+
+    def __init__(self, stores: Stores, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._audit = audit
+
+    async def chmod(
+        self, caller: Caller, path: StoragePath, permissions: int, *, recursive: bool = False
+    ) -> FileStatus:
+        """Set permissions; the entry as it is then.
+
+        Raises NotSupported; too_many_entries with nothing changed; the first refusal of the store, with `details` on
+        how many entries were changed and how many were not.
+        """
+        place = self._stores.place(caller, path)
+        storage = place.storage
+        if not isinstance(storage, ModeStorage):
+            raise NotSupported(f"The store {path.scheme} has no permissions.")
+        with self._audit.event(caller, "storage.chmod", path):
+            entries = await _chosen(place, recursive=recursive)
+            await _for_each(entries, lambda entry: storage.set_permissions(entry, permissions))
+            return await place.storage.stat(path.path)
+
+    async def chown(
+        self, caller: Caller, path: StoragePath, owner: str | None, group: str | None, *, recursive: bool = False
+    ) -> None:
+        """Set owner, group, or both. Raises as `chmod`."""
+        place = self._stores.place(caller, path)
+        storage = place.storage
+        if not isinstance(storage, OwnedStorage):
+            raise NotSupported(f"The store {path.scheme} has no owners that can be changed.")
+        with self._audit.event(caller, "storage.chown", path):
+            entries = await _chosen(place, recursive=recursive)
+            await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
+
+    async def set_replication(self, caller: Caller, path: StoragePath, factor: int) -> None:
+        """Set the replication factor of a file. Raises NotSupported, PathNotFound, NotAFile, InvalidParameter."""
+        place = self._stores.place(caller, path)
+        storage = place.storage
+        if not isinstance(storage, ReplicatedStorage):
+            raise NotSupported(f"The store {path.scheme} has no replication factor.")
+        with self._audit.event(caller, "storage.set_replication", path):
+            await require_file(place)
+            await storage.set_replication(path.path, factor)
+
+
+async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
+    """The paths that are to be changed, the entry itself first; links below it are left out."""
+    top = await place.storage.stat(place.path.path)
+    if top.kind is EntryKind.LINK:
+        raise NotAFile(f"{place.path} is a link; links have no permissions and owners of their own here.")
+    if not recursive or not top.is_directory:
+        return [top.path]
+    if not place.file_system.traits.changes_modes_of_trees:
+        raise NotSupported(f"The store {place.path.scheme} changes no whole trees.")
+    return await _tree(place.storage, top.path)
+
+
+async def _tree(storage: Storage, top: str) -> Sequence[str]:
+    found, directories = [top], [top]
+    while directories:
+        async with aclosing(storage.list_directory(directories.pop())) as batches:
+            async for batch in batches:
+                kept = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
+                found += [entry.path for entry in kept]
+                directories += [entry.path for entry in kept if entry.is_directory]
+                if len(found) > MAX_TREE_ENTRIES:
+                    raise too_many_entries(
+                        f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was."
+                    )
+    return found
+
+
+async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
+    """Change the deepest first: a directory that is closed by the change still lets its entries be changed."""
+    failures: list[QueryServerError] = []
+    for entry in reversed(entries):
+        try:
+            await change(entry)
+        except QueryServerError as error:
+            failures.append(error)
+    if failures:
+        first = failures[0]
+        if len(entries) > 1:
+            first.details = {"changed": len(entries) - len(failures), "failed": len(failures)}
+        raise first
+
+
+async def content_summary(place: Place) -> ContentSummary:
+    """What a tree or a file holds.
+
+    Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
+    """
+    if not isinstance(place.storage, SummarizedStorage):
+        raise NotSupported(f"The store {place.path.scheme} does not sum up directories.")
+    return await place.storage.content_summary(place.path.path)

@@ -1,0 +1,331 @@
+"""Files on their way to a client (Contract storage 5.5)."""
+
+import mimetypes
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from types import MappingProxyType
+from urllib.parse import quote
+
+from queryserver.errors.base import QueryServerError, download_disabled
+from queryserver.errors.files import NotAFile, RangeNotSatisfiable, StorageError, SymlinkNotFollowed
+from queryserver.files.model import EntryKind, FileStatus, StoragePath
+from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.identity.model import DOWNLOAD, User
+from queryserver.identity.request_limits import Streams
+
+_UNIT = "bytes="
+_RANGE = re.compile(r"([0-9]*)-([0-9]*)")
+_ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_HUGE = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The headers of these names as they came; empty: absent."""
+
+    range: str = ""
+    if_range: str = ""
+    if_none_match: str = ""
+    if_modified_since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a caller may name the present content by."""
+
+    tag: str
+    """A strong entity tag, in quotes."""
+    modified_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes [start, start + length) of a file of `size_bytes`."""
+
+    start: int
+    length: int
+    size_bytes: int
+    is_whole: bool
+    """Whether the whole file was asked for, which need not be the same as having all bytes."""
+
+    @property
+    def content_range(self) -> str:
+        """As the header says it."""
+        return f"bytes {self.start}-{self.start + self.length - 1}/{self.size_bytes}"
+
+
+def is_unchanged(conditions: Conditions, version: Version) -> bool:
+    """Whether the caller has this version already; tags take precedence over dates."""
+    if conditions.if_none_match:
+        if conditions.if_none_match.strip() == "*":
+            return True
+        return version.tag in _ENTITY_TAG.findall(conditions.if_none_match)
+    since = _date(conditions.if_modified_since)
+    return since is not None and version.modified_at is not None and _in_seconds(version.modified_at) <= since
+
+
+def wants_part(conditions: Conditions, version: Version) -> bool:
+    """Whether bytes of this version are requested."""
+    requested = conditions.range.strip()
+    if requested[: len(_UNIT)].lower() != _UNIT:
+        return False
+    return _holds(conditions.if_range.strip(), version)
+
+
+def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
+    """The part to send, of `size` bytes: one range that holds for this version, else the whole file.
+
+    Raises RangeNotSatisfiable.
+    """
+    if not wants_part(conditions, version):
+        return Part(0, size, size, is_whole=True)
+    ranges = [_bounds(text.strip(" \t"), size) for text in conditions.range.strip()[len(_UNIT) :].split(",")]
+    if len(ranges) > 1:
+        return Part(0, size, size, is_whole=True)
+    first, last = ranges[0]
+    if first >= size:
+        raise RangeNotSatisfiable(size)
+    return Part(first, min(last, size - 1) - first + 1, size, is_whole=False)
+
+
+async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
+    """The bytes of a part out of those of the whole file; what comes before it is made, and dropped."""
+    position, beyond = 0, part.start + part.length
+    async with aclosing(pieces):
+        async for piece in pieces:
+            wanted = piece[max(part.start - position, 0) : max(beyond - position, 0)]
+            position += len(piece)
+            if wanted:
+                yield wanted
+            if position >= beyond:
+                return
+
+
+def _bounds(text: str, size: int) -> tuple[int, int]:
+    """First and last byte; a start at `size` is outside. Raises RangeNotSatisfiable: this is no range."""
+    match = _RANGE.fullmatch(text)
+    if match is None or text == "-":
+        raise RangeNotSatisfiable(size)
+    first, last = match.groups()
+    if not first:
+        count = _number(last)
+        return (max(size - count, 0), size - 1) if count else (size, size)
+    if last and _number(last) < _number(first):
+        raise RangeNotSatisfiable(size)
+    return _number(first), _number(last) if last else size
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) < 19 else _HUGE
+
+
+def _holds(if_range: str, version: Version) -> bool:
+    """Whether the range is meant for this version. Only a strong tag or the very date will do."""
+    if not if_range:
+        return True
+    if if_range.endswith('"'):
+        return if_range == version.tag
+    date = _date(if_range)
+    return date is not None and version.modified_at is not None and _in_seconds(version.modified_at) == date
+
+
+def _date(text: str) -> datetime | None:
+    """A date of HTTP; None when it is none."""
+    if not text:
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+
+
+def _in_seconds(time: datetime) -> datetime:
+    return time.replace(microsecond=0)
+
+
+_OPERATION = "storage.download"
+_TAG_TEXT = re.compile(r"[\x21\x23-\x7e]{1,200}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that may be sent. `part` None: the caller has it already."""
+
+    place: Place
+    status: FileStatus
+    part: Part | None
+
+
+class FileDownloads:
+    """Finds files and sends them. Every body, and every refusal of one, leaves an audit event."""
+
+    def __init__(self, stores: Stores, streams: Streams, audit: StorageAudit, *, enabled: bool) -> None:
+        self._stores = stores
+        self._streams = streams
+        self._audit = audit
+        self._enabled = enabled
+
+    async def find(
+        self, caller: Caller, path: StoragePath, conditions: Conditions, *, headers_only: bool = False
+    ) -> FoundFile:
+        """The file and what of it is to be sent; its bytes are not touched.
+
+        Raises download_disabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
+        """
+        try:
+            return await self._find(caller, path, conditions)
+        except QueryServerError as error:
+            if not headers_only:
+                self._audit.record(caller, _OPERATION, path, error.code)
+            raise
+
+    async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FoundFile:
+        self._require_right(caller.user)
+        place = self._stores.place(caller, path)
+        status = await place.storage.stat(path.path)
+        if status.kind is EntryKind.LINK:
+            raise SymlinkNotFollowed(f"{path} is a link.")
+        if not status.is_file:
+            raise NotAFile(f"{path} is not a file.")
+        version = Version(entity_tag(status), status.modified_at)
+        part = None if is_unchanged(conditions, version) else requested_part(conditions, version, status.size_bytes)
+        return FoundFile(place, status, part)
+
+    def _require_right(self, user: User) -> None:
+        if not self._enabled or not user.may(DOWNLOAD):
+            raise download_disabled("Downloads are switched off for you.")
+
+    def _require(self, caller: Caller, user: User, path: StoragePath) -> None:
+        """Raises when the user, as he is now, may not go on with the download."""
+        self._require_right(user)
+        self._stores.require(caller, user, path.scheme)
+
+    async def body(self, caller: Caller, found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
+        """The bytes of a part, to the last one: a clean end means that the store gave all and confirmed them.
+
+        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamPlace.recheck`.
+        """
+        outcome, sent = "interrupted", 0
+        try:
+            with self._streams.place(caller.user) as place:
+                async with aclosing(_bytes(found, part)) as pieces:
+                    async for piece in _exactly(pieces, part.length):
+                        await place.recheck(lambda user: self._require(caller, user, found.place.path))
+                        sent += len(piece)
+                        if sent == part.length:
+                            outcome = "ok"
+                        yield piece
+            outcome = "ok"
+        except QueryServerError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._audit.record(caller, _OPERATION, found.place.path, outcome, size_bytes=sent)
+
+
+def _bytes(found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
+    length = None if part.is_whole else part.length
+    return found.place.storage.read(found.place.path.path, offset=part.start, length=length, version=found.status)
+
+
+async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
+    """`length` bytes. The last piece waits until the store has said that it is the last. Raises StorageError."""
+    left = length
+    last = b""
+    async for piece in pieces:
+        if len(piece) > left:
+            raise StorageError("The store gave more bytes than the file has.")
+        left -= len(piece)
+        if left:
+            yield piece
+        elif piece:
+            last = piece
+    if left:
+        raise StorageError("The store gave fewer bytes than the file has.")
+    if last:
+        yield last
+
+
+def entity_tag(status: FileStatus) -> str:
+    """A strong tag in quotes: the store's, else of file, size and time of change in milliseconds."""
+    if _TAG_TEXT.fullmatch(status.tag):
+        return f'"{status.tag}"'
+    changed = 0 if status.modified_at is None else (status.modified_at - _EPOCH) // timedelta(milliseconds=1)
+    seed = f"{status.tag}-{status.file_id}" if status.tag else status.file_id
+    known = seed if not seed or _TAG_TEXT.fullmatch(seed) else sha256(seed.encode("utf-8", "replace")).hexdigest()
+    return f'"{known}-{status.size_bytes}-{changed}"'
+
+
+UNKNOWN = "application/octet-stream"
+
+# The same on every machine: nothing of its own tables is read.
+_TYPES = mimetypes.MimeTypes(filenames=())
+_MORE: Mapping[str, str] = MappingProxyType(
+    {
+        ".avro": "application/avro",
+        ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        ".js": "text/javascript",
+        ".jsonl": "application/x-ndjson",
+        ".md": "text/markdown",
+        ".mjs": "text/javascript",
+        ".ndjson": "application/x-ndjson",
+        ".odp": "application/vnd.oasis.opendocument.presentation",
+        ".ods": "application/vnd.oasis.opendocument.spreadsheet",
+        ".odt": "application/vnd.oasis.opendocument.text",
+        ".orc": "application/vnd.apache.orc",
+        ".parquet": "application/vnd.apache.parquet",
+        ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        ".webp": "image/webp",
+        ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        ".yaml": "application/yaml",
+        ".yml": "application/yaml",
+    }
+)
+_PACKED: Mapping[str, str] = MappingProxyType(
+    {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+)
+_HARMLESS = ("video/", "audio/", "image/")
+_HARMLESS_DOCUMENTS = (
+    "application/pdf",
+    "application/msword",
+    "application/vnd.ms-",
+    "application/vnd.openxmlformats-officedocument.",
+    "application/vnd.oasis.opendocument.",
+)
+# attr-char of RFC 8187, beside letters, digits and what `quote` keeps.
+_PLAIN = "!#$&+-.^_`|~"
+_UNQUOTED = frozenset(b'"\\%')
+
+
+def media_type_of(name: str) -> str:
+    """By the extension. A packed file is what it is packed with: it is sent as it is stored."""
+    dot = name.rfind(".")
+    extension = name[dot:].lower() if dot > 0 else ""
+    if extension in _MORE:
+        return _MORE[extension]
+    if (packed := _TYPES.encodings_map.get(extension)) is not None:
+        return _PACKED.get(packed, UNKNOWN)
+    return _TYPES.types_map[True].get(extension, UNKNOWN)
+
+
+def is_harmless(media_type: str) -> bool:
+    """Whether a browser may show it in place: nothing in it can act as a page of ours (Contract storage 5.5)."""
+    if media_type.startswith("image/svg"):
+        return False
+    return media_type.startswith(_HARMLESS) or media_type.startswith(_HARMLESS_DOCUMENTS)
+
+
+def content_disposition(name: str, *, is_inline: bool = False) -> str:
+    """The header with both forms of the name. Nothing of the name can end a quote or a line (RFC 6266)."""
+    raw = name.encode("utf-8", "replace")
+    plain = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in _UNQUOTED else "_" for byte in raw)
+    kind = "inline" if is_inline else "attachment"
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(raw, safe=_PLAIN)}"

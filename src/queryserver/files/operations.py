@@ -1,0 +1,248 @@
+"""Work on files that goes on when the client leaves, or asks not to wait for it (Contract storage 7.6)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID, uuid4
+
+import structlog
+
+from queryserver.errors.base import DatabaseUnavailable, MissingParameter, QueryServerError
+from queryserver.errors.files import too_many_entries
+from queryserver.errors.statements import OperationNotFound
+from queryserver.files.model import OperationState, OperationStatus
+from queryserver.files.places import Caller
+from queryserver.files.repository import OperationRecords
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_SHOWN = 40  # characters of an id that a client gave
+
+Body = Mapping[str, Any] | str
+"""The final body of a call, as JSON."""
+
+_GONE: Mapping[str, Any] = {
+    "status": -1,
+    "code": "internal_error",
+    "message": "The server that worked on this is gone; parts of it may have been done.",
+}
+_BROKEN: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message": "Internal error."}
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a piece of work is; the work itself counts."""
+
+    operation_id: UUID | None = None
+    """The operation whose outcome the work is; None: it is a part of one."""
+    done: int = 0
+    total: int | None = None
+
+    def expect(self, items: int) -> None:
+        """There are so many more."""
+        self.total = (self.total or 0) + items
+
+    def advance(self, items: int = 1) -> None:
+        """So many more are done."""
+        self.done += items
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The work goes on; its outcome is asked for by this id."""
+
+    operation_id: UUID
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T]):
+    """One call's work. `kind` is such as `storage.move`, `path` what the answer 202 names."""
+
+    kind: str
+    path: str
+    run: Callable[[Progress], Awaitable[T]]
+    body: Callable[[T], Body]
+    """The final body that the call gives without `wait`; its `status` says whether it is a success."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTimes:
+    """The rhythm of records."""
+
+    lease: timedelta = timedelta(seconds=60)
+    report_every: timedelta = timedelta(seconds=1)
+    sweep_every: timedelta = timedelta(seconds=10)
+    shutdown_grace: timedelta = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class _Running(Generic[T]):
+    work: Work[T]
+    progress: Progress
+    task: "asyncio.Task[T]" = field(init=False)
+
+
+class Operations:
+    """Runs work in tasks of its own. Use `running()`: at its end work has some time to end, then it is canceled."""
+
+    def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
+        self._records = records
+        self._times = times or OperationTimes()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._followed: dict[UUID, Progress] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Work on; meanwhile end the records of processes that are gone."""
+        sweep = asyncio.create_task(self._sweeping(), name="storage-operations-sweep")
+        try:
+            yield
+        finally:
+            sweep.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._times.shutdown_grace.total_seconds())
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(sweep, *self._tasks, return_exceptions=True)
+
+    async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | Started:
+        """What the work gives, or Started when it has not ended after `wait_s`; None waits for the end.
+
+        The work does not end when the caller is canceled. Raises what the work raises.
+        """
+        running = _Running(work, Progress(uuid4()))
+        running.task = self._spawn(_awaited(work.run(running.progress)), name=f"{work.kind}")
+        ended, _ = await asyncio.wait({running.task}, timeout=wait_s)
+        if ended:
+            return running.task.result()
+        return await self._started(caller, running)
+
+    async def status(self, caller: Caller, operation_id: str) -> OperationStatus:
+        """How far an operation of the caller is. Raises OperationNotFound."""
+        try:
+            wanted = UUID(operation_id)
+        except ValueError:
+            raise OperationNotFound(operation_id[:_SHOWN]) from None
+        status = await self._records.read(wanted, user_id=caller.user.id)
+        if status is None:
+            raise OperationNotFound(operation_id)
+        if status.state is OperationState.RUNNING and (progress := self._followed.get(wanted)):
+            return OperationStatus(wanted, status.state, progress.done, progress.total, None)
+        return status
+
+    async def sweep(self) -> int:
+        """End the records of work whose process is gone; how many."""
+        return await self._records.give_up(_GONE)
+
+    async def _started(self, caller: Caller, running: _Running[T]) -> Started:
+        operation_id = running.progress.operation_id or uuid4()
+        work = running.work
+        await self._records.begin(
+            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, lease=self._times.lease
+        )
+        self._followed[operation_id] = running.progress
+        self._spawn(self._follow(operation_id, running), name=f"{work.kind}-follower")
+        return Started(operation_id, work.path)
+
+    async def _follow(self, operation_id: UUID, running: _Running[T]) -> None:
+        """Report until the work ends, then record its outcome. A canceled work leaves its record to the sweep."""
+        try:
+            while not (await asyncio.wait({running.task}, timeout=self._times.report_every.total_seconds()))[0]:
+                await self._report(operation_id, running.progress)
+            if not running.task.cancelled():
+                await self._report(operation_id, running.progress)
+                await self._record(operation_id, _final_body(running))
+        finally:
+            del self._followed[operation_id]
+
+    async def _report(self, operation_id: UUID, progress: Progress) -> None:
+        try:
+            await self._records.report(operation_id, done=progress.done, total=progress.total, lease=self._times.lease)
+        except DatabaseUnavailable:
+            log.warning("progress not recorded", operation_id=str(operation_id))
+
+    async def _record(self, operation_id: UUID, body: Body) -> None:
+        """Tries again while the database is out of reach: the work is done, and nobody else knows how it ended."""
+        failed = isinstance(body, Mapping) and body.get("status", 0) != 0
+        state = OperationState.FAILED if failed else OperationState.DONE
+        while True:
+            try:
+                return await self._records.end(operation_id, state=state, result=body)
+            except DatabaseUnavailable:
+                log.warning("outcome not recorded yet", operation_id=str(operation_id))
+                await asyncio.sleep(self._times.report_every.total_seconds())
+
+    async def _sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(self._times.sweep_every.total_seconds())
+            try:
+                await self.sweep()
+            except DatabaseUnavailable as error:
+                log.warning("sweep failed", code=error.code)
+
+    def _spawn(self, work: Any, *, name: str) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Errors reach whoever waits; of those that nobody expects the log must know even if nobody does."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
+            log.error("operation failed", operation=task.get_name(), exc_info=error)
+
+
+def failure_body(error: QueryServerError) -> Mapping[str, Any]:
+    """The final body of a failed call (Contract storage 3)."""
+    body: dict[str, Any] = {"status": -1, "code": error.code, "message": error.message}
+    if error.details is not None:
+        body["details"] = dict(error.details)
+    return body
+
+
+def _final_body(running: _Running[Any]) -> Body:
+    error = running.task.exception()
+    if error is None:
+        return running.work.body(running.task.result())
+    return failure_body(error) if isinstance(error, QueryServerError) else _BROKEN
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+MAX_ITEMS = 1000
+
+
+Outcomes = Mapping[str, T | QueryServerError]
+"""What became of each item, by its text as sent, in its order."""
+
+
+def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
+    """The items, each once. Raises MissingParameter (none), too_many_entries."""
+    items = list(dict.fromkeys(sent))
+    if not items:
+        raise MissingParameter(f"{parameter} is required.")
+    if len(items) > MAX_ITEMS:
+        raise too_many_entries(f"At most {MAX_ITEMS} items at once.")
+    return items
+
+
+async def each_of(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
+    """Run the items one after the other, so that what the first makes is there for the second."""
+    outcomes: dict[str, T | QueryServerError] = {}
+    progress.expect(len(items))
+    for item in items:
+        try:
+            outcomes[item] = await work(item)
+        except QueryServerError as error:
+            outcomes[item] = error
+        progress.advance()
+    return outcomes

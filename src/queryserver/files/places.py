@@ -1,0 +1,310 @@
+"""Which stores there are, who may use them, and where people are at home (Contract storage 2.5, 5.1, 10.1)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from queryserver.errors.base import (
+    InvalidParameter,
+    InvalidUsername,
+    MissingParameter,
+    PermissionDenied,
+    QueryServerError,
+    configured,
+)
+from queryserver.errors.files import (
+    ImpersonationNotAllowed,
+    InvalidPath,
+    NotADirectory,
+    PathNotFound,
+    StorageError,
+    StorageNotConfigured,
+    UnknownScheme,
+    storage_access_denied,
+)
+from queryserver.files.model import ClusterFacts, Scheme, StoragePath, StorageUser, Transfer
+from queryserver.files.paths import PathReader
+from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
+from queryserver.identity.model import User, UsernameRule
+from queryserver.identity.repository import AccountRepository
+from queryserver.platform.audit import Audit, AuditEvent
+from queryserver.platform.lru import LruCache
+
+IMPERSONATE = "security.impersonate"
+
+# Users of a store need not be users of this service, so its case rule does not hold for them.
+_AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
+
+_RIGHTS: Mapping[Scheme, str] = {
+    Scheme.S3A: "filebrowser.s3_access",
+    Scheme.ABFS: "filebrowser.abfs_access",
+    Scheme.OFS: "filebrowser.ofs_access",
+    Scheme.FILE: "filebrowser.file_access",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and as whom the stores are used: the same, unless `doas` names another."""
+
+    user: User
+    acting: StorageUser
+
+    @classmethod
+    def of(cls, user: User) -> "Caller":
+        """A caller who acts as himself."""
+        return cls(user, StorageUser(user.username, is_admin=user.is_admin))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path with the store that it lies in, as the caller sees it."""
+
+    path: StoragePath
+    file_system: FileSystem
+    storage: Storage
+
+
+class Stores:
+    """The configured stores, in the order of Contract storage 5.1. `homes` are paths in which `${USER}` is replaced."""
+
+    def __init__(
+        self, file_systems: Sequence[FileSystem], reader: PathReader, homes: Mapping[Scheme, str] | None = None
+    ) -> None:
+        self._file_systems = {file_system.scheme: file_system for file_system in file_systems}
+        self._reader = reader
+        self._homes = homes or {}
+
+    def caller(self, user: User, doas: str | None = None) -> Caller:
+        """Raises ImpersonationNotAllowed, InvalidParameter (no user name)."""
+        if not doas or doas == user.username:
+            return Caller.of(user)
+        if not user.may(IMPERSONATE):
+            raise ImpersonationNotAllowed("You may not act as another user.")
+        try:
+            name = _AS_WRITTEN.read_exact(doas).shown
+        except InvalidUsername as error:
+            raise InvalidParameter(f"doas: {error.message}") from None
+        return Caller(user, StorageUser(name))
+
+    def path(self, text: str | None, *, parameter: str = "path") -> StoragePath:
+        """The place that a text names; nothing is asked. Raises as `PathReader.read`."""
+        if not text or text.isspace():
+            raise MissingParameter(f"{parameter} is required.")
+        return self._reader.read(text, parameter=parameter)
+
+    def path_or_root(self, text: str | None) -> StoragePath:
+        """As `path`, with the root of the default store for an absent or empty text."""
+        return self._reader.read(text or "/")
+
+    def place(self, caller: Caller, path: StoragePath) -> Place:
+        """The store of `path` as the caller sees it. Raises StorageNotConfigured, storage_access_denied."""
+        file_system = self._file_systems.get(path.scheme)
+        if file_system is None:
+            raise StorageNotConfigured(f"The store {path.scheme} is not configured.")
+        if not may_use(caller.user, path.scheme):
+            raise storage_access_denied(f"You have no access to the store {path.scheme}.")
+        return Place(path, file_system, file_system.as_user(caller.acting))
+
+    def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
+        """Raises storage_access_denied, ImpersonationNotAllowed when the user of now lacks what the call needs."""
+        if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
+            raise storage_access_denied(f"You have no access to the store {scheme}.")
+        if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
+            raise ImpersonationNotAllowed("You may not act as another user.")
+
+    def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
+        """A store as it was seen when a work began that is ended now. Raises StorageNotConfigured."""
+        file_system = self._file_systems.get(scheme)
+        if file_system is None:
+            raise StorageNotConfigured(f"The store {scheme} is not configured.")
+        return file_system.as_user(user)
+
+    def place_of(self, path: StoragePath, user: StorageUser) -> Place:
+        """As `as_user`, with the store itself."""
+        storage = self.as_user(path.scheme, user)
+        return Place(path, self._file_systems[path.scheme], storage)
+
+    def with_configured(self, error: QueryServerError, caller: Caller) -> QueryServerError:
+        """The same error; one about a store that is not there names those that the caller may use."""
+        if not isinstance(error, UnknownScheme | StorageNotConfigured):
+            return error
+        return type(error)(f"{error.message}{configured([one.scheme.value for one in self.permitted(caller)])}")
+
+    def permitted(self, caller: Caller) -> Sequence[FileSystem]:
+        """The stores that the caller may use."""
+        return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
+
+    def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
+        """The caller's home on a store; it need not exist."""
+        name = caller.acting.name
+        if scheme in {Scheme.HDFS, Scheme.FILE}:
+            return StoragePath(scheme, f"user/{name}")
+        text = self._homes.get(scheme, "").replace("${USER}", name)
+        try:
+            return self._reader.read(text) if text else StoragePath(scheme, "")
+        except InvalidPath:
+            # Names of users may be longer than those of files.
+            return StoragePath(scheme, "")
+
+    def default_home(self, caller: Caller) -> StoragePath:
+        """The caller's home on the default store. Raises StorageNotConfigured."""
+        return self.home(caller, self._reader.read("/").scheme)
+
+
+def may_use(user: User, scheme: Scheme) -> bool:
+    """Whether the caller may use a store at all; HDFS decides itself."""
+    right = _RIGHTS.get(scheme)
+    return right is None or user.may(right)
+
+
+_FACTS_KEPT_S = 60.0
+_FACTS_WITHIN_S = 2.0
+_MAX_FACTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a caller is told about an HDFS cluster. Without an answer of it nothing is known."""
+
+    facts: ClusterFacts | None = None
+    users: Sequence[str] = ()
+    """All users of the service, for superusers of HDFS."""
+    groups: Sequence[str] = ()
+
+    @property
+    def is_trash_enabled(self) -> bool:
+        """Whether the server empties trashes."""
+        return self.facts is not None and self.facts.is_trash_enabled
+
+    @property
+    def is_superuser(self) -> bool:
+        """Whether HDFS lets the caller do everything."""
+        return self.facts is not None and self.facts.is_superuser
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFileSystem:
+    """A store that the caller may use; its home need not exist. `cluster`: only of HDFS."""
+
+    scheme: Scheme
+    home: StoragePath
+    cluster: Cluster | None
+
+
+class FileSystems:
+    """Tells of stores. A store that does not answer never fails these calls."""
+
+    def __init__(
+        self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stores = stores
+        self._names = names
+        self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_KEPT_S, clock=clock)
+
+    async def all(self, caller: Caller) -> Sequence[KnownFileSystem]:
+        """The stores of a caller, in the order of Contract storage 5.1."""
+        return [
+            KnownFileSystem(
+                file_system.scheme,
+                self._stores.home(caller, file_system.scheme),
+                await self.cluster(caller, file_system),
+            )
+            for file_system in self._stores.permitted(caller)
+        ]
+
+    async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
+        """What the cluster says about itself and the caller, at most 60 s old; None for other stores than HDFS."""
+        if not isinstance(file_system, ClusterFileSystem):
+            return None
+        facts = await self._facts_of(caller, file_system)
+        if facts is None or not facts.is_superuser:
+            return Cluster(facts)
+        users, groups = await self._names.names()
+        return Cluster(facts, users, groups)
+
+    async def has_trash(self, caller: Caller, place: Place) -> bool:
+        """Whether deleted entries of the store can be kept."""
+        if not isinstance(place.storage, TrashStorage):
+            return False
+        cluster = await self.cluster(caller, place.file_system)
+        return cluster is None or cluster.is_trash_enabled
+
+    async def existing_home(self, caller: Caller, place: Place) -> StoragePath | None:
+        """The caller's home on the store of `place`; None when it is not there, or cannot be looked at."""
+        home = self._stores.home(caller, place.path.scheme)
+        if home.is_root:
+            return home
+        try:
+            status = await place.storage.stat(home.path)
+        except (InvalidPath, PathNotFound, NotADirectory, PermissionDenied, StorageError):
+            return None
+        return home if status.is_directory else None
+
+    async def _facts_of(self, caller: Caller, file_system: ClusterFileSystem) -> ClusterFacts | None:
+        name = caller.acting.name
+        if (kept := self._facts.get(name)) is not None:
+            return kept
+        try:
+            async with asyncio.timeout(_FACTS_WITHIN_S):
+                facts = await file_system.facts(caller.acting)
+        except (TimeoutError, StorageError, PermissionDenied):
+            return None
+        self._facts.put(name, facts)
+        return facts
+
+
+class Noted:
+    """What the work adds to its event."""
+
+    def __init__(self) -> None:
+        self.size_bytes: int | None = None
+
+
+class StorageAudit:
+    """Writes one event for each write, download and refusal."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    @contextmanager
+    def event(self, caller: Caller, operation: str, path: StoragePath | str) -> Generator[Noted]:
+        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
+        noted, outcome = Noted(), "interrupted"
+        try:
+            yield noted
+            outcome = "ok"
+        except QueryServerError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes)
+
+    def settled(self, transfer: Transfer, outcome: str) -> None:
+        """Write the event of a move or copy that another process had begun: that one could not."""
+        # Only GET calls act as others (Contract storage 2.1), so the caller is who the store was used as.
+        name = transfer.acting.name
+        self._audit.record(AuditEvent(name, name, f"storage.{transfer.kind}", str(transfer.source), outcome))
+
+    def record(
+        self,
+        caller: Caller,
+        operation: str,
+        path: StoragePath | str,
+        outcome: str = "ok",
+        *,
+        size_bytes: int | None = None,
+    ) -> None:
+        """Write one event, such as `record(caller, "storage.delete", path)`."""
+        self._audit.record(
+            AuditEvent(
+                user=caller.user.username,
+                effective_user=caller.acting.name,
+                operation=operation,
+                path=str(path),
+                outcome=outcome,
+                size_bytes=size_bytes,
+            )
+        )

@@ -1,0 +1,316 @@
+"""Records of long operations on files, and of moves and copies of several steps.
+
+Every write to a transfer names owner and fence: a process that lost its lease changes nothing when it resumes.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from queryserver.files.model import (
+    ClaimedTransfer,
+    EntryKind,
+    KeyState,
+    OperationState,
+    OperationStatus,
+    Scheme,
+    StoragePath,
+    StorageUser,
+    Transfer,
+    TransferKey,
+    TransferKind,
+    TransferLease,
+    TransferState,
+)
+from queryserver.platform.database import Database
+from queryserver.statements.rows import Row
+
+_KEPT = "interval '7 days'"
+
+# A transfer that another process can finish, or that one has just taken over, will end its operation itself.
+_GIVE_UP = """
+update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
+where state = 'running' and lease_until < now() and not exists (
+    select from storage_transfers
+    where operation_id = operation.id and ended_at is null and owner is not null
+)
+"""
+
+
+class OperationRecords:
+    """Long operations whose clients ask for the outcome later."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
+        """Record a running operation. Spent records go with the next one."""
+        await self._database.execute(
+            f"""with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
+            insert into storage_operations (id, user_id, kind, path, state, lease_until)
+            values ($1, $2, $3, $4, 'running', now() + $5::interval)""",
+            operation_id,
+            user_id,
+            kind,
+            path,
+            lease,
+        )
+
+    async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
+        """Tell how far it is, and that its process lives."""
+        await self._database.execute(
+            """update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
+            where id = $1 and state = 'running'""",
+            operation_id,
+            done,
+            total,
+            lease,
+        )
+
+    async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
+        """Record the final body, once."""
+        await self._database.execute(
+            """update storage_operations set state = $2, result = $3, ended_at = now()
+            where id = $1 and state = 'running'""",
+            operation_id,
+            state.value,
+            result if isinstance(result, str) else dict(result),
+        )
+
+    async def read(self, operation_id: UUID, *, user_id: int) -> OperationStatus | None:
+        """None when there is none of this user."""
+        row = await self._database.row(
+            "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
+            operation_id,
+            user_id,
+        )
+        if row is None:
+            return None
+        return OperationStatus(operation_id, OperationState(row["state"]), row["done"], row["total"], row["result"])
+
+    async def give_up(self, result: Mapping[str, Any]) -> int:
+        """End the operations whose process is gone and which nobody goes on with; how many."""
+        return await self._database.execute(_GIVE_UP, dict(result))
+
+
+_MINE = "id = $1 and owner = $2 and fence = $3 and ended_at is null"
+_ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState.FAILED})
+_COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
+    target, overwrite, operation_id, state, owner, fence, started_at"""
+
+# What waits for its user to call again, or cannot be ended by anybody, is given up after some days.
+_BEGIN = f"""
+with spent as (
+    delete from storage_transfers
+    where ended_at < now() - {_KEPT} or (
+        ended_at is null and started_at < now() - {_KEPT} and (lease_until is null or lease_until < now())
+    )
+)
+insert into storage_transfers (
+    id, user_id, digest, username, is_admin, kind, source_scheme, source, target_scheme, target, overwrite,
+    operation_id, state, owner, lease_until
+)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'copying', $13, now() + $14::interval)
+on conflict (digest) where ended_at is null do nothing
+returning {_COLUMNS}
+"""
+
+_CLAIM_SAME = f"""
+update storage_transfers set owner = $2, fence = fence + 1, lease_until = now() + $3::interval
+where digest = any($1::bytea[]) and ended_at is null and (owner is null or lease_until < now())
+returning {_COLUMNS}
+"""
+
+_CLAIM_ORPHANS = f"""
+update storage_transfers set owner = $1, fence = fence + 1, lease_until = now() + $2::interval
+where id in (
+    select id from storage_transfers
+    where ended_at is null and owner is not null and lease_until < now()
+    order by started_at limit 20 for update skip locked
+)
+returning {_COLUMNS}
+"""
+
+_END = f"""
+with changed as (
+    update storage_transfers set state = $4, ended_at = now(), owner = null, lease_until = null
+    where {_MINE} returning id
+), gone as (
+    delete from storage_transfer_keys where transfer_id in (select id from changed)
+)
+select count(*) from changed
+"""
+
+_ADD_KEYS = f"""
+insert into storage_transfer_keys (
+    transfer_id, number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
+)
+select $1, key.* from storage_transfers, unnest(
+    $4::int[], $5::text[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[], $11::int[], $12::text[]
+) as key
+where {_MINE}
+"""
+
+_MARK = f"""
+update storage_transfer_keys set state = $5
+where transfer_id in (select id from storage_transfers where {_MINE}) and number = any($4::int[])
+"""
+
+
+class TransferRecords:
+    """Moves and copies, with every entry of the source."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
+        """Record a transfer in `copying`; None when the same one has not ended."""
+        row = await self._database.row(
+            _BEGIN,
+            uuid4(),
+            transfer.user_id,
+            transfer.digest,
+            transfer.acting.name,
+            transfer.acting.is_admin,
+            transfer.kind.value,
+            transfer.source.scheme.value,
+            transfer.source.path,
+            transfer.target.scheme.value,
+            transfer.target.path,
+            transfer.overwrite,
+            transfer.operation_id,
+            owner,
+            lease,
+        )
+        return _claimed(row) if row else None
+
+    async def claim_same(
+        self, digests: Sequence[bytes], *, owner: str, lease: timedelta
+    ) -> tuple[bool, ClaimedTransfer | None]:
+        """Whether a transfer of one of these digests has not ended, and that one, if no living process has it."""
+        row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
+        if row:
+            return True, _claimed(row)
+        there = await self._database.value(
+            "select exists (select from storage_transfers where digest = any($1::bytea[]) and ended_at is null)",
+            list(digests),
+        )
+        return bool(there), None
+
+    async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
+        """Take over some transfers of processes that are gone. At most 20 at once."""
+        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
+
+    async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
+        """Keep the lease."""
+        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
+
+    async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
+        """Leave it to whoever comes after that time; None: to the user, who calls again."""
+        if again_after is None:
+            return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
+        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
+
+    async def advance(self, lease: TransferLease, state: TransferState) -> bool:
+        """Record a state; `done`, `rolled_back` and `failed` end the transfer and forget its keys."""
+        if state in _ENDED:
+            return await self._database.value(_END, *_named(lease), state.value) == 1
+        return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
+
+    async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
+        """Record entries of the source."""
+        if not keys:
+            return True
+        added = await self._database.execute(
+            _ADD_KEYS,
+            *_named(lease),
+            [key.number for key in keys],
+            [key.path for key in keys],
+            [key.kind.value for key in keys],
+            [key.size_bytes for key in keys],
+            [key.modified_at for key in keys],
+            [key.tag for key in keys],
+            [key.file_id for key in keys],
+            [key.permissions for key in keys],
+            [key.state.value for key in keys],
+        )
+        return added == len(keys)
+
+    async def keys(
+        self,
+        transfer_id: UUID,
+        *,
+        kind: EntryKind,
+        states: Sequence[KeyState],
+        limit: int,
+        after: int | None = None,
+        backwards: bool = False,
+    ) -> Sequence[TransferKey]:
+        """Entries behind the number `after`, in order of numbers, or in the opposite one."""
+        comparison, direction = ("<", "desc") if backwards else (">", "asc")
+        rows = await self._database.fetch(
+            f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
+            from storage_transfer_keys
+            where transfer_id = $1 and kind = $2 and state = any($3::text[])
+                and ($4::int is null or number {comparison} $4)
+            order by number {direction} limit $5""",
+            transfer_id,
+            kind.value,
+            [state.value for state in states],
+            after,
+            limit,
+        )
+        return [_key(row) for row in rows]
+
+    async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
+        """How many entries are in one of these states."""
+        return await self._database.value(
+            "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
+            transfer_id,
+            [state.value for state in states],
+        )
+
+    async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
+        """Record how far entries are."""
+        if not numbers:
+            return True
+        return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)
+
+    async def _changed(self, change: str, lease: TransferLease, *arguments: object) -> bool:
+        return await self._database.execute(f"update storage_transfers {change}", *_named(lease), *arguments) == 1
+
+
+def _named(lease: TransferLease) -> tuple[UUID, str, int]:
+    return lease.transfer_id, lease.owner, lease.fence
+
+
+def _claimed(row: Row) -> ClaimedTransfer:
+    return ClaimedTransfer(
+        lease=TransferLease(row["id"], row["owner"], row["fence"]),
+        transfer=Transfer(
+            user_id=row["user_id"],
+            acting=StorageUser(row["username"], is_admin=row["is_admin"]),
+            kind=TransferKind(row["kind"]),
+            source=StoragePath(Scheme(row["source_scheme"]), row["source"]),
+            target=StoragePath(Scheme(row["target_scheme"]), row["target"]),
+            overwrite=row["overwrite"],
+            operation_id=row["operation_id"],
+        ),
+        state=TransferState(row["state"]),
+        started_at=row["started_at"],
+    )
+
+
+def _key(row: Row) -> TransferKey:
+    return TransferKey(
+        number=row["number"],
+        path=row["path"],
+        kind=EntryKind(row["kind"]),
+        size_bytes=row["size_bytes"],
+        modified_at=row["modified_at"],
+        tag=row["tag"],
+        file_id=row["file_id"],
+        permissions=row["permissions"],
+        state=KeyState(row["state"]),
+    )

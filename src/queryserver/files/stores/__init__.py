@@ -1,0 +1,1 @@
+"""File stores: one folder for each kind."""

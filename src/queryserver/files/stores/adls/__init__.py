@@ -1,0 +1,1 @@
+"""Azure storage: hierarchical accounts through DFS REST, flat accounts through Blob REST."""

@@ -1,0 +1,336 @@
+"""The calls of the Blob service that we make (Blob service REST API). Failures are AzureFailure."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+import httpx
+
+from queryserver.errors.files import DirectoryNotEmpty, NotADirectory, PathNotFound
+from queryserver.files.model import FileStatus
+from queryserver.files.paths import is_name
+from queryserver.files.protocol import Batch
+from queryserver.files.stores.adls import places as entries
+from queryserver.files.stores.adls.errors import AzureFailure
+from queryserver.files.stores.adls.http import Answer, AzureClient, Call
+from queryserver.files.stores.adls.places import AzurePlace
+
+FOLDER = "hdi_isfolder"
+"""The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""
+
+PAGE = 1000
+"""5000 is the service's limit; XML of 1000 blobs is parsed in a few milliseconds."""
+
+_BIG_XML = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One item of a page. `name` is the whole key, or of a container; prefixes end with `/`."""
+
+    name: str
+    is_prefix: bool = False
+    is_folder: bool = False
+    size_bytes: int = 0
+    last_modified: str = ""
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Items in the order of the service, and where the next page begins."""
+
+    items: Sequence[Listed]
+    marker: str
+
+
+class BlobCalls:
+    """Of one account."""
+
+    def __init__(self, client: AzureClient) -> None:
+        self._client = client
+
+    async def containers(self, marker: str, size: int) -> Page:
+        query = {"comp": "list", "maxresults": size, **({"marker": marker} if marker else {})}
+        return await _page(await self._client.read(Call("GET", (), query)), "Container")
+
+    async def container_facts(self, container: str) -> Answer:
+        return await self._client.read(Call("HEAD", (container,), {"restype": "container"}))
+
+    async def create_container(self, container: str) -> None:
+        await self._client.change(Call("PUT", (container,), {"restype": "container"}))
+
+    async def delete_container(self, container: str) -> None:
+        await self._client.change(Call("DELETE", (container,), {"restype": "container"}))
+
+    async def blobs(
+        self, container: str, prefix: str, *, marker: str = "", size: int = PAGE, delimiter: bool = False,
+    ) -> Page:  # fmt: skip
+        """Keys that begin with `prefix`; with `delimiter` only up to the next slash."""
+        query: dict[str, str | int] = {"restype": "container", "comp": "list", "maxresults": size, "prefix": prefix}
+        query["include"] = "metadata"
+        if delimiter:
+            query["delimiter"] = "/"
+        if marker:
+            query["marker"] = marker
+        return await _page(await self._client.read(Call("GET", (container,), query)), "Blob")
+
+    async def facts(self, place: AzurePlace) -> httpx.Headers:
+        """Of a blob; a folder's hold its mark."""
+        return (await self._client.read(Call("HEAD", place.names))).headers
+
+    async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
+        """A blob in one step."""
+        all_headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **headers}
+        return (await self._client.change(Call("PUT", place.names, {}, all_headers, content))).headers
+
+    async def put_folder(self, place: AzurePlace) -> None:
+        """Fails when there is a blob of that name."""
+        await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
+
+    async def touch(self, place: AzurePlace) -> None:
+        """A later time of change."""
+        headers = {"x-ms-meta-queryserver": "upload"}
+        await self._client.change(Call("PUT", place.names, {"comp": "metadata"}, headers))
+
+    async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
+        """Sent twice it is the same block."""
+        await self._client.repeat(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
+
+    async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
+        query = {"comp": "block", "blockid": block}
+        await self._client.send(Call("PUT", place.names, query, {}, content, length))
+
+    async def blocks(self, place: AzurePlace) -> Mapping[str, int]:
+        """Sizes of the blocks that were sent, committed or not."""
+        answer = await self._client.read(Call("GET", place.names, {"comp": "blocklist", "blocklisttype": "all"}))
+        root = await _parsed(answer.body)
+        return {block.findtext("Name", ""): int(block.findtext("Size", "0")) for block in root.iter("Block")}
+
+    async def commit(self, place: AzurePlace, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
+        """The blob of these blocks, in this order."""
+        latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
+        content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+        all_headers = {
+            "content-type": "application/xml",
+            "x-ms-blob-content-type": "application/octet-stream",
+            **headers,
+        }
+        call = Call("PUT", place.names, {"comp": "blocklist"}, all_headers, content)
+        return (await self._client.change(call)).headers
+
+    async def delete(self, place: AzurePlace) -> None:
+        """With its snapshots."""
+        await self._client.change(Call("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
+
+
+def block_name(text: str) -> str:
+    """An id as the service wants it; those of one blob must be of one length."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def is_folder(headers: Mapping[str, str]) -> bool:
+    """Whether a blob stands for a folder."""
+    return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
+
+
+async def _page(answer: Answer, kind: str) -> Page:
+    root = await _parsed(answer.body)
+    items = [_listed(element) for element in root.iter() if element.tag in {kind, "BlobPrefix"}]
+    return Page(items, root.findtext("NextMarker") or "")
+
+
+def _listed(element: ET.Element) -> Listed:
+    if element.tag == "BlobPrefix":
+        return Listed(_name(element), is_prefix=True)
+    metadata = element.find("Metadata")
+    marks = [] if metadata is None else [e.text or "" for e in metadata if e.tag.lower() == FOLDER]
+    return Listed(
+        _name(element),
+        is_folder=any(mark.lower() == "true" for mark in marks),
+        size_bytes=int(element.findtext("Properties/Content-Length") or 0),
+        last_modified=element.findtext("Properties/Last-Modified") or "",
+        etag=element.findtext("Properties/Etag") or "",
+    )
+
+
+def _name(element: ET.Element) -> str:
+    """Names that XML cannot hold come percent-encoded."""
+    found = element.find("Name")
+    if found is None:
+        return ""
+    text = found.text or ""
+    return unquote(text) if found.get("Encoded") == "true" else text
+
+
+async def _parsed(body: bytes) -> ET.Element:
+    # Entities of a document type could grow without a bound; the service sends none.
+    if b"<!DOCTYPE" in body:
+        raise AzureFailure(200, "UnexpectedAnswer")
+    try:
+        if len(body) > _BIG_XML:
+            return await asyncio.to_thread(ET.fromstring, body)
+        return ET.fromstring(body)
+    except ET.ParseError:
+        raise AzureFailure(200, "UnexpectedAnswer") from None
+
+
+_DELETES_AT_ONCE = 16
+
+
+class FlatTree:
+    """What lies where. Raises AzureFailure besides domain errors."""
+
+    def __init__(self, calls: BlobCalls) -> None:
+        self._calls = calls
+
+    async def find(self, place: AzurePlace) -> FileStatus:
+        """Raises PathNotFound."""
+        if place.is_container:
+            facts = await self._calls.container_facts(place.container)
+            return entries.directory(place.path, entries.time(facts.headers.get("last-modified", "")))
+        if status := await self.blob_at(place):
+            return status
+        if await self.has_entries(place):
+            return entries.directory(place.path)
+        raise PathNotFound(f"abfs://{place.path} does not exist.")
+
+    async def blob_at(self, place: AzurePlace) -> FileStatus | None:
+        """The blob of exactly this name, be it a file or the mark of a folder."""
+        try:
+            facts = await self._calls.facts(place)
+        except AzureFailure as failure:
+            if failure.is_missing:
+                return None
+            raise
+        modified_at = entries.time(facts.get("last-modified", ""))
+        if is_folder(facts):
+            return entries.directory(place.path, modified_at)
+        return entries.blob(place.path, int(facts.get("content-length", "0")), modified_at, facts.get("etag", ""))
+
+    async def make_folders(self, place: AzurePlace) -> None:
+        """Marks for this folder and those above it. Raises NotADirectory: one of them is a file."""
+        missing: list[AzurePlace] = []
+        while not place.is_container and not await self._is_marked(place):
+            missing.append(place)
+            place = place.parent
+        for folder in reversed(missing):
+            try:
+                await self._calls.put_folder(folder)
+            except AzureFailure as failure:
+                if not failure.is_taken:
+                    raise
+                await self._is_marked(folder)
+
+    async def _is_marked(self, place: AzurePlace) -> bool:
+        status = await self.blob_at(place)
+        if status is not None and not status.is_directory:
+            raise NotADirectory(f"abfs://{place.path} is not a directory.")
+        return status is not None
+
+    async def delete_folder(self, place: AzurePlace, *, recursive: bool) -> None:
+        """A folder that is there, with all below it. Raises DirectoryNotEmpty."""
+        if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
+            raise DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+        marker, is_last = "", False
+        while not is_last:
+            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker)
+            for start in range(0, len(page.items), _DELETES_AT_ONCE):
+                await self._delete_all(place.container, page.items[start : start + _DELETES_AT_ONCE])
+            marker, is_last = page.marker, not page.marker
+        await self.delete_blob(place)
+
+    async def delete_blob(self, place: AzurePlace) -> None:
+        """Nothing happens when it is gone."""
+        try:
+            await self._calls.delete(place)
+        except AzureFailure as failure:
+            if not failure.is_missing:
+                raise
+
+    async def has_entries(self, place: AzurePlace) -> bool:
+        """Whether any blob lies below this name, which makes a folder of it without a mark."""
+        return bool(await self._keys_below(place, 1))
+
+    async def is_empty(self, container: str) -> bool:
+        """Whether a container has no blob."""
+        return not (await self._calls.blobs(container, "", size=1)).items
+
+    async def _delete_all(self, container: str, items: Sequence[Listed]) -> None:
+        places = [AzurePlace((container, *item.name.split("/"))) for item in items]
+        outcomes = await asyncio.gather(*map(self.delete_blob, places), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
+        """Pages may be empty although others follow."""
+        marker = ""
+        while True:
+            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker, size=at_most)
+            if page.items or not page.marker:
+                return [item.name for item in page.items]
+            marker = page.marker
+
+    async def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+        """The root."""
+        while True:
+            page = await self._calls.containers(cursor or "", min(size, PAGE))
+            found = [entries.directory(item.name, entries.time(item.last_modified)) for item in page.items]
+            cursor = page.marker or None
+            yield Batch(tuple(found), cursor)
+            if cursor is None:
+                return
+
+    async def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+        """Raises NotADirectory, PathNotFound."""
+        prefix = f"{place.key}/" if place.key else ""
+        is_known = cursor is not None
+        marker, above = _resumed(cursor)
+        while True:
+            page = await self._calls.blobs(place.container, prefix, marker=marker, size=min(size, PAGE), delimiter=True)
+            is_known = is_known or bool(page.items)
+            if not is_known and not page.marker and not (await self.find(place)).is_directory:
+                raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            found, above = _entries(place, len(prefix), page.items, above)
+            cursor = json.dumps([page.marker, above]) if page.marker else None
+            yield Batch(tuple(found), cursor)
+            if cursor is None:
+                return
+            marker = page.marker
+
+
+def _resumed(cursor: str | None) -> tuple[str, list[str]]:
+    if cursor is None:
+        return "", []
+    marker, above = json.loads(cursor)
+    return str(marker), [str(name) for name in above]
+
+
+def _entries(
+    place: AzurePlace, prefix_length: int, items: Sequence[Listed], above: list[str]
+) -> tuple[list[FileStatus], list[str]]:
+    """The entries of a page, and the blobs of it whose names with a slash may come as a prefix yet.
+
+    A marked folder `d` comes as a blob and, when it has entries, as the prefix `d/` too, perhaps pages later: `d-x`
+    lies between. Only names that begin with `d` can, so the few blobs to remember begin one another.
+    """
+    found: list[FileStatus] = []
+    for item in sorted(items, key=lambda item: item.name):
+        name = item.name[prefix_length:].removesuffix("/" if item.is_prefix else "")
+        above = [blob for blob in above if name.startswith(blob)]
+        if not is_name(name) or (item.is_prefix and name in above):
+            continue
+        path = f"{place.path}/{name}"
+        modified_at = entries.time(item.last_modified)
+        if item.is_prefix or item.is_folder:
+            found.append(entries.directory(path, modified_at))
+        else:
+            found.append(entries.blob(path, item.size_bytes, modified_at, item.etag))
+        if not item.is_prefix:
+            above.append(name)
+    return found, above

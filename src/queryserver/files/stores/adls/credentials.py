@@ -1,0 +1,248 @@
+"""How calls to an Azure storage account are authorized: account key, shared access signature, or an application."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import Protocol
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.stores.adls.errors import AzureFailure
+
+_SIGNED = (
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-md5",
+    "content-type",
+    "date",
+    "if-modified-since",
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
+)
+
+
+def signature(
+    key: bytes, account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
+) -> str:
+    """Base64 of the HMAC-SHA256. `path` is percent-encoded as sent, `query` decoded; header names are in lower case."""
+    text = string_to_sign(account, method, path, query, headers)
+    return base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
+
+
+def string_to_sign(
+    account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
+) -> str:
+    """What is signed, one item per line. A length of 0 is signed as the empty text."""
+    fixed = [headers.get(name, "") for name in _SIGNED]
+    if headers.get("content-length") == "0":
+        fixed[_SIGNED.index("content-length")] = ""
+    own = sorted((name, value.strip()) for name, value in headers.items() if name.startswith("x-ms-"))
+    values: dict[str, list[str]] = {}
+    for name, value in query:
+        values.setdefault(name.lower(), []).append(value)
+    return "\n".join(
+        [
+            method,
+            *fixed,
+            *(f"{name}:{value}" for name, value in own),
+            f"/{account}{path}",
+            *(f"{name}:{','.join(sorted(values[name]))}" for name in sorted(values)),
+        ]
+    )
+
+
+_SCOPE = "https://storage.azure.com/.default"
+_REFRESH_BEFORE_S = 300.0
+_SHORTEST_LIFE_S = 30.0
+
+AskForToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
+"""Posts a form to an address; the JSON object of the answer. Raises AzureFailure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKey:
+    """The key of the account, which may do everything."""
+
+    account: str
+    key: str
+    """Base64, as the portal shows it."""
+
+    def __repr__(self) -> str:
+        return f"SharedKey({self.account})"
+
+
+@dataclass(frozen=True, slots=True)
+class SasToken:
+    """A shared access signature: query parameters, with or without the question mark."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "SasToken()"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """An application of a tenant (OAuth 2.0 client credentials)."""
+
+    tenant_id: str
+    client_id: str
+    client_secret: str
+    login_url: str = "https://login.microsoftonline.com"
+    """Sovereign clouds have others."""
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials({self.tenant_id})"
+
+
+class Authorizer(Protocol):
+    """Gives calls what the account wants to see."""
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
+        ...
+
+    def refused(self) -> None:
+        """The account did not accept what was given."""
+        ...
+
+
+def authorizer(
+    credential: SharedKey | SasToken | ClientCredentials, ask: AskForToken, clock: Callable[[], float] = monotonic
+) -> Authorizer:
+    """For one account. Raises ConfigurationError: the key is no base64."""
+    match credential:
+        case SharedKey():
+            return _SharedKeyAuthorizer(credential)
+        case SasToken():
+            return _SasAuthorizer(credential)
+        case ClientCredentials():
+            return _TokenAuthorizer(credential, ask, clock)
+
+
+class _SharedKeyAuthorizer:
+    def __init__(self, credential: SharedKey) -> None:
+        self._account = credential.account
+        try:
+            self._key = base64.b64decode(credential.key, validate=True)
+        except binascii.Error:
+            raise ConfigurationError(["azure.azure_accounts: account_key is not base64."]) from None
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        path, query = url.raw_path.decode().partition("?")[0], url.params.multi_items()
+        signed = signature(self._key, self._account, method, path, query, headers)
+        headers["authorization"] = f"SharedKey {self._account}:{signed}"
+        return url
+
+    def refused(self) -> None:
+        pass
+
+
+class _SasAuthorizer:
+    def __init__(self, credential: SasToken) -> None:
+        self._parameters = credential.token.strip().lstrip("?&")
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        query = url.query.decode()
+        return url.copy_with(query=f"{query}&{self._parameters}".lstrip("&").encode())
+
+    def refused(self) -> None:
+        pass
+
+
+class _TokenAuthorizer:
+    """Holds one token, renews it before it ends, and asks for one at a time."""
+
+    def __init__(self, credential: ClientCredentials, ask: AskForToken, clock: Callable[[], float]) -> None:
+        self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
+        self._form = urlencode(
+            {
+                "grant_type": "client_credentials",
+                "client_id": credential.client_id,
+                "client_secret": credential.client_secret,
+                "scope": _SCOPE,
+            }
+        ).encode()
+        self._ask = ask
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._token = ""
+        self._renew_at = self._ends_at = -inf
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        async with self._asking:
+            if self._clock() >= self._renew_at:
+                try:
+                    await self._renew()
+                except AzureFailure:
+                    # A login service that is down for a while harms nobody whose token still lives.
+                    if self._clock() >= self._ends_at:
+                        raise
+            headers["authorization"] = f"Bearer {self._token}"
+        return url
+
+    async def _renew(self) -> None:
+        asked_at = self._clock()
+        answer = await self._ask(self._url, self._form)
+        token, life = answer.get("access_token"), answer.get("expires_in")
+        if not isinstance(token, str) or not isinstance(life, int | float | str):
+            raise AzureFailure(502, "InvalidToken", "The login service gave no token.")
+        try:
+            life_s = max(float(life), _SHORTEST_LIFE_S)
+        except ValueError:
+            raise AzureFailure(502, "InvalidToken", "The login service gave no token.") from None
+        self._token = token
+        self._ends_at = asked_at + life_s
+        self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
+
+    def refused(self) -> None:
+        self._renew_at = self._ends_at = -inf
+
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the account is waited for. Seconds."""
+
+    connect_s: float = 10.0
+    answer_s: float = 30.0
+    """Between two signs of life, and to the first byte of a read with all its tries."""
+    commit_s: float = 120.0
+    """For a call that changes many things: a commit of blocks, a rename or delete of a tree."""
+    first_retry_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class AzureAccount:
+    """One account and how this service logs in. Addresses are without a slash at their end."""
+
+    dfs_url: str
+    """`https://<account>.dfs.core.windows.net`; of hierarchical accounts."""
+    blob_url: str
+    """`https://<account>.blob.core.windows.net`; of flat accounts."""
+    credential: SharedKey | SasToken | ClientCredentials
+    is_hierarchical: bool = True
+    umask: int = 0o022
+    """Bits that new files and directories lack, where the account has permissions."""
+    allow_container_creation: bool = False
+    block_bytes: int = 4 * MIB
+    """Uploads hold up to three times as much in memory."""
+    patience: Patience = field(default_factory=Patience)
+
+    @property
+    def url(self) -> str:
+        """The service that is spoken to."""
+        return self.dfs_url if self.is_hierarchical else self.blob_url

@@ -1,0 +1,103 @@
+"""One Azure storage account as a file system."""
+
+from urllib.parse import urlsplit
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.protocol import FileSystem, StorageTraits
+from queryserver.files.stores.adls.blob_storage import FlatStorage
+from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
+from queryserver.files.stores.adls.dfs_storage import HierarchicalStorage
+from queryserver.files.stores.adls.http import AzureClient
+from queryserver.platform.settings.stores import AbfsClusterSettings, AzureAccountSettings
+from queryserver.platform.settings.tree import Settings
+
+
+class AdlsFileSystem:
+    """The store `abfs`. Connects at the first call. To be closed by its owner. Raises ConfigurationError."""
+
+    def __init__(self, account: AzureAccount) -> None:
+        self._client = AzureClient(account)
+        kind = HierarchicalStorage if account.is_hierarchical else FlatStorage
+        self._storage = kind(account, self._client)
+
+    @property
+    def scheme(self) -> Scheme:
+        return Scheme.ABFS
+
+    @property
+    def traits(self) -> StorageTraits:
+        """Folders of both kinds are listed elsewhere than in order of their names."""
+        return StorageTraits(container_levels=1)
+
+    def as_user(self, user: StorageUser) -> HierarchicalStorage | FlatStorage:
+        """The account decides by this service's login, the same for every user."""
+        return self._storage
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._client.close()
+
+
+_PUBLIC_CLOUD = "dfs.core.windows.net"
+
+
+def build(settings: Settings) -> FileSystem | None:
+    """The first configured cluster with the first account; None without a cluster. Raises ConfigurationError."""
+    clusters = {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}
+    if not clusters:
+        return None
+    name, cluster = next(iter(clusters.items()))
+    dfs_url, blob_url = _addresses(name, cluster)
+    browser = settings.filebrowser
+    return AdlsFileSystem(
+        AzureAccount(
+            dfs_url=dfs_url,
+            blob_url=blob_url,
+            credential=_credential(settings, _account_name(cluster)),
+            is_hierarchical=cluster.hierarchical_namespace,
+            umask=int(browser.umask, 8),
+            allow_container_creation=browser.allow_bucket_creation,
+        )
+    )
+
+
+def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
+    """Of the DFS and of the Blob service."""
+    account = _account_name(cluster)
+    if not account:
+        raise ConfigurationError([f"azure.abfs_clusters.{name}.fs_defaultfs: names no account."])
+    host = urlsplit(cluster.fs_defaultfs).netloc.rpartition("@")[2]
+    dfs_url = cluster.webhdfs_url or f"https://{host if '.' in host else f'{account}.{_PUBLIC_CLOUD}'}"
+    blob_url = cluster.blob_url or dfs_url.replace(".dfs.", ".blob.", 1)
+    for key, url in (("webhdfs_url", dfs_url), ("blob_url", blob_url)):
+        if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
+            raise ConfigurationError([f"azure.abfs_clusters.{name}.{key}: is no address."])
+    return dfs_url.rstrip("/"), blob_url.rstrip("/")
+
+
+def _account_name(cluster: AbfsClusterSettings) -> str:
+    """`abfs://container@account.dfs.core.windows.net`, or the host of the service."""
+    host = urlsplit(cluster.fs_defaultfs or cluster.webhdfs_url).netloc.rpartition("@")[2]
+    return host.partition(".")[0]
+
+
+def _credential(settings: Settings, account_name: str) -> SharedKey | SasToken | ClientCredentials:
+    for account in settings.azure.azure_accounts.values():
+        if key := account.account_key.get_secret_value():
+            return SharedKey(account_name, key)
+        if token := account.sas_token.get_secret_value():
+            return SasToken(token)
+        if account.tenant_id and account.client_id.get_secret_value():
+            return _application(account)
+        break
+    raise ConfigurationError(["azure.azure_accounts: needs account_key, sas_token, or tenant_id and client_id."])
+
+
+def _application(account: AzureAccountSettings) -> ClientCredentials:
+    return ClientCredentials(
+        tenant_id=account.tenant_id,
+        client_id=account.client_id.get_secret_value(),
+        client_secret=account.client_secret.get_secret_value(),
+        login_url=account.login_url,
+    )

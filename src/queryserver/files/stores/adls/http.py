@@ -1,0 +1,248 @@
+"""HTTP to one storage account: bounded connections, no redirects, no cookies, a limit to every wait."""
+
+import asyncio
+import json
+import random
+import re
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from queryserver.errors.files import InvalidPath, StorageUnavailable
+from queryserver.files.stores.adls.credentials import AzureAccount, authorizer
+from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
+
+API_VERSION = "2023-11-03"
+_LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=15.0)
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_TRIES = 3
+_ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. `names` are those of the path, not encoded."""
+
+    method: str
+    names: tuple[str, ...] = ()
+    query: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    content: bytes | AsyncIterator[bytes] = b""
+    length: int | None = None
+    """Bytes of a streamed content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer of status 2xx."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+class AzureClient:
+    """Calls to one account. Every failure is an AzureFailure; those of a streamed content pass unchanged."""
+
+    def __init__(self, account: AzureAccount) -> None:
+        self._base = httpx.URL(account.url)
+        self._patience = account.patience
+        self._authorizer = authorizer(account.credential, self._ask_for_token)
+        self._opening = asyncio.Lock()
+        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._is_closed = False
+
+    async def read(self, call: Call) -> Answer:
+        """An exchange that changes nothing, tried again while the account is busy or out of reach."""
+        async with self._limited(self._patience.answer_s):
+            return await self._insist(lambda: self._exchange(call))
+
+    async def repeat(self, call: Call) -> Answer:
+        """A change that may be sent twice without harm, tried again as `read`."""
+        async with self._limited(self._patience.commit_s):
+            return await self._insist(lambda: self._exchange(call))
+
+    async def change(self, call: Call) -> Answer:
+        """An exchange that is sent once. Without an answer nobody knows what it did."""
+        async with self._limited(self._patience.commit_s):
+            return await self._exchange(call)
+
+    async def send(self, call: Call) -> Answer:
+        """As `change`, with a content that takes as long as its source and the account go on."""
+        return await self._exchange(call)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
+        """The beginning of an answer with a large body. Tried again as `read`, until the first byte."""
+        async with self._limited(self._patience.answer_s):
+            response = await self._insist(lambda: self._begin(call))
+        try:
+            yield response
+        except httpx.TransportError:
+            raise _unreachable() from None
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._is_closed = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
+
+    async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        for tries in range(1, _TRIES):
+            try:
+                return await attempt()
+            except AzureFailure as failure:
+                if not failure.is_passing:
+                    raise
+            # Only a pause: random so that many callers do not come back at once.
+            await asyncio.sleep(random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries)
+        return await attempt()
+
+    async def _exchange(self, call: Call) -> Answer:
+        response = await self._begin(call)
+        try:
+            return Answer(response.status_code, response.headers, await _whole(response))
+        except httpx.TransportError:
+            raise _unreachable() from None
+        finally:
+            await response.aclose()
+
+    @asynccontextmanager
+    async def _limited(self, limit_s: float) -> AsyncGenerator[None]:
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise _unreachable() from None
+            raise
+
+    async def _begin(self, call: Call) -> httpx.Response:
+        """The beginning of an answer of status 2xx."""
+        response = await self._request(call.method, self._url(call), _headers(call), call.content)
+        if response.is_success:
+            return response
+        try:
+            failure = _failure(response, await _whole(response))
+        except httpx.TransportError:
+            raise _unreachable() from None
+        finally:
+            await response.aclose()
+        if failure.status == 401:
+            self._authorizer.refused()
+        raise failure
+
+    def _url(self, call: Call) -> httpx.URL:
+        if not {".", ".."}.isdisjoint(call.names):
+            # Whoever reads the address on its way would take another entry for it.
+            raise InvalidPath("The path holds a relative name.")
+        path = "/".join(quote(name, safe="") for name in call.names)
+        query = urlencode(call.query, quote_via=quote, safe="")
+        raw = f"{self._base.raw_path.decode().rstrip('/')}/{path}"
+        return self._base.copy_with(raw_path=(f"{raw}?{query}" if query else raw).encode())
+
+    async def _request(
+        self, method: str, url: httpx.URL, headers: dict[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> httpx.Response:
+        url = await self._authorizer.authorize(method, url, headers)
+        return await self._sent(method, url, headers, content)
+
+    async def _sent(
+        self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
+    ) -> httpx.Response:
+        transport, patience = await self._opened(), self._patience
+        waits = {"connect": patience.connect_s, "read": patience.answer_s, "write": patience.answer_s}
+        request = httpx.Request(
+            method, url, headers=headers, content=content, extensions={"timeout": {**waits, "pool": patience.answer_s}}
+        )
+        try:
+            response = await transport.handle_async_request(request)
+        except httpx.TransportError:
+            raise _unreachable() from None
+        response.request = request
+        return response
+
+    async def _ask_for_token(self, url: str, form: bytes) -> Mapping[str, object]:
+        headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+        async with self._limited(self._patience.answer_s):
+            response = await self._sent("POST", httpx.URL(url), headers, form)
+            try:
+                body = await _whole(response)
+            except httpx.TransportError:
+                raise _unreachable() from None
+            finally:
+                await response.aclose()
+        if not response.is_success:
+            status = response.status_code
+            # A wrong secret is 400 or 401 there, with a text that holds ids of the tenant.
+            raise AzureFailure(status, "AuthenticationFailed" if 400 <= status < 429 else UNREACHABLE)
+        return _json_object(body)
+
+    async def _opened(self) -> httpx.AsyncHTTPTransport:
+        async with self._opening:
+            if self._is_closed:
+                raise StorageUnavailable("The store is closed.")
+            if self._transport is None:
+                # Reading the system's certificates takes tens of milliseconds.
+                context = await asyncio.to_thread(ssl.create_default_context)
+                self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
+            return self._transport
+
+
+def _headers(call: Call) -> dict[str, str]:
+    """All but the authorization. Redirects are answers that nobody wants, as every other status outside 2xx."""
+    length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
+    return {
+        **call.headers,
+        "content-length": str(length),
+        "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
+        "x-ms-version": API_VERSION,
+    }
+
+
+def _unreachable() -> AzureFailure:
+    return AzureFailure(0, UNREACHABLE)
+
+
+async def _whole(response: httpx.Response) -> bytes:
+    pieces, size = list[bytes](), 0
+    async for piece in response.aiter_raw():
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_ANSWER_BYTES:
+            raise AzureFailure(response.status_code, "AnswerTooLarge")
+    return b"".join(pieces)
+
+
+def _failure(response: httpx.Response, body: bytes) -> AzureFailure:
+    """The code of the header, else of the body, which is XML at Blob and JSON at DFS."""
+    code = response.headers.get("x-ms-error-code", "")
+    if not code:
+        text = body[:4096].decode(errors="replace")
+        if found := _ERROR_CODE.search(text):
+            code = found[1]
+        elif text.startswith("{"):
+            inner = _json_object(body).get("error")
+            code = str(inner.get("code", "")) if isinstance(inner, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return AzureFailure(response.status_code, re.sub(r"\W", "", code)[:60])
+
+
+def _json_object(body: bytes) -> Mapping[str, object]:
+    try:
+        decoded: object = json.loads(body)
+    except ValueError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}  # pyright: ignore[reportUnknownVariableType]

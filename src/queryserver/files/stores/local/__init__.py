@@ -1,0 +1,1 @@
+"""Files below one directory of this machine."""

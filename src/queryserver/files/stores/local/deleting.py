@@ -1,0 +1,211 @@
+"""Deletion of entries and whole trees, some at a time. Everything here blocks: it is called in threads."""
+
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from queryserver.errors.files import PathNotFound, too_many_entries
+from queryserver.files.model import ContentSummary, EntryKind
+from queryserver.files.paths import RESERVED_PREFIX, is_name
+from queryserver.files.stores.local.system_calls import file_errors, kind_of
+from queryserver.files.stores.local.tree import Tree, enter
+
+_STEP_S = 1.0
+# Each level holds a descriptor; deeper directories are hung up at the top first.
+_MAX_DEPTH = 64
+
+
+class Deletion:
+    """Deletes an entry; a link itself, never what it points to. `step` is repeated until it is true."""
+
+    def __init__(self, tree: Tree, path: str, *, recursive: bool) -> None:
+        self._tree = tree
+        self._path = path
+        self._recursive = recursive
+        self._has_begun = False
+        self._until = 0.0
+
+    def step(self) -> bool:
+        """Delete for about a second; whether the entry is gone. Raises DirectoryNotEmpty, PathNotFound."""
+        self._until = time.monotonic() + _STEP_S
+        with file_errors(self._path), self._tree.parent(self._path) as (parent, name):
+            is_gone = self._is_gone(parent, name)
+            os.fsync(parent)
+            return is_gone
+
+    def _is_gone(self, parent: int, name: str) -> bool:
+        try:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            if self._has_begun:
+                return True  # Another deletion of the same tree has helped.
+            raise
+        self._has_begun = True
+        if not stat.S_ISDIR(found.st_mode):
+            os.unlink(name, dir_fd=parent)
+        elif not self._recursive:
+            os.rmdir(name, dir_fd=parent)
+        else:
+            return self._tree_is_gone(parent, name)
+        return True
+
+    def _tree_is_gone(self, parent: int, name: str) -> bool:
+        top = enter(parent, name)
+        try:
+            if not self._emptied(top, top, depth=1):
+                return False
+        finally:
+            os.close(top)
+        return _is_removed(parent, name)
+
+    def _emptied(self, top: int, directory: int, *, depth: int) -> bool:
+        """Whether all that was seen in it is gone before the time is over."""
+        with os.scandir(directory) as found:
+            for entry in found:
+                if time.monotonic() > self._until or not self._entry_is_gone(top, directory, entry, depth=depth):
+                    return False
+        return True
+
+    def _entry_is_gone(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
+        with suppress(FileNotFoundError):  # Two deletions of one tree at a time help each other.
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=directory)
+                return True
+            if depth == _MAX_DEPTH:
+                shallow = f"{RESERVED_PREFIX}deep_{secrets.token_hex(16)}"
+                os.rename(entry.name, shallow, src_dir_fd=directory, dst_dir_fd=top)
+                return True
+            inner = enter(directory, entry.name)
+            try:
+                if not self._emptied(top, inner, depth=depth + 1):
+                    return False
+            finally:
+                os.close(inner)
+            return _is_removed(directory, entry.name)
+        return True
+
+
+def _is_removed(parent: int, name: str) -> bool:
+    """False when something came into it meanwhile."""
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        if _is_empty(parent, name):
+            raise
+        return False
+    return True
+
+
+def _is_empty(parent: int, name: str) -> bool:
+    inner = enter(parent, name)
+    try:
+        with os.scandir(inner) as found:
+            return next(found, None) is None
+    finally:
+        os.close(inner)
+
+
+_MAX_ENTRIES = 100_000
+
+
+class Summation:
+    """Counts the entries that the caller may see. Links, pipes and devices count towards the limit only."""
+
+    def __init__(self, tree: Tree, path: str, shows: Callable[[str], bool]) -> None:
+        self._tree = tree
+        self._path = path
+        self._shows = shows
+        self._waiting: list[str] | None = None
+        self._entries = 0
+        self._files = 0
+        self._directories = 0
+        self._bytes = 0
+
+    @property
+    def summary(self) -> ContentSummary:
+        """What was counted so far."""
+        return ContentSummary(self._directories, self._files, self._bytes, self._bytes)
+
+    def step(self) -> bool:
+        """Count for about a second; whether all is counted. Raises too_many_entries, SymlinkNotFollowed."""
+        if self._waiting is None:
+            self._waiting = self._begin()
+        until = time.monotonic() + _STEP_S
+        while self._waiting and time.monotonic() < until:
+            self._count_directory(self._waiting, self._waiting.pop())
+        return not self._waiting
+
+    def _begin(self) -> list[str]:
+        found = self._tree.stat(self._path)
+        if not found.is_file:
+            return [self._path]
+        self._files, self._bytes = 1, found.size_bytes
+        return []
+
+    def _count_directory(self, waiting: list[str], path: str) -> None:
+        prefix = f"{path}/" if path else ""
+        try:
+            with file_errors(path), self._tree.directory(path) as directory, os.scandir(directory) as found:
+                self._directories += 1
+                for entry in found:
+                    if is_name(entry.name) and self._shows(prefix + entry.name):
+                        self._count_entry(waiting, directory, prefix, entry.name)
+        except PathNotFound:
+            if path == self._path:
+                raise
+
+    def _count_entry(self, waiting: list[str], directory: int, prefix: str, name: str) -> None:
+        self._entries += 1
+        if self._entries > _MAX_ENTRIES:
+            raise too_many_entries(f"The directory holds more than {_MAX_ENTRIES} entries.")
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        match kind_of(status):
+            case EntryKind.DIRECTORY:
+                waiting.append(prefix + name)
+            case EntryKind.FILE:
+                self._files += 1
+                self._bytes += status.st_size
+            case EntryKind.LINK | EntryKind.UNKNOWN:
+                pass
+
+
+def sweep(tree: Tree, path: str, older_than_s: float, dry_run: bool = False) -> int:
+    """Delete, or count only, what was left directly in a directory and last written before that time; how many."""
+    before, removed = time.time() - older_than_s, 0
+    with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
+        for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:
+            removed += _is_older(directory, name, before, dry_run=dry_run)
+    return removed
+
+
+def directories_in(tree: Tree, path: str) -> list[str]:
+    """The directories directly in a directory."""
+    prefix = f"{path}/" if path else ""
+    with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
+        return [prefix + e.name for e in found if is_name(e.name) and e.is_dir(follow_symlinks=False)]
+
+
+def _is_older(directory: int, name: str, before: float, *, dry_run: bool) -> bool:
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if found.st_mtime < before:
+            if not dry_run:
+                _remove(directory, name, is_tree=stat.S_ISDIR(found.st_mode))
+            return True
+    return False
+
+
+def _remove(directory: int, name: str, *, is_tree: bool) -> None:
+    if is_tree:
+        shutil.rmtree(name, dir_fd=directory)
+    else:
+        os.unlink(name, dir_fd=directory)

@@ -1,0 +1,343 @@
+"""A directory tree that no path and no link leads out of. Everything here blocks: it is called in threads."""
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
+from threading import Lock
+
+from queryserver.errors.files import (
+    InvalidPath,
+    NotAFile,
+    PathExists,
+    StorageError,
+    StorageUnavailable,
+    SymlinkNotFollowed,
+    TargetInsideSource,
+)
+from queryserver.files.model import EntryKind, FileStatus
+from queryserver.files.paths import is_name, names_of
+from queryserver.files.protocol import Batch
+from queryserver.files.stores.local.system_calls import file_errors, kind_of, status_of
+from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
+
+_NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
+# Without the call (libc below 2.28, another system), and from file systems without the flag.
+_NOT_THERE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+
+
+def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
+    """Rename an entry; FileExistsError when there is anything of the new name."""
+    if not _renamed_at_once(old_parent, old, new_parent, new):
+        _rename_in_steps(old_parent, old, new_parent, new)
+
+
+def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bool:
+    """Whether the system has such a call, and it went well."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(old_parent, os.fsencode(old), new_parent, os.fsencode(new), ctypes.c_uint(_NO_REPLACE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_THERE:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+def _rename_in_steps(old_parent: int, old: str, new_parent: int, new: str) -> None:
+    if not stat.S_ISDIR(os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode):
+        # rename(2) would replace a file that appears meanwhile; link(2) cannot.
+        os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
+        os.unlink(old, dir_fd=old_parent)
+        return
+    if is_there(new_parent, new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    # Somebody may make the target meanwhile: an empty directory is then replaced, anything else refused.
+    os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+
+
+def is_there(parent: int, name: str) -> bool:
+    """Whether there is anything of that name, be it a link to nothing."""
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+# Where the system has it, a handle that touches nothing: opening a device can have effects, opening a pipe can hang.
+_HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
+_HAS_HANDLES = hasattr(os, "O_PATH")
+_PRIVATE = 0o700
+
+
+def private(_names: tuple[str, ...]) -> int:
+    """The mode of directories that only this service enters."""
+    return _PRIVATE
+
+
+class Tree:
+    """The tree below `root`. `directory_mode` gives the mode of a new directory.
+
+    A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
+    that turns into a link between the check and the use leads nowhere (Contract security T1, storage 10.5).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        file_mode: int = 0o600,
+        directory_mode: Callable[[tuple[str, ...]], int] = private,
+        floor: DiskFloor = NO_FLOOR,
+    ) -> None:
+        self._root = root
+        self._directory_mode = directory_mode
+        self._floor = floor
+        self.file_mode = file_mode
+
+    def require_room(self, size_bytes: int = 0, *, anew: bool = False) -> None:
+        """Refuse to store so many bytes more when the disk is below its floor. Raises InsufficientStorage.
+
+        `anew`: measure now, after much room was taken at once.
+        """
+        self._floor.require(self._root, size_bytes, anew=anew)
+
+    def stat(self, path: str) -> FileStatus:
+        """The entry at `path`, a link itself."""
+        with file_errors(path):
+            if not names_of(path):
+                with self.directory(path) as root:
+                    return status_of(path, os.fstat(root))
+            with self.parent(path) as (parent, name):
+                return status_of(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+
+    def open_file(self, path: str) -> int:
+        """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
+        with file_errors(path), self._handle(path) as (handle, kind):
+            must_be_file(path, kind)
+            return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
+
+    def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
+        """A descriptor of the directory of `path`, which is made when missing, and the last name."""
+        with self.parent(path, make=make) as (parent, name):
+            return os.dup(parent), name
+
+    def make_directory(self, path: str, permissions: int | None) -> None:
+        """Make one directory that was not there, and its missing parents, durably; all with `permissions` if given."""
+        names = names_of(path)
+        if not names:
+            raise PathExists("The root of the store exists.")
+        with file_errors(path), self.parent(path, make=True, permissions=permissions) as (parent, name):
+            _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
+
+    def ensure_directory(self, path: str) -> None:
+        """Make a directory and its parents unless they are there."""
+        with file_errors(path), self.directory(path, make=True):
+            pass
+
+    def set_permissions(self, path: str, permissions: int) -> None:
+        """Set the mode of a file or directory. Raises NotAFile, SymlinkNotFollowed."""
+        with file_errors(path):
+            if not names_of(path):
+                with self.directory(path) as root:
+                    os.fchmod(root, permissions)
+                return
+            with self._handle(path) as (handle, kind):
+                if kind is not EntryKind.DIRECTORY:
+                    must_be_file(path, kind)
+                # fchmod(2) refuses such handles, and fchmodat(2) follows links.
+                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)
+
+    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
+        if target.startswith(f"{source}/"):
+            raise TargetInsideSource(f"{target} lies inside {source}.")
+        with file_errors(source), self.parent(source) as (old_parent, old):
+            mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
+            with file_errors(target), self.parent(target) as (new_parent, new):
+                if overwrite and stat.S_ISREG(mode):
+                    refuse_all_but_file(target, new_parent, new)
+                    os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+                else:
+                    rename_exclusively(old_parent, old, new_parent, new)
+                os.fsync(new_parent)
+                os.fsync(old_parent)
+
+    @contextmanager
+    def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
+        """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
+        names = names_of(path)
+        if not names:
+            raise InvalidPath("The root of the store cannot be used for this.")
+        with self._walk(names[:-1], make=make, permissions=permissions) as directory:
+            yield directory, names[-1]
+
+    @contextmanager
+    def directory(self, path: str, *, make: bool = False) -> Generator[int]:
+        """The open directory at `path`."""
+        with self._walk(names_of(path), make=make) as directory:
+            yield directory
+
+    @contextmanager
+    def _walk(self, names: tuple[str, ...], *, make: bool, permissions: int | None = None) -> Generator[int]:
+        try:
+            directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StorageUnavailable("The root of the store is gone.") from error
+        try:
+            for depth, name in enumerate(names, start=1):
+                inner = self._enter_or_make(directory, names[:depth], permissions) if make else enter(directory, name)
+                os.close(directory)
+                directory = inner
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _enter_or_make(self, parent: int, names: tuple[str, ...], permissions: int | None) -> int:
+        try:
+            return enter(parent, names[-1])
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                _make(parent, names[-1], self._directory_mode(names) if permissions is None else permissions)
+            return enter(parent, names[-1])
+
+    @contextmanager
+    def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
+        """Something that stays the same entry, whatever becomes of its name, and what it is."""
+        with self.parent(path) as (parent, name):
+            if not _HAS_HANDLES:
+                _refuse_unopenable(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+            handle = os.open(name, _HANDLE, dir_fd=parent)
+        try:
+            yield handle, kind_of(os.fstat(handle))
+        finally:
+            os.close(handle)
+
+
+def enter(parent: int, name: str) -> int:
+    """A descriptor of a directory in an open one. Raises SymlinkNotFollowed."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        with suppress(OSError):
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
+        raise
+
+
+def refuse_all_but_file(path: str, parent: int, name: str) -> None:
+    """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link; nothing there is fine."""
+    with suppress(FileNotFoundError):
+        kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        if kind is EntryKind.LINK:
+            raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        if kind is not EntryKind.FILE:
+            raise PathExists(f"{path} exists and is not a file.")
+
+
+def _make(parent: int, name: str, mode: int) -> None:
+    os.mkdir(name, _PRIVATE, dir_fd=parent)
+    if mode != _PRIVATE:
+        # mkdir(2) would take the umask of the process from it.
+        made = enter(parent, name)
+        try:
+            os.fchmod(made, mode)
+        finally:
+            os.close(made)
+    os.fsync(parent)
+
+
+def must_be_file(path: str, kind: EntryKind) -> None:
+    """Raises SymlinkNotFollowed, NotAFile."""
+    if kind is EntryKind.LINK:
+        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+    if kind is not EntryKind.FILE:
+        raise NotAFile(f"{path} is not a file.")
+
+
+def _refuse_unopenable(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        must_be_file(path, kind_of(found))
+
+
+def _behind(handle: int) -> str:
+    """A path to exactly the entry that a handle stands for."""
+    return f"/proc/self/fd/{handle}"
+
+
+class Listing:
+    """A directory that is opened by the first batch. Entries come in the order that the file system gives them.
+
+    Left out are our own names, names that are no text, and paths that `shows` is false for. A cursor is how many names
+    came before, and the last of them: a listing that goes on from it starts again and passes over these. Most file
+    systems keep their order when other entries come and go; should the named one be gone, the number counts.
+    """
+
+    def __init__(self, tree: Tree, path: str, cursor: str | None, shows: Callable[[str], bool]) -> None:
+        self._tree = tree
+        self._path = path
+        self._prefix = f"{path}/" if path else ""
+        self._passed, _, self._last = (cursor or "0/").partition("/")
+        self._shows = shows
+        self._lock = Lock()
+        self._open = ExitStack()
+        self._ended = False
+        self._directory = -1
+        self._names: Iterator[str] = iter(())
+        self._ahead: str | None = None
+        self._count = 0
+
+    def batch(self, size: int) -> Batch:
+        """The next entries, at most `size` of them. Raises NotADirectory, SymlinkNotFollowed."""
+        with self._lock, file_errors(self._path):
+            if self._ended:
+                raise StorageError(f"The listing of {self._path} was ended.")
+            if self._directory < 0:
+                self._begin()
+            ahead = () if self._ahead is None else (self._ahead,)
+            names = list(islice(chain(ahead, self._names), max(size, 1)))
+            self._count += len(names)
+            self._ahead = next(self._names, None)
+            entries = (self._entry(name) for name in names)
+            cursor = f"{self._count}/{names[-1]}" if names and self._ahead is not None else None
+            return Batch(tuple(filter(None, entries)), cursor)
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._ended = True
+            self._open.close()
+
+    def _begin(self) -> None:
+        self._start()
+        if not self._last:
+            return
+        for name in self._names:
+            self._count += 1
+            if name == self._last:
+                return
+        self._start()
+        self._count = sum(1 for _ in islice(self._names, int(self._passed) - 1))
+
+    def _start(self) -> None:
+        self._open.close()
+        self._count = 0
+        with ExitStack() as opened:
+            self._directory = opened.enter_context(self._tree.directory(self._path))
+            found = opened.enter_context(os.scandir(self._directory))
+            self._names = (e.name for e in found if is_name(e.name) and self._shows(self._prefix + e.name))
+            self._open = opened.pop_all()
+
+    def _entry(self, name: str) -> FileStatus | None:
+        """None when it is gone meanwhile."""
+        try:
+            return status_of(self._prefix + name, os.stat(name, dir_fd=self._directory, follow_symlinks=False))
+        except FileNotFoundError:
+            return None

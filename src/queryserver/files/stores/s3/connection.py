@@ -1,0 +1,476 @@
+"""The connection to an S3 store: one driver client, and calls with a time limit whose errors are ours."""
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import get_session
+from aiohttp import ClientError as HttpError
+from aiohttp import ClientResponse, ClientSession
+from botocore import exceptions as botocore_errors
+
+from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.errors.files import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    InvalidName,
+    InvalidPath,
+    NotADirectory,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+    VerificationFailed,
+)
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
+from queryserver.files.paths import names_of
+from queryserver.files.stores.reading import ReadSizes
+
+_SLICE_BYTES = 512 * 1024
+
+
+class DirectSession(AIOHTTPSession):
+    """The driver's HTTP session. A redirect is an answer like any other: nobody is sent elsewhere (security T8)."""
+
+    def __init__(self, read_sizes: ReadSizes, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._read_sizes = read_sizes
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        return _DirectClient(await super()._get_session(proxy_url), self._read_sizes)
+
+
+class _DirectClient:
+    """A session that was told once what to do with redirects."""
+
+    def __init__(self, session: ClientSession, read_sizes: ReadSizes) -> None:
+        self._session = session
+        self._read_sizes = read_sizes
+
+    async def request(
+        self,
+        method: str,
+        *,
+        url: Any,
+        headers: Mapping[str, str],
+        data: Any,
+        chunked: bool | None,
+        proxy: str | None,
+        proxy_headers: Mapping[str, str] | None,
+    ) -> ClientResponse:
+        """As the driver calls it."""
+        return await self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=_in_slices(data) if isinstance(data, bytes | bytearray) and len(data) > _SLICE_BYTES else data,
+            chunked=chunked,
+            proxy=proxy,
+            proxy_headers=proxy_headers,
+            allow_redirects=False,
+            # About twice as much is held; the 64 KiB of the library cost a third of the speed.
+            read_bufsize=self._read_sizes.piece_bytes,
+        )
+
+
+async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
+    """A large body, so that it is not copied as a whole and others have their turn. Headers tell its length."""
+    whole = memoryview(content)
+    for start in range(0, len(whole), _SLICE_BYTES):
+        yield whole[start : start + _SLICE_BYTES]
+
+
+Meanings = Mapping[str, type[QueryServerError]]
+"""What codes of a store mean in a certain call."""
+
+
+class UploadGone(PathNotFound):
+    """The multipart upload was completed or aborted, or never was."""
+
+
+class PastTheEnd(StorageError):
+    """No byte of the object is in the range."""
+
+
+_MISSING = (PathNotFound, "{path} does not exist.")
+_REFUSED = (PermissionDenied, "The store refuses access to {path}.")
+_EXISTS = (PathExists, "{path} exists.")
+# The users did nothing wrong: 502, not 403.
+_LOGIN = (StorageError, "The store does not accept the credentials of this service.")
+_BUSY = (StorageUnavailable, "The store is overloaded or has a failure of its own.")
+_REGION = (StorageError, "The bucket of {path} lies in another region than the configured one.")
+
+_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("NoSuchKey", "NoSuchBucket", "404", "NoSuchVersion"), _MISSING),
+        **dict.fromkeys(("AccessDenied", "403", "AllAccessDisabled", "AccountProblem"), _REFUSED),
+        **dict.fromkeys(("BucketAlreadyExists", "BucketAlreadyOwnedByYou", "ExistingObjectIsDirectory"), _EXISTS),
+        **dict.fromkeys(
+            (
+                *("SignatureDoesNotMatch", "InvalidAccessKeyId", "InvalidSecurity", "InvalidToken", "ExpiredToken"),
+                *("TokenRefreshRequired", "NotSignedUp", "CredentialsNotSupported", "InvalidClientTokenId"),
+            ),
+            _LOGIN,
+        ),
+        **dict.fromkeys(
+            (
+                *("SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
+                *("TooManyRequests", "InternalError", "BandwidthLimitExceeded", "RequestTimeout", "Busy"),
+                *("500", "502", "503", "504", "429", "XMinioServerNotInitialized"),
+            ),
+            _BUSY,
+        ),
+        **dict.fromkeys(
+            (
+                *("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+                *("IncorrectEndpoint", "WrongRegion"),
+            ),
+            _REGION,
+        ),
+        **dict.fromkeys(
+            ("TemporaryRedirect", "Redirect", "302", "307", "308"),
+            (StorageError, "The store sends this service elsewhere; redirects are not followed."),
+        ),
+        **dict.fromkeys(
+            ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"),
+            (StorageError, "The clocks of this service and of the store differ too much."),
+        ),
+        **dict.fromkeys(("QuotaExceeded", "XMinioAdminBucketQuotaExceeded"), (
+            StoreQuotaExceeded, "A quota of the store is used up."
+        )),
+        **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), (
+            StorageError, "The store has no room left."
+        )),
+        **dict.fromkeys(("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), (
+            VerificationFailed, "The store did not get the bytes of {path} that were sent."
+        )),
+        **dict.fromkeys(("NotImplemented", "501", "MethodNotAllowed", "405"), (
+            NotSupported, "The store does not offer this."
+        )),
+        "PreconditionFailed": (ChangedMeanwhile, "{path} has changed meanwhile."),
+        "412": (ChangedMeanwhile, "{path} has changed meanwhile."),
+        "ConditionalRequestConflict": (ChangedMeanwhile, "{path} is being changed by somebody else."),
+        "OperationAborted": (ChangedMeanwhile, "{path} is being changed by somebody else."),
+        "BucketNotEmpty": (DirectoryNotEmpty, "{path} is not empty."),
+        "ObjectParentIsFile": (NotADirectory, "A part of {path} is a file."),
+        "KeyTooLongError": (InvalidPath, "The path is longer than the store allows."),
+        "InvalidBucketName": (InvalidName, "No bucket of this store can have the name of {path}."),
+        "TooManyBuckets": (StoreQuotaExceeded, "The store allows no further bucket."),
+        "EntityTooLarge": (StorageError, "{path} is larger than the store allows."),
+        "EntityTooSmall": (StorageError, "A part of {path} is smaller than the store allows."),
+        "InvalidObjectState": (PermissionDenied, "{path} is archived; the store must restore it first."),
+        "NoSuchUpload": (UploadGone, "The store does not know this upload, or knows it no more."),
+        "InvalidRange": (PastTheEnd, "The range is outside the file."),
+        "416": (PastTheEnd, "The range is outside the file."),
+    }
+)  # fmt: skip
+_TEXTS: Mapping[type[QueryServerError], str] = MappingProxyType(dict(_KINDS.values()))
+_CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
+_OVERLOADED_FROM = 500
+
+_NO_ANSWER = "The store does not answer."
+_NO_LOGIN = "This service has no credentials for the store, or those it has cannot be read."
+
+
+@contextmanager
+def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[None]:
+    """Every error of the driver inside becomes a domain error about `path` as users write it."""
+    try:
+        yield
+    except botocore_errors.ClientError as error:
+        _raise_refusal(error, path, means)
+    except (
+        botocore_errors.NoCredentialsError,
+        botocore_errors.PartialCredentialsError,
+        botocore_errors.CredentialRetrievalError,
+        botocore_errors.ProfileNotFound,
+    ) as error:
+        raise StorageError(_NO_LOGIN) from error
+    except botocore_errors.IncompleteReadError as error:
+        raise StorageError(f"The store broke off in the middle of {path}.") from error
+    except botocore_errors.SSLError as error:
+        raise StorageUnavailable("No trusted connection to the store comes about.") from error
+    except (
+        botocore_errors.HTTPClientError,
+        botocore_errors.ConnectionError,
+        HttpError,
+        TimeoutError,
+        OSError,
+    ) as error:
+        raise StorageUnavailable(_NO_ANSWER) from error
+    except (botocore_errors.BotoCoreError, ValueError) as error:
+        raise StorageError("The store gives an answer that is none, or this call is none for it.") from error
+
+
+def _raise_refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> NoReturn:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    if kind := means.get(code):
+        raise kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path)) from error
+    if code in _KINDS:
+        kind, text = _KINDS[code]
+        raise kind(text.format(path=path)) from error
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    told = code if _CODE.fullmatch(code) else "an unknown code"
+    failed = StorageUnavailable if status >= _OVERLOADED_FROM else StorageError
+    raise failed(f"The store refuses a call for {path}: {told}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class S3Keys:
+    """Credentials of the service, the same for all users."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """Address and login of one store. Texts may be empty: the default of AWS counts."""
+
+    region: str = "us-east-1"
+    endpoint: str = ""
+    """`https://host:port` of a store that is not AWS; without a scheme `is_secure` decides."""
+    is_secure: bool = True
+    path_style: bool = False
+    keys: S3Keys | None = None
+    """None: those of the environment: its variables, its files, the machine's role."""
+    buckets: tuple[str, ...] = ()
+    """The buckets that the root shows; empty: all that the store tells."""
+    allow_bucket_creation: bool = False
+    max_connections: int = 50
+    timeout_s: float = 30.0
+    """How long the store may be silent. Calls that move bytes get more, by their number."""
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """With its scheme; None for AWS."""
+        if not self.endpoint:
+            return None
+        if "://" in self.endpoint:
+            return self.endpoint
+        return f"{'https' if self.is_secure else 'http'}://{self.endpoint}"
+
+
+_CONNECT_TIMEOUT_S = 5.0
+# Slower than this a store is taken for dead.
+_SLOWEST_BYTES_PER_S = 256 * 1024
+# Silence of the store in the middle of a call that may take long, such as the joining of parts.
+_SILENCE_S = 300.0
+_READ_BYTES = 512 * 1024
+_TRIES = 3
+_FIRST_PAUSE_S = 0.2
+
+_NO_MEANINGS: Meanings = MappingProxyType({})
+
+
+class S3Connection:
+    """A client of the driver, made by the first call. To be closed by its owner.
+
+    It sends a call once; `ask` repeats those that do no harm twice. Nothing but the configured store is talked to:
+    redirects are not followed, and no bucket's region is looked for.
+    """
+
+    def __init__(self, options: S3Options) -> None:
+        self.options = options
+        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
+        self._opening = asyncio.Lock()
+        self._resources = AsyncExitStack()
+        self._client: Any = None
+        self._closed = False
+        self._without_conditions = set[str]()
+
+    def time_for(self, size_bytes: int) -> float:
+        """Seconds after which a call that moves so many bytes has failed."""
+        return self.options.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
+
+    async def ask(
+        self,
+        operation: str,
+        arguments: Mapping[str, object],
+        *,
+        about: str,
+        means: Meanings = _NO_MEANINGS,
+        timeout_s: float | None = None,
+        repeatable: bool = True,
+    ) -> Mapping[str, Any]:
+        """One call of the API and its answer. `operation` and `arguments` are called as the driver calls them.
+
+        `about` is the path for messages. A `repeatable` call is tried thrice when the store does not answer or is
+        overloaded, all within `timeout_s`, by default that of the options. Raises what `errors.py` makes of refusals.
+        """
+        with s3_errors(about, means):
+            async with asyncio.timeout(timeout_s or self.options.timeout_s):
+                client = await self._opened()
+                for attempt in range(1, _TRIES if repeatable else 1):
+                    try:
+                        with s3_errors(about, means):
+                            return await getattr(client, operation)(**arguments)
+                    except StorageUnavailable:
+                        await asyncio.sleep(_pause_s(attempt))
+                return await getattr(client, operation)(**arguments)
+
+    async def ask_if_absent(
+        self,
+        operation: str,
+        arguments: Mapping[str, object],
+        *,
+        about: str,
+        means: Meanings = _NO_MEANINGS,
+        timeout_s: float | None = None,
+    ) -> Mapping[str, Any]:
+        """As `ask`, on the condition that there is no object of that key; sent once.
+
+        A store that does not know the condition gets the call without it: callers look before.
+        """
+        if operation not in self._without_conditions:
+            try:
+                return await self.ask(
+                    operation,
+                    {**arguments, "IfNoneMatch": "*"},
+                    about=about,
+                    means=means,
+                    timeout_s=timeout_s,
+                    repeatable=False,
+                )
+            except NotSupported:
+                self._without_conditions.add(operation)
+        return await self.ask(operation, arguments, about=about, means=means, timeout_s=timeout_s, repeatable=False)
+
+    async def close(self) -> None:
+        """End all connections. Idempotent."""
+        self._closed = True
+        async with self._opening:
+            self._client = None
+            await self._resources.aclose()
+
+    async def _opened(self) -> Any:
+        """The client. Its making reads the driver's description of the API, for which threads are used."""
+        async with self._opening:
+            if self._closed:
+                raise StorageError("The store is closed.")
+            if self._client is None:
+                self._client = await self._resources.enter_async_context(self._new_client())
+                self._client.meta.events.register("before-call.s3", _stay_here)
+        return self._client
+
+    def _new_client(self) -> Any:
+        keys = self.options.keys
+        return get_session().create_client(
+            "s3",
+            region_name=self.options.region or None,
+            endpoint_url=self.options.endpoint_url,
+            use_ssl=self.options.is_secure,
+            aws_access_key_id=keys.access_key_id if keys else None,
+            aws_secret_access_key=keys.secret_access_key if keys else None,
+            aws_session_token=(keys.session_token or None) if keys else None,
+            config=_configuration(self.options, self.read_sizes),
+        )
+
+
+def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
+    return AioConfig(
+        signature_version="s3v4",
+        # Payloads are signed, so that a store notices every changed byte; checksums beside that cost time only.
+        s3={"addressing_style": "path" if options.path_style else "auto", "payload_signing_enabled": True},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"total_max_attempts": 1},
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        read_timeout=_SILENCE_S,
+        max_pool_connections=options.max_connections,
+        # With keys of the settings the environment has no say, not even about the address.
+        ignore_configured_endpoint_urls=options.keys is not None,
+        http_session_cls=partial(DirectSession, read_sizes),
+        warm_up_loader_caches=True,
+    )
+
+
+def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
+    """Tell the driver that it has been redirected already, lest it looks for the region of a bucket."""
+    params["context"].get("s3_redirect", {})["redirected"] = True
+
+
+def _pause_s(attempt: int) -> float:
+    return _FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0)
+
+
+MAX_KEY_BYTES = 1024
+# Anything else is no bucket: names of access points are addresses, and directory buckets list in no order.
+_BUCKET = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+
+DIRECTORY_PERMISSIONS = 0o777
+FILE_PERMISSIONS = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path taken apart. The root has no bucket; a bucket has no key."""
+
+    path: str
+    bucket: str
+    key: str
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return label(self.path)
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of all entries below begin with; the key of the directory's own marker."""
+        return f"{self.key}/" if self.key else ""
+
+    @property
+    def parent(self) -> "Place":
+        """The directory that holds it."""
+        return Place(self.path.rpartition("/")[0], self.bucket, self.key.rpartition("/")[0])
+
+    def path_of(self, key: str) -> str:
+        """The path of another key of this bucket, of a directory also with its slash."""
+        return f"{self.bucket}/{key}".rstrip("/")
+
+
+def label(path: str) -> str:
+    """A path as users write it."""
+    return str(StoragePath(Scheme.S3A, path))
+
+
+def place_of(path: str) -> Place:
+    """Raises InvalidPath; PathNotFound where no bucket can have that name."""
+    names = names_of(path)
+    if not names:
+        return Place("", "", "")
+    key = "/".join(names[1:])
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
+    if not is_bucket_name(names[0]):
+        raise PathNotFound(f"{label(path)} does not exist.")
+    return Place(path, names[0], key)
+
+
+def object_place(path: str) -> Place:
+    """The place of an object. Raises as `place_of`, and InvalidPath for the root and for buckets."""
+    place = place_of(path)
+    if not place.key:
+        raise InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
+    return place
+
+
+def is_bucket_name(name: str) -> bool:
+    """Whether a bucket could be called so, in the widest of the rules that stores have."""
+    return _BUCKET.fullmatch(name) is not None
+
+
+def directory(path: str) -> FileStatus:
+    """A bucket or a prefix: the store knows no times of them."""
+    return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

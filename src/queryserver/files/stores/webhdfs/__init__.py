@@ -1,0 +1,1 @@
+"""HDFS over WebHDFS and HttpFS (Contract storage 10.1)."""

@@ -1,0 +1,441 @@
+"""Calls to name nodes and gateways over HTTP: who is asked, how often, and where the data of a call goes."""
+
+import asyncio
+import base64
+import importlib.util
+import json
+import random
+import re
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+
+from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.files import StorageError, StorageUnavailable
+from queryserver.files.stores.reading import ReadSizes, WideReadsTransport
+from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
+from queryserver.platform.lru import LruCache
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. Each wait of a stream has `silence_s`, a call without a stream `call_s` with all its tries."""
+
+    connect_s: float = 5.0
+    silence_s: float = 30.0
+    call_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WebHdfsAddress:
+    """One cluster, or one gateway."""
+
+    urls: Sequence[str]
+    """One for each name node, each ending in `/webhdfs/v1`; tried in turn."""
+    service_user: str
+    """The login of this service, which acts for its callers."""
+    tls: ssl.SSLContext | bool = True
+    """How certificates are checked; False: not at all."""
+    uses_tokens: bool = False
+    """Whether callers are named by delegation tokens, which the service gets with its Kerberos ticket."""
+    redirect_hosts: Sequence[str] = ()
+    """Hosts besides those of `urls` to which reads and writes may be sent on; `*.domain` for all of a domain."""
+    umask: int = 0o022
+    timeouts: Timeouts = Timeouts()
+
+
+class RedirectRule:
+    """Which hosts may be asked for the data of a call (Contract storage 12, S12)."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        names = [host.strip().lower() for host in hosts]
+        self._hosts = frozenset(name for name in names if not name.startswith("*"))
+        self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
+
+    def check(self, scheme: str, host: str, *, sent_by: str) -> None:
+        """Raises StorageError. `sent_by` is the scheme of the call: from https nothing goes on by http."""
+        name = host.lower()
+        is_known = name in self._hosts or (bool(self._suffixes) and name.endswith(self._suffixes))
+        if not is_known or scheme not in {sent_by, "https"}:
+            raise StorageError(
+                "The store sends its data by a host that is not among the redirect_hosts of its settings."
+            )
+
+
+_RENEWED_AFTER_S = 8 * 3600.0
+"""Tokens live for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
+_REPLACED_AFTER_S = 5 * 24 * 3600.0
+"""Within the seven days after which they are not renewed (dfs.namenode.delegation.token.max-lifetime)."""
+_MOST_TOKENS = 10_000
+
+# Hadoop shortens `name/host@REALM` to `name`: such a user would become another one.
+_PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
+
+
+def acting_name(name: str) -> str:
+    """The name of a caller as the store gets it. Raises PermissionDenied: the store would read it as another one."""
+    if not name or _PRINCIPAL.search(name):
+        raise PermissionDenied("Users of this name have no access to the store.")
+    return name
+
+
+class Identity(Protocol):
+    """How callers are told to the store."""
+
+    async def parameters(self, user: str) -> Mapping[str, str]:
+        """Those that name the caller in a call."""
+        ...
+
+    def refused(self, user: str) -> bool:
+        """The store did not accept them. Whether another try may do better."""
+        ...
+
+
+class NamedIdentity:
+    """The service's login and the caller's name, as clusters without Kerberos believe them."""
+
+    def __init__(self, service_user: str) -> None:
+        self._service_user = service_user
+
+    async def parameters(self, user: str) -> Mapping[str, str]:
+        return {"user.name": self._service_user, "doas": user}
+
+    def refused(self, user: str) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class _Token:
+    text: str
+    made_at: float
+    renewed_at: float
+
+
+class TokenIdentity:
+    """A delegation token for each caller, obtained by the service for him, renewed in time.
+
+    `obtain` and `renew` ask the store with the service's own login.
+    """
+
+    def __init__(
+        self,
+        obtain: Callable[[str], Awaitable[str]],
+        renew: Callable[[str], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._obtain = obtain
+        self._renew = renew
+        self._clock = clock
+        self._tokens = LruCache[str, _Token](_MOST_TOKENS)
+        self._lock = asyncio.Lock()
+
+    async def parameters(self, user: str) -> Mapping[str, str]:
+        """See the Protocol. Raises what obtaining and renewing raise."""
+        async with self._lock:
+            now = self._clock()
+            token = self._tokens.get(user)
+            if token is None or now - token.made_at > _REPLACED_AFTER_S:
+                token = _Token(await self._obtain(user), now, now)
+                self._tokens.put(user, token)
+            elif now - token.renewed_at > _RENEWED_AFTER_S:
+                await self._renew(token.text)
+                token.renewed_at = now
+        return {"delegation": token.text}
+
+    def refused(self, user: str) -> bool:
+        return self._tokens.pop(user) is not None
+
+
+_TRIES = 3
+_MOST_ANSWER_BYTES = 1024 * 1024
+_MOST_CONNECTIONS = 100
+_READ_BYTES = 256 * 1024
+_DATA_ROOT = "/webhdfs/v1/"
+_BODY_HEADERS = {"Content-Type": "application/octet-stream"}
+_REDIRECTED = 307
+_OK = frozenset({200, 201})
+
+T = TypeVar("T")
+ErrorOf = Callable[[RemoteFailure, str], QueryServerError]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation of WebHDFS. `path` is relative to the root."""
+
+    method: str
+    op: str
+    path: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_repeatable: bool = False
+    """Whether it may be made again when it failed for want of a store that answers."""
+
+    def avoiding(self, node: str) -> "Call":
+        """The same, with its data by another data node than that one."""
+        return replace(self, parameters={**self.parameters, "excludedatanodes": node})
+
+
+def encoded(path: str) -> str:
+    """A path name by name in percent-encoding, without a slash at its beginning."""
+    return "/".join(quote(name, safe="") for name in path.split("/"))
+
+
+class Gateway:
+    """The name nodes of one cluster, or its gateway. To be closed by its owner."""
+
+    def __init__(
+        self,
+        address: WebHdfsAddress,
+        identity: Identity,
+        *,
+        auth: httpx.Auth | None = None,
+        error_of: ErrorOf = RemoteFailure.error,
+    ) -> None:
+        self._urls = [url.rstrip("/") for url in address.urls]
+        self._active = 0
+        self._identity = identity
+        self._error_of = error_of
+        self._call_s = address.timeouts.call_s
+        hosts = [urlsplit(url).hostname or "" for url in self._urls]
+        self._redirects = RedirectRule([*hosts, *address.redirect_hosts])
+        self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
+        self._client = httpx.AsyncClient(
+            auth=auth,
+            headers={"Accept": "*/*", "Accept-Encoding": "identity"},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            transport=WideReadsTransport(address.tls, self.read_sizes, max_connections=_MOST_CONNECTIONS),
+            timeout=httpx.Timeout(address.timeouts.silence_s, connect=address.timeouts.connect_s),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """End all connections. Idempotent."""
+        await self._client.aclose()
+
+    async def answer(self, user: str, call: Call) -> bytes:
+        """The body of the answer, at most 1 MiB. Raises the domain error that the store's failure means."""
+
+        async def once() -> bytes:
+            response = await self._asked(user, call)
+            body = await _whole(response)
+            if response.status_code == _REDIRECTED:
+                raise StorageError("The store sends a call elsewhere that has no data.")
+            return body
+
+        return await self._tried(call, once)
+
+    async def told(self, user: str, call: Call, *keys: str) -> Any:
+        """What stands in the JSON of the answer below those keys."""
+        body = await self.answer(user, call)
+        try:
+            found = json.loads(body)
+            for key in keys:
+                found = found[key]
+        except (ValueError, LookupError, TypeError) as error:
+            raise StorageError("The store gave an answer that is none.") from error
+        return found
+
+    @asynccontextmanager
+    async def reading(self, user: str, call: Call) -> AsyncGenerator[httpx.Response]:
+        """The open answer to a call for data, from wherever the store sends it."""
+
+        async def once() -> httpx.Response:
+            response = await self._asked(user, call)
+            if response.status_code != _REDIRECTED:
+                return response
+            await response.aclose()
+            url = self._place_of_data(response.headers.get("location", ""), response.request.url, call)
+            return await self._checked(self._client.build_request("GET", url), call)
+
+        response = await self._tried(call, once)
+        try:
+            with transport_errors():
+                yield response
+        finally:
+            await response.aclose()
+
+    async def upload(self, user: str, call: Call, body: AsyncIterator[bytes]) -> None:
+        """Send a body, as fast as the store takes it. The store is told first, and says where it wants the bytes."""
+        for tries_left in reversed(range(_TRIES)):
+            url = await self._tried(replace(call, is_repeatable=True), lambda asked=call: self._target(user, asked))
+            request = self._client.build_request("PUT", url, content=body, headers=_BODY_HEADERS)
+            try:
+                await _whole(await self._checked(request, call))
+            except _Failed as error:
+                raise error.failure from error
+            except _Unconnected as error:
+                # Nothing of the body is gone: connections are made before it is asked for its first piece.
+                if not tries_left:
+                    raise StorageUnavailable("A part of the store does not answer.") from error
+                call = call.avoiding(url.netloc.decode())
+            else:
+                return
+
+    async def _target(self, user: str, call: Call) -> httpx.URL:
+        asking = replace(call, parameters={**call.parameters, "noredirect": "true"})
+        response = await self._asked(user, asking)
+        location = response.headers.get("location", "")
+        body = await _whole(response)
+        if response.status_code != _REDIRECTED:
+            try:
+                location = json.loads(body)["Location"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise StorageError("The store does not say where it wants the data.") from error
+        return self._place_of_data(location, response.request.url, call)
+
+    async def _asked(self, user: str, call: Call) -> httpx.Response:
+        """The open answer of the first name node that is in charge."""
+        failure: QueryServerError | None = None
+        for index in self._in_turn():
+            try:
+                response = await self._answered(index, user, call)
+            except _MoveOn as error:
+                failure = error.failure
+            else:
+                self._active = index
+                return response
+        raise failure or StorageUnavailable("The store has no address.")
+
+    async def _answered(self, index: int, user: str, call: Call) -> httpx.Response:
+        for _ in range(2):
+            query = urlencode(
+                {"op": call.op, **call.parameters, **await self._identity.parameters(user)}, quote_via=quote
+            )
+            request = self._client.build_request(call.method, f"{self._urls[index]}/{encoded(call.path)}?{query}")
+            try:
+                return await self._checked(request, call)
+            except _Unconnected as error:
+                raise _MoveOn(StorageUnavailable("The store cannot be reached.")) from error
+            except _Failed as error:
+                if error.name in MOVE_ON:
+                    raise _MoveOn(error.failure) from error
+                if error.name not in BAD_TOKEN or not self._identity.refused(user):
+                    raise error.failure from error
+        raise StorageError("The store refuses the login of this service.")
+
+    async def _checked(self, request: httpx.Request, call: Call) -> httpx.Response:
+        """An open answer that is no failure."""
+        with transport_errors():
+            try:
+                response = await self._client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                raise _Unconnected from error
+            if response.status_code in _OK or response.status_code == _REDIRECTED:
+                return response
+            remote = RemoteFailure.of(response.status_code, await _whole(response))
+        raise _Failed(remote.name, self._error_of(remote, call.path))
+
+    def _in_turn(self) -> list[int]:
+        return [(self._active + step) % len(self._urls) for step in range(len(self._urls))]
+
+    def _place_of_data(self, location: str, asked: httpx.URL, call: Call) -> httpx.URL:
+        """The checked address of data. Its path is written anew: WebHDFS forgets to encode some characters in it."""
+        try:
+            parts = urlsplit(location)
+            host = parts.hostname or ""
+            authority = (f"[{host}]" if ":" in host else host) + (f":{parts.port}" if parts.port else "")
+            # A path that is no WebHDFS path is a gateway's own and stays.
+            path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
+            url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
+        except (ValueError, httpx.InvalidURL) as error:
+            raise StorageError("The store does not say where its data is.") from error
+        self._redirects.check(parts.scheme, host, sent_by=asked.scheme)
+        return url
+
+    async def _tried(self, call: Call, once: Callable[[], Awaitable[T]]) -> T:
+        """The outcome of a call that is repeated a few times if it may be, within its time."""
+        try:
+            async with asyncio.timeout(self._call_s):
+                for tries_left in reversed(range(_TRIES if call.is_repeatable else 1)):
+                    try:
+                        return await self._unwrapped(once)
+                    except StorageUnavailable:
+                        if not tries_left:
+                            raise
+                        await asyncio.sleep(random.uniform(0.05, 0.4))
+        except TimeoutError as error:
+            raise StorageUnavailable("The store does not answer in time.") from error
+        raise AssertionError
+
+    async def _unwrapped(self, once: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await once()
+        except _Failed as error:
+            raise error.failure from error
+        except _Unconnected as error:
+            raise StorageUnavailable("A part of the store does not answer.") from error
+
+
+class _Unconnected(Exception):
+    """There was no connection, so nothing happened."""
+
+
+class _MoveOn(Exception):
+    """Another name node may answer better."""
+
+    def __init__(self, failure: QueryServerError) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+class _Failed(Exception):
+    """The store says that it failed."""
+
+    def __init__(self, name: str, failure: QueryServerError) -> None:
+        super().__init__()
+        self.name = name
+        self.failure = failure
+
+
+async def _whole(response: httpx.Response) -> bytes:
+    """The body, and the end of the answer."""
+    body = bytearray()
+    try:
+        with transport_errors():
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > _MOST_ANSWER_BYTES:
+                    raise StorageError("The store answered at too great length.")
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+_UNAUTHORIZED = 401
+
+
+class Negotiate(httpx.Auth):
+    """Answers the challenge of a host with a ticket for `HTTP@host`. For asynchronous clients: a thread asks for it."""
+
+    def __init__(self) -> None:
+        self._gssapi: Any = importlib.import_module("gssapi")
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        """See httpx.Auth."""
+        response = yield request
+        offered = response.headers.get("www-authenticate", "").lower()
+        if response.status_code != _UNAUTHORIZED or "negotiate" not in offered:
+            return
+        try:
+            token = await asyncio.to_thread(self._first_token, request.url.host)
+        except self._gssapi.exceptions.GSSError as error:
+            raise StorageError("The Kerberos login at the store failed.") from error
+        request.headers["Authorization"] = f"Negotiate {base64.b64encode(token).decode()}"
+        yield request
+
+    def _first_token(self, host: str) -> bytes:
+        name = self._gssapi.Name(f"HTTP@{host}", self._gssapi.NameType.hostbased_service)
+        return self._gssapi.SecurityContext(name=name, usage="initiate").step() or b""
+
+
+def is_installed() -> bool:
+    """Whether the extra `kerberos` is there."""
+    return importlib.util.find_spec("gssapi") is not None

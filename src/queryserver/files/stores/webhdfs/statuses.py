@@ -1,0 +1,215 @@
+"""Objects of WebHDFS's JSON as ours. Times are milliseconds there."""
+
+import json
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, overload
+
+import httpx
+
+from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.errors.files import (
+    DirectoryNotEmpty,
+    InvalidPath,
+    NotADirectory,
+    NotAFile,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+    SymlinkNotFollowed,
+)
+from queryserver.files.model import ContentSummary, EntryKind, FileStatus
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS: Mapping[str, EntryKind] = {
+    "DIRECTORY": EntryKind.DIRECTORY,
+    "FILE": EntryKind.FILE,
+    "SYMLINK": EntryKind.LINK,
+}
+_SUMMARY_FIELDS = frozenset(
+    {"directoryCount", "fileCount", "length", "spaceConsumed", "quota", "spaceQuota", "replication"}
+)
+
+
+def file_status(told: Mapping[str, Any], path: str) -> FileStatus:
+    """The entry at `path`, from a `FileStatus`. Raises StorageError: it is none."""
+    try:
+        kind = _KINDS.get(told["type"], EntryKind.UNKNOWN)
+        return FileStatus(
+            path=path,
+            kind=kind,
+            size_bytes=0 if kind is EntryKind.DIRECTORY else int(told["length"]),
+            modified_at=_time(told["modificationTime"]),
+            permissions=int(told["permission"], 8) & 0o1777,
+            accessed_at=_time(told.get("accessTime", 0)),
+            owner=told.get("owner", ""),
+            group=told.get("group", ""),
+            has_acl=bool(told.get("aclBit", False)),
+            block_size=int(told.get("blockSize", 0)),
+            replication=int(told.get("replication", 0)),
+            file_id=str(told.get("fileId") or ""),
+        )
+    except (LookupError, ValueError, TypeError, OverflowError) as error:
+        raise StorageError("The store told something else than the status of a file.") from error
+
+
+class ToldStatuses(Sequence[FileStatus]):
+    """Entries as the store told them, by their paths. Each is read when it is asked for: of a batch of a thousand, a
+    page shows thirty.
+    """
+
+    def __init__(self, told: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        self._told = told
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    @overload
+    def __getitem__(self, index: int) -> FileStatus: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileStatus]: ...
+    def __getitem__(self, index: int | slice) -> FileStatus | Sequence[FileStatus]:
+        """Raises StorageError: it is no entry."""
+        if isinstance(index, slice):
+            return [_status_of(entry) for entry in self._told[index]]
+        return _status_of(self._told[index])
+
+    def __iter__(self) -> Iterator[FileStatus]:
+        return map(_status_of, self._told)
+
+
+def _status_of(entry: tuple[str, Mapping[str, Any]]) -> FileStatus:
+    path, told = entry
+    return file_status(told, path)
+
+
+def content_summary(told: Mapping[str, Any]) -> ContentSummary:
+    """From a `ContentSummary`. Raises StorageError: it is none."""
+    try:
+        return ContentSummary(
+            directory_count=int(told["directoryCount"]),
+            file_count=int(told["fileCount"]),
+            length_bytes=int(told["length"]),
+            space_consumed_bytes=int(told["spaceConsumed"]),
+            quota=int(told.get("quota", -1)),
+            space_quota_bytes=int(told.get("spaceQuota", -1)),
+            further={name: value for name, value in told.items() if name not in _SUMMARY_FIELDS},
+        )
+    except (LookupError, ValueError, TypeError) as error:
+        raise StorageError("The store told something else than a summary.") from error
+
+
+def _time(milliseconds: int) -> datetime | None:
+    """None for a time that no calendar reaches: whoever may write a file may give it any."""
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+_LONGEST_MESSAGE = 500
+_BUSY = frozenset({429, 502, 503, 504})
+_UNAUTHORIZED = 401
+
+# Names of exceptions, without packages. Where there is a text, it stands in place of the store's.
+_ERRORS_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
+    "FileNotFoundException": (PathNotFound, "{path} does not exist."),
+    "FileAlreadyExistsException": (PathExists, "{path} exists."),
+    "AlreadyBeingCreatedException": (PathExists, "{path} is being written."),
+    "PathIsNotEmptyDirectoryException": (DirectoryNotEmpty, "{path} is not empty."),
+    "ParentNotDirectoryException": (NotADirectory, "A part of {path} is a file."),
+    "PathIsNotDirectoryException": (NotADirectory, "{path} is no directory."),
+    "UnresolvedPathException": (SymlinkNotFollowed, "{path} leads through a link."),
+    "AccessControlException": (PermissionDenied, ""),
+    "SnapshotAccessControlException": (PermissionDenied, ""),
+    "AuthorizationException": (PermissionDenied, ""),
+    "SecurityException": (PermissionDenied, ""),
+    "NSQuotaExceededException": (StoreQuotaExceeded, ""),
+    "DSQuotaExceededException": (StoreQuotaExceeded, ""),
+    "QuotaExceededException": (StoreQuotaExceeded, ""),
+    "QuotaByStorageTypeExceededException": (StoreQuotaExceeded, ""),
+    "MaxDirectoryItemsExceededException": (StoreQuotaExceeded, ""),
+    "PathComponentTooLongException": (InvalidPath, ""),
+    "InvalidPathException": (InvalidPath, ""),
+    "SafeModeException": (StorageUnavailable, "The store is in safe mode."),
+    "StandbyException": (StorageUnavailable, "The name node stands by."),
+    "RetriableException": (StorageUnavailable, "The store is not ready."),
+    "ServerTooBusyException": (StorageUnavailable, "The store is too busy."),
+    "ConnectException": (StorageUnavailable, "A part of the store does not answer."),
+    "UnsupportedOperationException": (NotSupported, "The store does not support this."),
+}
+# Where one name stands for several failures, the text tells.
+_BY_TEXT: tuple[tuple[str, type[QueryServerError], str], ...] = (
+    ("is not a directory)", NotADirectory, "A part of {path} is a file."),
+    ("Path is not a file", NotAFile, "{path} is no file."),
+    ("is not a valid DFS filename", InvalidPath, "The store has no such names."),
+    ("must both be directories", PathExists, "The target exists, and is no file."),
+    ("Name node is in safe mode", StorageUnavailable, "The store is in safe mode."),
+)
+MOVE_ON = frozenset({"StandbyException", "RetriableException"})
+"""Another name node may answer better."""
+BAD_TOKEN = frozenset({"InvalidToken", "AuthenticationException", "TokenExpiredException"})
+
+_CLASS_NAME = re.compile(r"(?:[A-Za-z_$][\w$]*\.){2,}[A-Z][\w$]*(?:\(\S*\))?:?\s*|\b[A-Z]\w*(?:Exception|Error):\s*")
+_HOST = re.compile(
+    r"(?:[\w.-]+/)?\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|\b[\w-]+(?:\.[\w-]+)+:\d{2,5}\b|\b[\w-]+:\d{4,5}\b|https?://\S+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFailure:
+    """An answer that tells of a failure. `name` is that of the exception, empty when the answer has none."""
+
+    status: int
+    name: str
+    message: str
+
+    @classmethod
+    def of(cls, status: int, body: bytes) -> "RemoteFailure":
+        """From an answer; pages of HTML say nothing to a caller."""
+        try:
+            told = json.loads(body)["RemoteException"]
+            return cls(status, str(told["exception"]).rpartition(".")[2], str(told.get("message") or ""))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return cls(status, "", "")
+
+    def error(self, path: str) -> QueryServerError:
+        """As a domain error about `path`, which is relative to the root."""
+        for part, kind, text in _BY_TEXT:
+            if part in self.message:
+                return kind(text.format(path=f"/{path}"))
+        if known := _ERRORS_KINDS.get(self.name):
+            kind, text = known
+            return kind(text.format(path=f"/{path}") or told(self.message))
+        if self.name:
+            return StorageError(told(self.message))
+        if self.status == _UNAUTHORIZED:
+            return StorageError("The store refuses the login of this service.")
+        if self.status in _BUSY:
+            return StorageUnavailable("The store is not ready.")
+        return StorageError(f"The store failed with status {self.status}.")
+
+
+def told(message: str) -> str:
+    """The first line for a person: no names of classes, no hosts."""
+    first = message.strip().partition("\n")[0]
+    first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
+    return first[:_LONGEST_MESSAGE] or "The store failed."
+
+
+@contextmanager
+def transport_errors() -> Generator[None]:
+    """What goes wrong on the way to the store becomes a domain error."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise StorageUnavailable("The store does not answer in time.") from error
+    except httpx.TransportError as error:
+        raise StorageUnavailable("The store cannot be reached, or broke off.") from error
+    except (httpx.InvalidURL, httpx.StreamError, httpx.DecodingError) as error:
+        raise StorageError("The store gave an answer that is none.") from error

@@ -1,0 +1,383 @@
+"""The operations of WebHDFS as one user makes them. Nothing is checked here: names of our own are welcome."""
+
+import asyncio
+import codecs
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import httpx
+import orjson
+
+from queryserver.errors.base import NotSupported
+from queryserver.errors.files import NotADirectory, PathNotFound, StorageError
+from queryserver.files.model import FileStatus
+from queryserver.files.stores.webhdfs.gateway import Call, Gateway, encoded
+from queryserver.files.stores.webhdfs.statuses import ToldStatuses, file_status
+
+_BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
+_NEXT = re.compile(r"[^\s,]")
+_BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
+_REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
+_MOST_PENDING = 1024 * 1024
+"""Characters that may wait for the end of an entry: a name has at most a few thousand bytes."""
+
+
+class ListingScanner:
+    """Takes an answer in pieces and gives the objects of the array `FileStatus` out of it.
+
+    What it holds is less than one piece and one entry.
+    """
+
+    def __init__(self) -> None:
+        self._characters = codecs.getincrementaldecoder("utf-8")()
+        self._object = json.JSONDecoder().raw_decode
+        self._pending = ""
+        self._before, self._after = True, False
+        self._remaining = 0
+
+    def feed(self, piece: bytes) -> Iterator[Mapping[str, Any]]:
+        """The entries that end in this piece. Raises StorageError: this is no listing."""
+        try:
+            self._pending += self._characters.decode(piece)
+        except UnicodeDecodeError as error:
+            raise _no_listing() from error
+        if self._before:
+            self._find_begin()
+        if not self._before and not self._after:
+            yield from self._objects()
+        if self._after:
+            self._find_remaining()
+        if len(self._pending) > _MOST_PENDING:
+            raise _no_listing()
+
+    def end(self) -> int:
+        """The answer is over: how many entries the store keeps for further calls. Raises StorageError: it is cut."""
+        if not self._after:
+            raise _no_listing()
+        return self._remaining
+
+    def _find_begin(self) -> None:
+        self._find_remaining()
+        if found := _BEGIN.search(self._pending):
+            self._pending = self._pending[found.end() :]
+            self._before = False
+
+    def _objects(self) -> Iterator[Mapping[str, Any]]:
+        yield from self._many_objects()
+        text, end = self._pending, 0
+        while (found := _NEXT.search(text, end)) and found[0] == "{":
+            try:
+                entry, end = self._object(text, found.start())
+            except ValueError:
+                break
+            yield entry
+        self._pending = text[found.start() :] if found else ""
+        self._after = self._pending.startswith("]")
+        if self._pending and self._pending[0] not in "{]":
+            raise _no_listing()
+
+    def _many_objects(self) -> Sequence[Mapping[str, Any]]:
+        """All but the last one at once, which is several times faster; none where it does not come out even.
+
+        What is cut within a text, or behind the end of the array, is no JSON.
+        """
+        cut = max(map(self._pending.rfind, _BORDERS))
+        if cut < 0:
+            return []
+        try:
+            entries = orjson.loads(f"[{self._pending[: cut + 1].lstrip(_BETWEEN)}]")
+        except ValueError:
+            return []
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise _no_listing()
+        self._pending = self._pending[cut + 1 :]
+        return entries
+
+    def _find_remaining(self) -> None:
+        if found := _REMAINING.search(self._pending):
+            self._remaining = int(found[1])
+
+
+def _no_listing() -> StorageError:
+    return StorageError("The store told something else than a listing.")
+
+
+Told = tuple[str, Mapping[str, Any]]
+_SIGNED = bytes((byte + 128) % 256 for byte in range(256))
+_LONGEST_QUERY = 12_000
+"""Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
+
+
+class Renamed(Enum):
+    """What RENAME answered."""
+
+    AS_ASKED = "the store knows the option, and has done it"
+    WITHOUT_OPTION = "done, but the option was passed over"
+    REFUSED = "not done"
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """With what a file is made; None: the store's own."""
+
+    permissions: int
+    replication: int | None = None
+    block_size: int | None = None
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """Of CREATE."""
+        given = {"replication": self.replication, "blocksize": self.block_size}
+        return {"permission": f"{self.permissions:o}", **{name: str(value) for name, value in given.items() if value}}
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Consecutive entries of a directory, names of our own among them."""
+
+    told: Sequence[Told]
+    """Names, and what the store says of them."""
+    last: str
+    """The last name, where the listing goes on."""
+    remaining: int | None
+    """How many follow; None: some, perhaps."""
+
+    def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ToldStatuses:
+        """The entries of the directory at `path`, but for names that are not shown."""
+        before, told = f"{path}/" if path else "", self.told
+        if by_name:
+            told = sorted(told, key=itemgetter(0))
+        return ToldStatuses([(before + name, status) for name, status in told if shows(name)])
+
+
+class ListingOperation:
+    """How directories are listed: in batches, and on gateways that do not know these, at once.
+
+    HDFS compares the bytes of names as numbers from -128 to 127, so that other letters come before those of ASCII.
+    """
+
+    def __init__(self, *, is_signed: bool = True) -> None:
+        self._is_signed = is_signed
+        self._op = "LISTSTATUS_BATCH"
+
+    def key(self, name: str) -> bytes:
+        """By which the store orders names."""
+        raw = name.encode("utf-8", "surrogatepass")
+        return raw.translate(_SIGNED) if self._is_signed else raw
+
+    def call(self, path: str, after: str | None) -> Call:
+        """For the entries behind a name, if the store lets it choose where to begin."""
+        parameters = {} if after is None else {"startAfter": after}
+        return Call("GET", self._op, path, parameters, is_repeatable=True)
+
+    def give_up_batches(self) -> bool:
+        """The store does not support the call. Whether there is another one."""
+        former, self._op = self._op, "LISTSTATUS"
+        return former != self._op
+
+
+class Tree:
+    """Files of a cluster as `user` sees them. Paths are relative to the root."""
+
+    def __init__(self, gateway: Gateway, user: str, listing: ListingOperation, *, has_attributes: bool = True) -> None:
+        """`has_attributes`: whether files have modes, owners and replication factors of their own."""
+        self._gateway = gateway
+        self._listing = listing
+        self.user = user
+        self.has_attributes = has_attributes
+
+    async def told(self, op: str, path: str, *keys: str) -> Any:
+        """The answer to a question, below those keys."""
+        return await self._gateway.told(self.user, Call("GET", op, path, is_repeatable=True), *keys)
+
+    async def stat(self, path: str) -> FileStatus:
+        """Raises PathNotFound, NotADirectory."""
+        return file_status(await self.told("GETFILESTATUS", path, "FileStatus"), path)
+
+    async def find(self, path: str) -> FileStatus | None:
+        """As `stat`; None: there is nothing."""
+        try:
+            return await self.stat(path)
+        except PathNotFound:
+            return None
+
+    async def make_directory(self, path: str, permissions: int) -> bool:
+        """Make it and its parents; what is there already counts as made."""
+        made = await self._agreed("PUT", "MKDIRS", path, {"permission": f"{permissions:o}"})
+        # HttpFS takes bits away that its own umask names.
+        if made and permissions & 0o022 and self.has_attributes:
+            await self.set_permissions(path, permissions)
+        return made
+
+    async def remove(self, path: str, *, recursive: bool) -> bool:
+        """False: there is nothing. Raises DirectoryNotEmpty."""
+        return await self._agreed("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
+
+    async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
+        """RENAME with one of its options. Where they are passed over, the target may be a directory it moves into."""
+        option = "OVERWRITE" if overwrite else "NONE"
+        parameters = {"destination": f"/{target}", "renameoptions": option}
+        body = await self._gateway.answer(self.user, Call("PUT", "RENAME", source, parameters))
+        if not body.strip():
+            return Renamed.AS_ASKED
+        return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        """SETPERMISSION."""
+        await self._done("PUT", "SETPERMISSION", path, {"permission": f"{permissions:o}"})
+
+    async def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
+        """SETOWNER."""
+        given = {"owner": owner, "group": group}
+        await self._done("PUT", "SETOWNER", path, {name: value for name, value in given.items() if value})
+
+    async def set_replication(self, path: str, factor: int) -> bool:
+        """False: it is no file, or there is nothing."""
+        return await self._agreed("PUT", "SETREPLICATION", path, {"replication": str(factor)})
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        """Append files to one; they are gone afterwards. In several calls when their names are long."""
+        batch, length = list[str](), 0
+        for source in sources:
+            size = len(encoded(source)) + 3
+            if batch and length + size > _LONGEST_QUERY:
+                await self._concat(target, batch)
+                batch, length = [], 0
+            batch.append(source)
+            length += size
+        if batch:
+            await self._concat(target, batch)
+
+    async def _concat(self, target: str, sources: Sequence[str]) -> None:
+        await self._done("POST", "CONCAT", target, {"sources": ",".join(f"/{source}" for source in sources)})
+
+    async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
+        """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
+        sent = 0
+
+        async def counted() -> AsyncGenerator[bytes]:
+            nonlocal sent
+            async for piece in body:
+                sent += len(piece)
+                yield piece
+
+        call = Call("PUT", "CREATE", path, {"overwrite": str(overwrite).lower(), **new.parameters})
+        await self._gateway.upload(self.user, call, counted())
+        return sent
+
+    async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
+        """Bytes [offset, offset + length), which the file has. Raises StorageError when fewer come."""
+        parameters = {"offset": str(offset), "length": str(length)}
+        left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
+        call = Call("GET", "OPEN", path, parameters, is_repeatable=True)
+        with sizes.reader():
+            async with self._gateway.reading(self.user, call) as answer:
+                async for piece in answer.aiter_raw():
+                    taken = piece[:left] if len(piece) > left else piece
+                    left -= len(taken)
+                    held.append(taken)
+                    held_bytes += len(taken)
+                    if held_bytes >= sizes.piece_bytes and left:
+                        yield b"".join(held)
+                        held, held_bytes = [], 0
+        if left:
+            raise StorageError("The store ended a file before its end.")
+        yield b"".join(held)
+
+    async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
+        """One call for entries behind a name. Raises NotADirectory."""
+        scanner, found, last, key = ListingScanner(), list[Told](), after, self._listing.key
+        async with self._listed(path, after) as answer:
+            async for piece in answer.aiter_bytes():
+                for told in scanner.feed(piece):
+                    name = _name(told, path)
+                    # HttpFS passes over where to begin.
+                    if after is not None and key(name) <= key(after):
+                        continue
+                    if len(found) >= most:
+                        yield Entries(found, last or "", None)
+                        found = []
+                    found.append((name, told))
+                    last = name
+            remaining = scanner.end()
+        if remaining and last == after:
+            raise StorageError("The store does not go on with its listing.")
+        yield Entries(found, last or "", remaining)
+
+    @asynccontextmanager
+    async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
+        async with AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(
+                    self._gateway.reading(self.user, self._listing.call(path, after))
+                )
+            except NotSupported:
+                if not self._listing.give_up_batches():
+                    raise
+                answer = await stack.enter_async_context(
+                    self._gateway.reading(self.user, self._listing.call(path, after))
+                )
+            yield answer
+
+    async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
+        """Every entry of a directory, names of our own too."""
+        after: str | None = None
+        while True:
+            remaining: int | None = None
+            async with aclosing(self.entries(path, after, 1000)) as batches:
+                async for batch in batches:
+                    after, remaining = batch.last, batch.remaining
+                    for status in batch.statuses(path):
+                        yield status
+            if not remaining:
+                return
+
+    async def _agreed(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> bool:
+        return _boolean(await self._gateway.answer(self.user, Call(method, op, path, parameters)))
+
+    async def _done(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> None:
+        await self._gateway.answer(self.user, Call(method, op, path, parameters))
+
+
+def _boolean(body: bytes) -> bool:
+    try:
+        agreed = json.loads(body)["boolean"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise StorageError("The store gave an answer that is none.") from error
+    return agreed is True
+
+
+def _name(told: Mapping[str, Any], path: str) -> str:
+    """Of an entry; a file tells itself as its only entry, without a name."""
+    name = told.get("pathSuffix")
+    if not isinstance(name, str):
+        raise StorageError("The store told something else than a listing.")
+    if not name:
+        raise NotADirectory(f"/{path} is no directory.")
+    return name
+
+
+T = TypeVar("T")
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of steps that go on when the caller is cancelled; the cancel is raised when they are done.
+
+    Every call in `work` must have a time-out.
+    """
+    task, cancel = asyncio.create_task(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancel = error
+    if cancel is not None and not task.cancelled():
+        task.exception()
+        raise cancel
+    return task.result()

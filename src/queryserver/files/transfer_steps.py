@@ -1,0 +1,458 @@
+"""The steps of a move or copy of several objects (Contract storage 7.3, 7.4, 7.5).
+
+Each step is recorded before and after it is taken, so that another process can tell what is there.
+"""
+
+from asyncio import TaskGroup
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from uuid import uuid4
+
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    NotAFile,
+    OperationInProgress,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    VerificationFailed,
+)
+from queryserver.files.model import (
+    ClaimedTransfer,
+    EntryKind,
+    FileStatus,
+    KeyState,
+    StoragePath,
+    TransferKey,
+    TransferKind,
+    TransferState,
+)
+from queryserver.files.operations import Progress
+from queryserver.files.places import Place
+from queryserver.files.protocol import ModeStorage, Storage, UnseenUploads
+from queryserver.files.repository import TransferRecords
+from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
+from queryserver.files.uploading import Digest, digest_of
+
+T = TypeVar("T")
+
+
+async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str, FileStatus]]:
+    """The entry and all below it, with paths relative to it (its own is empty); directories before what they hold.
+
+    Links are not followed. Holds the paths of directories that are still to be listed, and one batch.
+    """
+    yield "", entry
+    pending = [""] if entry.is_directory else []
+    while pending:
+        directory = pending.pop()
+        async with aclosing(storage.list_directory(joined(entry.path, directory))) as batches:
+            async for batch in batches:
+                for child in batch.entries:
+                    path = joined(directory, child.name)
+                    if child.is_directory:
+                        pending.append(path)
+                    yield path, child
+
+
+def joined(directory: str, path: str) -> str:
+    """A path below a directory; either may be empty."""
+    return f"{directory}/{path}" if directory and path else directory or path
+
+
+@dataclass(slots=True)
+class Attempts(Generic[T]):
+    """What became of many: items that are in neither list were never begun."""
+
+    done: list[T] = field(default_factory=list[T])
+    failed: list[tuple[T, QueryServerError]] = field(default_factory=list[tuple[T, QueryServerError]])
+
+    def raise_failure(self) -> None:
+        """Raises the first failure."""
+        for _, error in self.failed:
+            raise error
+
+
+async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_once: int) -> Attempts[T]:
+    """Do `at_once` items side by side; after a failure those under way end, and no other is begun."""
+    attempts: Attempts[T] = Attempts()
+    pending = iter(items)
+
+    async def worker() -> None:
+        for item in pending:
+            try:
+                await work(item)
+            except QueryServerError as error:
+                attempts.failed.append((item, error))
+            else:
+                attempts.done.append(item)
+            if attempts.failed:
+                return
+
+    async with TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(worker())
+    return attempts
+
+
+_WINDOW = 256
+_LISTED_AT_ONCE = 1000
+_COPIES_AT_ONCE = 8
+_STREAMS_AT_ONCE = 4
+_DELETIONS_AT_ONCE = 8
+_LINKS_TOLD = 1000
+_OWNER_BITS = 0o700
+# An upload that brings nothing for so long is cut off; what is older belongs to nobody.
+_ABANDONED_S = 60
+_CREATED = (KeyState.STARTED, KeyState.COPIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move or copy did."""
+
+    kind: TransferKind
+    source: StoragePath
+    target: StoragePath
+    skipped_links: Sequence[str] = ()
+    """The first of the links that were left out, sorted; normal form."""
+    skipped_files: Sequence[str] = ()
+    """Files above the limit of the store, sorted; normal form."""
+
+
+class TransferSteps:
+    """One transfer under its lease. Raises OperationInProgress as soon as another process has taken over."""
+
+    def __init__(
+        self,
+        records: TransferRecords,
+        unfinished: UnfinishedWrites,
+        claimed: ClaimedTransfer,
+        places: tuple[Place, Place],
+        progress: Progress,
+    ) -> None:
+        """`places` are source and target."""
+        source, target = places
+        self._records = records
+        self._unfinished = unfinished
+        self._lease = claimed.lease
+        self._transfer = claimed.transfer
+        self._from = source
+        self._to = target
+        self._progress = progress
+        self._one_store = source.path.scheme is target.path.scheme
+
+    async def copy(self, entry: FileStatus) -> None:
+        """Copy everything and check it. On failure what was made is taken away, and the error's details say so."""
+        try:
+            await self._list(entry)
+            await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
+            at_once = _COPIES_AT_ONCE if self._one_store else _STREAMS_AT_ONCE
+            await self._in_windows(EntryKind.FILE, self._copy_file, at_once=at_once)
+            await self._close_directories()
+            await self._advance(TransferState.VERIFIED)
+        except OperationInProgress:
+            raise
+        except QueryServerError as error:
+            error.details = {**(error.details or {}), "rolled_back": await self._tried_to_take_back()}
+            raise
+
+    async def finish(self) -> Moved:
+        """Delete the source, unless it is a copy. Everything is in place at the target.
+
+        Raises ChangedMeanwhile; StorageError with `state` and `remaining` when the same call may try again.
+        """
+        moved = await self._moved()
+        if not self._transfer.keeps_source:
+            await self._advance(TransferState.DELETING)
+            await self._delete_source(leaves_links=bool(moved.skipped_links))
+        await self._advance(TransferState.DONE)
+        return moved
+
+    async def take_back(self) -> None:
+        """Remove what this transfer made; nothing else."""
+        if not self._transfer.overwrite:
+            await self._remove_files()
+            await self._remove_directories()
+        await self._advance(TransferState.ROLLED_BACK)
+
+    # -------------------------------------------------------------- copying
+
+    async def _list(self, entry: FileStatus) -> None:
+        """Record every entry of the source before the first write."""
+        batch: list[TransferKey] = []
+        number = files = 0
+        async with aclosing(walk(self._from.storage, entry)) as found:
+            async for path, status in found:
+                state = self._first_state(status)
+                files += status.is_file and state is KeyState.LISTED
+                batch.append(TransferKey.of(number, path, status, state))
+                number += 1
+                if len(batch) == _LISTED_AT_ONCE:
+                    self._require(held=await self._records.add_keys(self._lease, batch))
+                    batch = []
+        self._require(held=await self._records.add_keys(self._lease, batch))
+        self._progress.expect(files)
+
+    def _first_state(self, status: FileStatus) -> KeyState:
+        if status.kind is EntryKind.UNKNOWN:
+            raise NotAFile(f"{StoragePath(self._from.path.scheme, status.path)} is neither a file nor a directory.")
+        limit = self._from.file_system.traits.max_copy_bytes
+        is_limited = self._one_store and self._transfer.keeps_source and limit is not None
+        is_too_large = is_limited and status.is_file and status.size_bytes > (limit or 0)
+        return KeyState.SKIPPED if status.kind is EntryKind.LINK or is_too_large else KeyState.LISTED
+
+    async def _in_windows(
+        self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
+    ) -> None:
+        """Make the entries of a kind, some hundred between two records."""
+        after: int | None = None
+        while keys := await self._keys(kind, (KeyState.LISTED,), after=after):
+            after = keys[-1].number
+            await self._mark(keys, KeyState.STARTED)
+            attempts = await attempt_each(keys, make, at_once=at_once)
+            # What failed may be there all the same, unless somebody else's entry is what it failed for.
+            made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, PathExists)]
+            await self._mark(made, KeyState.COPIED)
+            if attempts.failed:
+                numbers = {key.number for key in made}
+                await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
+            for key, error in attempts.failed:
+                if key.kind is EntryKind.FILE and isinstance(error, StorageError):
+                    # The store may have kept what it was told to remove.
+                    await self._note_unseen(key)
+            attempts.raise_failure()
+
+    async def _make_directory(self, key: TransferKey) -> None:
+        permissions = key.permissions | _OWNER_BITS if self._keeps_modes(key) else None
+        await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
+
+    async def _close_directories(self) -> None:
+        """Give directories the mode of the source where it would have kept us from filling them."""
+        after: int | None = None
+        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), after=after, backwards=True):
+            for key in keys:
+                is_closed = self._keeps_modes(key) and key.permissions & _OWNER_BITS != _OWNER_BITS
+                if is_closed and isinstance(self._to.storage, ModeStorage):
+                    await self._to.storage.set_permissions(self._target_of(key), key.permissions)
+            after = keys[-1].number
+
+    def _keeps_modes(self, key: TransferKey) -> bool:
+        return self._one_store and key.permissions != 0 and isinstance(self._to.storage, ModeStorage)
+
+    async def _copy_file(self, key: TransferKey) -> None:
+        if self._one_store:
+            await self._copy_within(key)
+        else:
+            await self._stream(key)
+        self._progress.advance()
+
+    async def _copy_within(self, key: TransferKey) -> None:
+        copied = await self._to.storage.copy(
+            self._source_of(key), self._target_of(key), overwrite=self._transfer.overwrite
+        )
+        if copied.size_bytes != key.size_bytes:
+            now = await self._from.storage.stat(self._source_of(key))
+            if not is_unchanged(key, now):
+                raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
+            raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
+
+    async def _stream(self, key: TransferKey) -> None:
+        """To the other store, and for a move back from there: only equal digests let the source be deleted."""
+        sent = Digest()
+        path = self._source_of(key)
+        source = self._from.storage.read(path, version=key.status(path))
+        async with aclosing(source), aclosing(sent.through(source)) as body:
+            stored = await self._to.storage.write(
+                self._target_of(key), body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
+            )
+        if stored.size_bytes == sent.size_bytes == key.size_bytes and (
+            self._transfer.keeps_source or await digest_of(self._to.storage, self._target_of(key)) == sent.value
+        ):
+            return
+        if self._transfer.overwrite:
+            # What it replaced is gone already; broken bytes under a good name are worse than none.
+            await _delete(self._to.storage, self._target_of(key))
+        raise VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
+
+    # ------------------------------------------------------------- deleting
+
+    async def _delete_source(self, *, leaves_links: bool) -> None:
+        try:
+            await self._delete_files()
+            await self._delete_directories(leaves_links=leaves_links)
+        except (ChangedMeanwhile, DirectoryNotEmpty) as error:
+            await self._advance(TransferState.FAILED)
+            if isinstance(error, DirectoryNotEmpty):
+                raise ChangedMeanwhile("The source got new entries while it was moved; they are still there.") from None
+            raise
+        except OperationInProgress:
+            raise
+        except QueryServerError as error:
+            remaining = await self._records.count(self._lease.transfer_id, (KeyState.COPIED,))
+            await self._records.release(self._lease, again_after=None)
+            raise StorageError(
+                f"The target is complete, but the source could not be deleted: {error.message}",
+                details={"state": TransferState.DELETING.value, "remaining": remaining},
+            ) from error
+
+    async def _delete_files(self) -> None:
+        after: int | None = None
+        while keys := await self._keys(EntryKind.FILE, (KeyState.COPIED,), after=after):
+            after = keys[-1].number
+            attempts = await attempt_each(keys, self._delete_file, at_once=_DELETIONS_AT_ONCE)
+            await self._mark(attempts.done, KeyState.DELETED)
+            attempts.raise_failure()
+
+    async def _delete_file(self, key: TransferKey) -> None:
+        path = self._source_of(key)
+        try:
+            now = await self._from.storage.stat(path)
+        except PathNotFound:
+            return
+        if not is_unchanged(key, now):
+            raise ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
+        await _delete(self._from.storage, path)
+
+    async def _delete_directories(self, *, leaves_links: bool) -> None:
+        """From the deepest up. One with links that were left out stays."""
+        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
+            for key in keys:
+                try:
+                    await _delete_directory(self._from.storage, self._source_of(key))
+                except DirectoryNotEmpty:
+                    if not leaves_links:
+                        raise
+                await self._mark([key], KeyState.DELETED)
+
+    # ---------------------------------------------------------- taking back
+
+    async def _tried_to_take_back(self) -> bool:
+        """Whether nothing is left; if not, it is tried again later."""
+        try:
+            await self.take_back()
+        except QueryServerError:
+            return False
+        return True
+
+    async def _remove_files(self) -> None:
+        after: int | None = None
+        while keys := await self._keys(EntryKind.FILE, _CREATED, after=after):
+            after = keys[-1].number
+            attempts = await attempt_each(keys, self._remove_file, at_once=_DELETIONS_AT_ONCE)
+            await self._mark(attempts.done, KeyState.DELETED)
+            attempts.raise_failure()
+
+    async def _remove_file(self, key: TransferKey) -> None:
+        """Of what was only begun it is not known whether it is there, or somebody else's."""
+        target, storage = self._target_of(key), self._to.storage
+        if key.state is KeyState.STARTED:
+            await self._note_unseen(key)
+            try:
+                there = await storage.stat(target)
+            except PathNotFound:
+                return
+            if not there.is_file or there.size_bytes != key.size_bytes:
+                return
+        await _delete(storage, target)
+
+    async def _note_unseen(self, key: TransferKey) -> None:
+        """The clean-up removes what a dead process sent: at once it could not be told from a living write of others."""
+        if not isinstance(self._to.storage, UnseenUploads):
+            return
+        path = StoragePath(self._to.path.scheme, self._target_of(key))
+        await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
+
+    async def _remove_directories(self) -> None:
+        while keys := await self._keys(EntryKind.DIRECTORY, _CREATED, backwards=True):
+            for key in keys:
+                target = self._target_of(key)
+                try:
+                    await _delete_directory(self._to.storage, target)
+                except DirectoryNotEmpty:
+                    # What somebody else put in it stays; what a dead process wrote to is too young to be told apart.
+                    if not await _shows_entries(self._to.storage, target):
+                        raise
+                await self._mark([key], KeyState.DELETED)
+
+    # -------------------------------------------------------------- records
+
+    async def _keys(
+        self, kind: EntryKind, states: Sequence[KeyState], *, after: int | None = None, backwards: bool = False
+    ) -> Sequence[TransferKey]:
+        return await self._records.keys(
+            self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, backwards=backwards
+        )
+
+    async def _mark(self, keys: Sequence[TransferKey], state: KeyState) -> None:
+        self._require(held=await self._records.mark(self._lease, [key.number for key in keys], state))
+
+    async def _advance(self, state: TransferState) -> None:
+        self._require(held=await self._records.advance(self._lease, state))
+
+    @staticmethod
+    def _require(*, held: bool) -> None:
+        if not held:
+            raise OperationInProgress("Another server has taken over this operation.")
+
+    async def _moved(self) -> Moved:
+        links = await self._skipped(EntryKind.LINK, at_most=_LINKS_TOLD)
+        files = await self._skipped(EntryKind.FILE)
+        return Moved(self._transfer.kind, self._from.path, self._to.path, links, files)
+
+    async def _skipped(self, kind: EntryKind, *, at_most: int | None = None) -> Sequence[str]:
+        paths: list[str] = []
+        after: int | None = None
+        while keys := await self._keys(kind, (KeyState.SKIPPED,), after=after):
+            paths += [str(self._source_path(key)) for key in keys]
+            after = keys[-1].number
+            if at_most is not None and len(paths) >= at_most:
+                break
+        return sorted(paths)[:at_most]
+
+    def _source_of(self, key: TransferKey) -> str:
+        return joined(self._from.path.path, key.path)
+
+    def _target_of(self, key: TransferKey) -> str:
+        return joined(self._to.path.path, key.path)
+
+    def _source_path(self, key: TransferKey) -> StoragePath:
+        return self._from.path.child(key.path) if key.path else self._from.path
+
+
+def is_unchanged(key: TransferKey, now: FileStatus) -> bool:
+    """Whether nothing shows that an entry changed since it was listed.
+
+    Tags decide where a store gives them: its listings may know the time of change more exactly than its answers
+    about one entry.
+    """
+    if key.tag and now.tag:
+        return (key.kind, key.size_bytes, key.tag) == (now.kind, now.size_bytes, now.tag)
+    return key.status(now.path).is_same_content(now)
+
+
+async def _delete_directory(storage: Storage, path: str) -> None:
+    """Delete an empty directory, with files that a crash left half written. Raises DirectoryNotEmpty."""
+    try:
+        await _delete(storage, path)
+    except DirectoryNotEmpty:
+        if not await storage.sweep_leftovers(path, _ABANDONED_S):
+            raise
+        await _delete(storage, path)
+
+
+async def _shows_entries(storage: Storage, path: str) -> bool:
+    async with aclosing(storage.list_directory(path, batch_size=1)) as batches:
+        return bool([batch async for batch in batches if batch.entries])
+
+
+async def _delete(storage: Storage, path: str) -> None:
+    """Delete one file or an empty directory; it may be gone."""
+    try:
+        await storage.delete(path, recursive=False)
+    except PathNotFound:
+        return

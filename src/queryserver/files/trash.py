@@ -1,0 +1,211 @@
+"""The trash of users (Contract storage 8): moved there, seen, brought back, emptied, all by the client of the store."""
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from queryserver.errors.base import NotSupported
+from queryserver.errors.files import (
+    NotADirectory,
+    PathExists,
+    PathNotFound,
+    already_in_trash,
+    contains_trash,
+    not_in_trash,
+    root_not_allowed,
+    trash_not_supported,
+)
+from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.paths import MAX_NAME_BYTES
+from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
+
+_CURRENT = "Current"
+_CHECKPOINT = re.compile(r"Current|[0-9]+")
+_PRIVATE = 0o700
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The trash for one path."""
+
+    root: StoragePath
+    storage: Storage
+    renaming: RenamingStorage
+
+    @property
+    def current(self) -> StoragePath:
+        """Where deleted entries go."""
+        return self.root.child(_CURRENT)
+
+
+async def bin_of(place: Place) -> Bin:
+    """The trash of a place. Raises trash_not_supported."""
+    storage = place.storage
+    if not isinstance(storage, TrashStorage):
+        raise trash_not_supported(f"The store {place.path.scheme} has no trash.")
+    if not isinstance(storage, RenamingStorage):
+        raise NotSupported(f"The store {place.path.scheme} does not rename.")
+    root = StoragePath(place.path.scheme, await storage.trash_root(place.path.path))
+    return Bin(root, place.storage, storage)
+
+
+async def move_to_trash(place: Place) -> StoragePath:
+    """Where the entry lies in the trash now. Raises PathNotFound, already_in_trash, contains_trash."""
+    found = await bin_of(place)
+    path = place.path
+    if path.is_inside(found.root):
+        raise already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
+    if path == found.root or found.root.is_inside(path):
+        raise contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
+    await place.storage.stat(path.path)
+    with suppress(PathExists):
+        await place.storage.mkdir(found.root.path, permissions=_PRIVATE)
+    parent = await _directory(found, found.current.child(path.parent.path) if path.parent.path else found.current)
+    target = parent.child(path.name)
+    for _ in range(_TRIES):
+        try:
+            await found.renaming.rename(path.path, target.path)
+        except PathExists:
+            target = parent.child(_another_name(path.name))
+            continue
+        return target
+    raise PathExists(f"{target} exists.")
+
+
+async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
+    """The directory in the trash, made where it is missing; a file of that name gets a directory beside it."""
+    try:
+        await found.storage.mkdir(wanted.path, permissions=_PRIVATE)
+    except (PathExists, NotADirectory):
+        if await _is_directory(found.storage, wanted):
+            return wanted
+        return await _beside_files(found, wanted)
+    return wanted
+
+
+async def _beside_files(found: Bin, wanted: StoragePath) -> StoragePath:
+    directory = found.current
+    for name in wanted.path.removeprefix(directory.path).strip("/").split("/"):
+        inner = directory.child(name)
+        with suppress(PathExists):
+            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+        if not await _is_directory(found.storage, inner):
+            inner = directory.child(_another_name(name))
+            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+        directory = inner
+    return directory
+
+
+def _another_name(name: str) -> str:
+    """The name with the time behind it; a long one is cut, so that it is still a name."""
+    number = str(time.time_ns() // 1_000_000)
+    return name.encode()[: MAX_NAME_BYTES - len(number)].decode(errors="ignore") + number
+
+
+class Trash:
+    """trash/path, trash/restore and trash/purge."""
+
+    def __init__(self, stores: Stores, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._audit = audit
+
+    async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
+        """The caller's home in the trash, else the trash, else None. Raises trash_not_supported."""
+        found = await bin_of(self._stores.place(caller, path))
+        home = self._stores.home(caller, path.scheme)
+        for candidate in (found.current.child(home.path), found.root):
+            if await _is_directory(found.storage, candidate):
+                return candidate
+        return None
+
+    async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
+        """Bring an entry back to where it was. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
+        place = self._stores.place(caller, path)
+        found = await bin_of(place)
+        original = _original(found.root, path)
+        with self._audit.event(caller, "storage.trash.restore", path):
+            await place.storage.stat(path.path)
+            with suppress(PathExists):
+                await place.storage.mkdir(original.parent.path)
+            await found.renaming.rename(path.path, original.path)
+        return original
+
+    async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
+        """Delete every entry of the caller's trash for good; the trash, and how many. Raises trash_not_supported."""
+        found = await bin_of(self._stores.place(caller, path))
+        with self._audit.event(caller, "storage.trash.purge", found.root):
+            purged = 0
+            for entry in await _entries(found):
+                with suppress(PathNotFound):
+                    await found.storage.delete(entry, recursive=True)
+                    purged += 1
+        return found.root, purged
+
+
+async def _entries(found: Bin) -> list[str]:
+    """The checkpoints, all read before the first is deleted; none without a trash."""
+    try:
+        return [entry.path async for batch in found.storage.list_directory(found.root.path) for entry in batch.entries]
+    except PathNotFound:
+        return []
+
+
+def _original(root: StoragePath, path: StoragePath) -> StoragePath:
+    """Where an entry of the trash was. Raises not_in_trash: outside, the trash itself, or a checkpoint."""
+    below = path.names[len(root.names) :] if path.is_inside(root) else ()
+    if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
+        raise not_in_trash(f"{path} is no entry of your trash.")
+    return StoragePath(path.scheme, "/".join(below[1:]))
+
+
+async def _is_directory(storage: Storage, path: StoragePath) -> bool:
+    try:
+        return (await storage.stat(path.path)).is_directory
+    except (PathNotFound, NotADirectory):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What became of an entry; `trash_path` is None when it is gone for good."""
+
+    path: StoragePath
+    trash_path: StoragePath | None
+
+
+class Deletions:
+    """rmtree and its other names."""
+
+    def __init__(self, stores: Stores, audit: StorageAudit) -> None:
+        self._stores = stores
+        self._audit = audit
+
+    def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Place:
+        """What can be refused without asking the store. Raises root_not_allowed, trash_not_supported, access errors."""
+        place = self._stores.place(caller, path)
+        traits = place.file_system.traits
+        # A service of Ozone is the root of a store of its own.
+        is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
+        if is_root or path.path == traits.home_parent:
+            raise root_not_allowed(f"{path} cannot be deleted.")
+        if skip_trash is False and not isinstance(place.storage, TrashStorage):
+            raise trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
+        return place
+
+    async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
+        """Delete an entry with its content, for good or to the trash; None: as is usual on its store.
+
+        Raises as `check`; PathNotFound, already_in_trash, contains_trash; DirectoryNotEmpty for buckets with content.
+        """
+        place = self.check(caller, path, skip_trash=skip_trash)
+        traits = place.file_system.traits
+        to_trash = traits.deletes_to_trash if skip_trash is None else not skip_trash
+        with self._audit.event(caller, "storage.trash" if to_trash else "storage.delete", path):
+            if to_trash:
+                return Deleted(path, await move_to_trash(place))
+            is_container = len(path.names) <= traits.container_levels
+            await place.storage.delete(path.path, recursive=not is_container)
+            return Deleted(path, None)

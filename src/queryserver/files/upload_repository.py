@@ -1,0 +1,369 @@
+"""Uploads that are under way."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import structlog
+from pydantic import TypeAdapter
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
+from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.platform.database import Connection, Database
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedWrite:
+    """A directory in which somebody writes: after a crash temporary files may be left in it."""
+
+    id: UUID
+    directory: StoragePath
+    name: str
+    """Of the entry that is written; empty: not known, as in records of former versions."""
+    user: StorageUser
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTerms:
+    """What the first part of an upload fixes."""
+
+    target: StoragePath
+    plan: PartPlan
+    overwrite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedPart:
+    """A part that lies in the store."""
+
+    stored: StoredPart
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartUpload:
+    """An upload in parts."""
+
+    id: UUID
+    client_uuid: UUID
+    user: StorageUser
+    """As whom the store is used."""
+    terms: UploadTerms
+    staging: str | None
+    """Where its parts lie, in the store's own words; None while that is not prepared."""
+    result: FileStatus | None
+    """The entry that the parts became; None before."""
+    expires_at: datetime
+    arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
+    """By index."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewUpload:
+    """An upload that begins now."""
+
+    id: UUID
+    user_id: int
+    client_uuid: UUID
+    user: StorageUser
+    terms: UploadTerms
+
+
+_LOCK = 0x71737570  # "qsup"
+_ENTRY = TypeAdapter(FileStatus)
+
+_COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, part_bytes, parts, overwrite, staging,
+    result, expires_at"""
+
+_ABANDONED = """
+select id, scheme, directory, name, username, is_admin from unfinished_writes as written
+where touched_at < now() - $1::interval and not exists (
+    select from part_uploads
+    where scheme = written.scheme and state = 'open' and expires_at > now()
+        and regexp_replace(path, '/?[^/]*$', '') = written.directory
+)
+order by touched_at limit 1000
+"""
+
+_OPEN = """
+insert into part_uploads (
+    id, user_id, client_uuid, username, is_admin, scheme, path, size_bytes, part_bytes, parts, overwrite, state,
+    expires_at
+)
+select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'open', now() + $12::interval
+where (select count(*) from part_uploads where user_id = $2 and state = 'open' and expires_at > now()) < $13
+"""
+
+_MOVE_ASIDE = """
+update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 and expires_at <= now()
+"""
+
+_CLAIM_PART = """
+insert into part_upload_parts as part (upload_id, index, claimed_by, claimed_until)
+select id, $2, $3, now() + $4::interval from part_uploads where id = $1 and state = 'open'
+on conflict (upload_id, index) do update set claimed_by = excluded.claimed_by, claimed_until = excluded.claimed_until
+    where part.sha256 is null and (part.claimed_by = excluded.claimed_by or part.claimed_until < now())
+"""
+
+_ARRIVED = """
+with upload as (
+    update part_uploads set expires_at = now() + $7::interval
+    where id = $1 and exists (
+        select from part_upload_parts where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
+    )
+)
+update part_upload_parts set size_bytes = $4, receipt = $5, sha256 = $6, claimed_by = null, claimed_until = null
+where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
+"""
+
+
+class UnfinishedWrites:
+    """Each method is one statement. All raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, write: UnfinishedWrite) -> None:
+        """Store it."""
+        await self._database.execute(
+            """insert into unfinished_writes (id, scheme, directory, name, username, is_admin)
+            values ($1, $2, $3, $4, $5, $6)""",
+            write.id,
+            write.directory.scheme,
+            write.directory.path,
+            write.name,
+            write.user.name,
+            write.user.is_admin,
+        )
+
+    async def touch(self, write_id: UUID) -> bool:
+        """Note that it still goes on; False: it is gone."""
+        return (
+            await self._database.execute("update unfinished_writes set touched_at = now() where id = $1", write_id) == 1
+        )
+
+    async def end(self, write_id: UUID) -> None:
+        """Forget it, for nothing is left in its directory. Nothing happens when it is gone."""
+        await self._database.execute("delete from unfinished_writes where id = $1", write_id)
+
+    async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
+        """What gave no sign of life for so long, but not where an upload in parts is still open in the directory."""
+        return [
+            UnfinishedWrite(
+                row["id"],
+                StoragePath(Scheme(row["scheme"]), row["directory"]),
+                row["name"],
+                StorageUser(row["username"], is_admin=row["is_admin"]),
+            )
+            for row in await self._database.fetch(_ABANDONED, older_than)
+        ]
+
+
+class PartUploads:
+    """Uploads in parts of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable.
+
+    Who works on an upload or a part as a whole claims it: nobody else can for as long as the claim is renewed.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
+        """The upload of that user and `client_uuid`: the one that is there, else `new`.
+
+        None when the user has `max_open` unfinished ones already.
+        """
+        async with self._database.transaction() as connection:
+            # Counting and inserting are one step only for those who do it one after the other.
+            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
+            known = await _read(connection, new.user_id, new.client_uuid)
+            if known is None:
+                # One that expired stands in the way until the clean-up has removed its parts from the store.
+                await connection.execute(_MOVE_ASIDE, new.user_id, new.client_uuid)
+                await connection.execute(_OPEN, *_values(new), keep, max_open)
+                known = await _read(connection, new.user_id, new.client_uuid)
+        return known
+
+    async def read(self, user_id: int, client_uuid: UUID) -> PartUpload | None:
+        """An upload that has not expired."""
+        async with self._database.connection() as connection:
+            return await _read(connection, user_id, client_uuid)
+
+    async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
+        """Claim an upload, or renew the claim; False: another has it, or the upload is gone."""
+        changed = await self._database.execute(
+            """update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
+            where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())""",
+            upload_id,
+            claimant,
+            lease,
+        )
+        return changed == 1
+
+    async def release(self, upload_id: UUID, claimant: UUID) -> None:
+        """Give a claim up."""
+        await self._database.execute(
+            "update part_uploads set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2",
+            upload_id,
+            claimant,
+        )
+
+    async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
+        """Keep where the parts lie, and give the claim up; False: the claim was lost."""
+        changed = await self._database.execute(
+            """update part_uploads set staging = $3, claimed_by = null, claimed_until = null
+            where id = $1 and claimed_by = $2""",
+            upload_id,
+            claimant,
+            staging,
+        )
+        return changed == 1
+
+    async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
+        """Keep what the parts became, and give the claim up; False: the claim was lost."""
+        changed = await self._database.execute(
+            """update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
+            where id = $1 and claimed_by = $2""",
+            upload_id,
+            claimant,
+            _ENTRY.dump_python(result, mode="json"),
+        )
+        return changed == 1
+
+    async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
+        """Claim a part that has not arrived, or renew the claim.
+
+        False: another has it, the part arrived, or the upload is gone.
+        """
+        return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
+
+    async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
+        """Give up a claim on a part that did not arrive."""
+        await self._database.execute(
+            """delete from part_upload_parts
+            where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null""",
+            upload_id,
+            index,
+            claimant,
+        )
+
+    async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
+        """Keep that a part lies in the store; the upload expires `keep` from now. False: the claim was lost."""
+        stored = part.stored
+        changed = await self._database.execute(
+            _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
+        )
+        return changed == 1
+
+    async def forget(self, upload_id: UUID) -> None:
+        """Remove an upload. Nothing happens when it is gone."""
+        await self._database.execute("delete from part_uploads where id = $1", upload_id)
+
+    async def expired(self, *, limit: int) -> Sequence[PartUpload]:
+        """Uploads past their time and those whose user is gone, without their parts, oldest first."""
+        rows = await self._database.fetch(
+            f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
+            order by expires_at limit $1""",
+            limit,
+        )
+        return [_upload(row, {}) for row in rows]
+
+
+async def _read(connection: Connection, user_id: int, client_uuid: UUID) -> PartUpload | None:
+    row = await connection.fetchrow(
+        f"select {_COLUMNS} from part_uploads where user_id = $1 and client_uuid = $2 and expires_at > now()",
+        user_id,
+        client_uuid,
+    )
+    if row is None:
+        return None
+    parts = await connection.fetch(
+        """select index, size_bytes, receipt, sha256 from part_upload_parts
+        where upload_id = $1 and sha256 is not null order by index""",
+        row["id"],
+    )
+    return _upload(row, {part["index"]: _part(part) for part in parts})
+
+
+def _upload(row: asyncpg.Record, arrived: Mapping[int, ArrivedPart]) -> PartUpload:
+    target = StoragePath(Scheme(row["scheme"]), row["path"])
+    plan = PartPlan(row["path"], row["size_bytes"], row["part_bytes"], row["parts"])
+    return PartUpload(
+        id=row["id"],
+        client_uuid=row["client_uuid"],
+        user=StorageUser(row["username"], is_admin=row["is_admin"]),
+        terms=UploadTerms(target, plan, row["overwrite"]),
+        staging=row["staging"],
+        result=None if row["result"] is None else _ENTRY.validate_python(row["result"]),
+        expires_at=row["expires_at"],
+        arrived=arrived,
+    )
+
+
+def _part(row: asyncpg.Record) -> ArrivedPart:
+    return ArrivedPart(StoredPart(row["index"], row["size_bytes"], row["receipt"]), bytes(row["sha256"]))
+
+
+def _values(new: NewUpload) -> tuple[object, ...]:
+    terms, plan = new.terms, new.terms.plan
+    return (
+        new.id,
+        new.user_id,
+        new.client_uuid,
+        new.user.name,
+        new.user.is_admin,
+        terms.target.scheme,
+        terms.target.path,
+        plan.size_bytes,
+        plan.part_bytes,
+        plan.parts,
+        terms.overwrite,
+    )
+
+
+log = structlog.get_logger(__name__)
+
+LEASE = timedelta(seconds=60)
+"""After that time without a sign of life somebody else may take the work over."""
+
+_RENEW_EVERY_S = LEASE.total_seconds() / 4
+_LONGEST_PAUSE_S = 1.0
+
+
+async def attempts(within_s: float) -> AsyncGenerator[None]:
+    """Now, and again after longer and longer pauses, until the time is over."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + within_s
+    pause_s = 0.02
+    while True:
+        yield
+        if clock() + pause_s > end:
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+@asynccontextmanager
+async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float = _RENEW_EVERY_S) -> AsyncGenerator[None]:
+    """Inside, a claim is renewed in the background. Who has lost it learns so from the records at the end."""
+    keeper = asyncio.create_task(_renew(renew, every_s), name="claim")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+async def _renew(renew: Callable[[], Awaitable[bool]], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            if not await renew():
+                return
+        except DatabaseUnavailable:
+            log.warning("claim not renewed")

@@ -1,0 +1,283 @@
+"""Parquet and both forms of Arrow IPC: files with types (Contract editor 8.2)."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.download.encoder import Drain, unique_names
+from queryserver.formats.download.texts import is_binary, is_text, texts
+
+_TEXT = pa.string()
+_MAX_DECIMAL_DIGITS = 76
+_DECIMAL128_DIGITS = 38
+_DIGITS_OF_INTEGERS = 20
+
+_DECLARED: dict[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.DATE: pa.date32(),
+    ResultType.TIMESTAMP: pa.timestamp("us"),
+    ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
+    ResultType.BINARY: pa.binary(),
+}
+
+
+async def common_schema(
+    columns: tuple[Column, ...], schemas: AsyncIterator[pa.Schema], *, threads: Executor
+) -> pa.Schema:
+    """A schema that all rows of a result fit into without loss, and that Parquet can hold.
+
+    Text stands for what has no common type: for it every value has a text form. Names are made unique.
+    """
+    seen: set[pa.Schema] = {schema.remove_metadata() async for schema in schemas}
+    return await asyncio.get_running_loop().run_in_executor(threads, _schema, columns, seen)
+
+
+def _schema(columns: tuple[Column, ...], seen: set[pa.Schema]) -> pa.Schema:
+    by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
+    names = unique_names([column.name for column in columns])
+    kinds = [_writable(_common(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
+    return pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def _writable(kind: pa.DataType) -> pa.DataType:
+    """The type, or text where Parquet has no place for it."""
+    if not pa.types.is_nested(kind):
+        return kind
+    try:
+        pq.ParquetWriter(io.BytesIO(), pa.schema([("column", kind)])).close()
+    except pa.ArrowException:
+        return _TEXT
+    return kind
+
+
+def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with the types and names of `schema`."""
+    arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    if kind == _TEXT:
+        return texts(array, column)
+    if pa.types.is_union(array.type):
+        return pa.array([None if value is None else float(value) for value in array.to_pylist()], kind)
+    # Only a column declared as floating point is read as such where it also holds integers.
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
+    if any(map(pa.types.is_union, seen)):
+        return _common_with_unions(seen, column)
+    kinds: set[pa.DataType] = set()
+    for kind in seen:
+        storable = _storable(kind)
+        if storable is None:
+            return _TEXT
+        kinds.add(storable)
+    kinds.discard(pa.null())
+    if not kinds:
+        return _DECLARED.get(column.type, _TEXT)
+    common = kinds.pop() if len(kinds) == 1 else _wider(kinds, column)
+    return _TEXT if common is None else _filled(common)
+
+
+def _common_with_unions(seen: set[pa.DataType], column: Column) -> pa.DataType:
+    """A union is a column without one type, but integers among floats still are what a column of floats holds."""
+    unions = [kind for kind in seen if pa.types.is_union(kind)]
+    members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
+    common = _common(seen.difference(unions) | members, column)
+    return common if common == pa.float64() else _TEXT
+
+
+def _storable(kind: pa.DataType) -> pa.DataType | None:
+    """The type that Parquet keeps a type as; None: it cannot, or readers could not."""
+    if pa.types.is_dictionary(kind):
+        return _storable(kind.value_type)
+    if is_text(kind):
+        return _TEXT
+    if is_binary(kind):
+        return pa.binary()
+    if pa.types.is_nested(kind):
+        return kind if _is_storable_nested(kind) else None
+    if pa.types.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
+    if pa.types.is_time(kind):
+        return kind if kind == pa.time64("ns") else pa.time64("us")
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return kind if is_plain or pa.types.is_null(kind) else None
+
+
+def _is_storable_nested(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind.fields]
+        if not names or len(set(names)) < len(names):
+            return False
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
+        return False
+    return all(_storable(kind.field(number).type) == kind.field(number).type for number in range(kind.num_fields))
+
+
+def _filled(kind: pa.DataType) -> pa.DataType:
+    """The type with text where nothing but NULL is known: Parquet has no map whose keys are of the null type."""
+    if pa.types.is_null(kind):
+        return _TEXT
+    if not pa.types.is_nested(kind):
+        return kind
+    members = [kind.field(number) for number in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        members = [kind.key_field, kind.item_field]
+    filled = [_filled(member.type) for member in members]
+    if all(member.type == new for member, new in zip(members, filled, strict=True)):
+        return kind
+    fields = [member.with_type(new) for member, new in zip(members, filled, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_map(kind):
+        return pa.map_(*fields)
+    return pa.large_list(*fields) if pa.types.is_large_list(kind) else pa.list_(*fields)
+
+
+def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
+    if all(map(pa.types.is_integer, kinds)):
+        return _wider_integer(kinds)
+    if all(map(pa.types.is_floating, kinds)):
+        return pa.float64()
+    if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
+        return pa.float64() if column.type in (ResultType.FLOAT, ResultType.DOUBLE) else None
+    if all(pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in kinds):
+        return _wider_decimal(kinds)
+    if all(map(pa.types.is_nested, kinds)):
+        return _wider_nested(kinds)
+    return None
+
+
+def _wider_integer(kinds: set[pa.DataType]) -> pa.DataType:
+    widest = max(kinds, key=_bit_width)
+    if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
+        return widest
+    return pa.decimal128(_DIGITS_OF_INTEGERS, 0) if pa.uint64() in kinds else pa.int64()
+
+
+def _bit_width(kind: pa.DataType) -> int:
+    return kind.bit_width
+
+
+def _wider_decimal(kinds: set[pa.DataType]) -> pa.DataType | None:
+    sizes = [(kind.precision, kind.scale) if pa.types.is_decimal(kind) else (_DIGITS_OF_INTEGERS, 0) for kind in kinds]
+    scale = max(scale for _, scale in sizes)
+    return _decimal(scale + max(precision - scale for precision, scale in sizes), scale)
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType | None:
+    if scale < 0 or precision > _MAX_DECIMAL_DIGITS:
+        return None
+    return pa.decimal128(precision, scale) if precision <= _DECIMAL128_DIGITS else pa.decimal256(precision, scale)
+
+
+def _wider_nested(kinds: set[pa.DataType]) -> pa.DataType | None:
+    """Lists that were empty, members that were NULL: types with holes, filled by the others."""
+    schemas = [pa.schema([("column", kind)]) for kind in kinds]
+    try:
+        unified = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+    return unified if _is_storable_nested(unified) else None
+
+
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_ROW_GROUP_ROWS = 1024 * 1024
+
+
+class ArrowEncoder:
+    """An IPC stream or file, its buffers not compressed: several readers cannot undo that.
+
+    The file form (Feather, version 2) is the stream between a magic number and a footer, which names the place of each
+    batch: some 24 bytes a batch are kept in memory.
+    """
+
+    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool) -> None:
+        self._columns = columns
+        self._schema = schema
+        self._sink = Drain()
+        begin = pa.ipc.new_file if is_file else pa.ipc.new_stream
+        self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema)
+
+    def start(self) -> bytes:
+        """The schema."""
+        return self._sink.take()
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        """One record batch."""
+        self._writer.write_batch(fitted(batch, self._columns, self._schema))
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """The mark of the end, and the footer."""
+        self._writer.close()
+        return self._sink.take()
+
+    def close(self) -> None:
+        """End the writer; what it still writes is dropped."""
+        self._writer.close()
+
+
+class ParquetEncoder:
+    """Row groups of some 16 MiB: readers want them large, and one is held in memory."""
+
+    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:
+        self._columns = columns
+        self._schema = schema
+        self._sink = Drain()
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema)
+        self._collected: list[pa.RecordBatch] = []
+        self._collected_bytes = self._collected_rows = 0
+
+    def start(self) -> bytes:
+        """The magic number."""
+        return self._sink.take()
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        """A row group, when enough rows for one have come."""
+        batch = fitted(batch, self._columns, self._schema)
+        self._collected.append(batch)
+        self._collected_bytes += batch.nbytes
+        self._collected_rows += batch.num_rows
+        if self._collected_bytes >= _ROW_GROUP_BYTES or self._collected_rows >= _ROW_GROUP_ROWS:
+            self._write_row_group()
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """The last row group and the footer."""
+        if self._collected_rows:
+            self._write_row_group()
+        self._writer.close()
+        return self._sink.take()
+
+    def close(self) -> None:
+        """End the writer; what it still writes is dropped."""
+        self._writer.close()
+
+    def _write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._collected)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._collected.clear()
+        self._collected_bytes = self._collected_rows = 0

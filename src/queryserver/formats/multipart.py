@@ -1,0 +1,418 @@
+"""The text parts of `multipart/form-data`, within limits (Security T6)."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from email.errors import MessageError
+from email.header import decode_header, make_header
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from queryserver.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
+from queryserver.errors.files import InvalidName, too_many_parts, upload_aborted
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+
+NO_LIMIT = 1 << 30
+"""For the parser, which has limits per header line: here is one per part."""
+
+
+class PartHeaders:
+    """Hears of the parser's finds, and keeps what says who the part is."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.disposition = b""
+        """`Content-Disposition`; empty: there was none."""
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._name = bytearray()
+        self._value = bytearray()
+
+    @property
+    def callbacks(self) -> "MultipartCallbacks":
+        """For the parser. They raise PayloadTooLarge."""
+        return {
+            "on_header_begin": self._begin,
+            "on_header_field": self._read_name,
+            "on_header_value": self._read_value,
+            "on_header_end": self._end,
+        }
+
+    def clear(self) -> None:
+        """Another part begins."""
+        self.disposition, self._bytes = b"", 0
+
+    def _begin(self) -> None:
+        self._name.clear()
+        self._value.clear()
+        self._count(len(": \r\n"))
+
+    def _read_name(self, window: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._name += window[start:end]
+
+    def _read_value(self, window: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._value += window[start:end]
+
+    def _end(self) -> None:
+        if bytes(self._name).lower() == b"content-disposition":
+            self.disposition = bytes(self._value)
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_bytes} bytes.")
+
+
+MAX_HEADER_BYTES = 16 * 1024
+_WINDOW_BYTES = 64 * 1024
+
+
+def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
+    """Name and value of each part, in order. Raises InvalidParameter, PayloadTooLarge."""
+    parts = _Parts(max_parts)
+    try:
+        parser = MultipartParser(
+            boundary_of(content_type),
+            {
+                "on_part_begin": parts.begin,
+                **parts.headers.callbacks,
+                "on_headers_finished": parts.end_headers,
+                "on_part_data": parts.value,
+                "on_part_end": parts.end,
+                "on_end": parts.end_all,
+            },
+            max_header_count=NO_LIMIT,
+            max_header_size=NO_LIMIT,
+        )
+        for start in range(0, len(body), _WINDOW_BYTES):
+            parser.write(body[start : start + _WINDOW_BYTES])
+    except FormParserError:
+        raise InvalidParameter("The multipart body does not parse.") from None
+    if not parts.ended:
+        raise InvalidParameter("The multipart body ends before its last boundary.")
+    return parts.found
+
+
+def boundary_of(content_type: str) -> bytes:
+    """What stands between the parts. Raises InvalidParameter when the content type does not say."""
+    try:
+        boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    except UnicodeEncodeError:
+        boundary = b""
+    if not boundary:
+        raise InvalidParameter("The content type multipart/form-data needs a boundary.")
+    return boundary
+
+
+class _Parts:
+    """Hears of the parser's finds, and keeps the parts."""
+
+    def __init__(self, max_parts: int) -> None:
+        self.found: list[tuple[bytes, bytes]] = []
+        self.ended = False
+        self._max_parts = max_parts
+        self._name: bytes | None = None
+        self.headers = PartHeaders(MAX_HEADER_BYTES)
+        self._value = bytearray()
+
+    def begin(self) -> None:
+        if len(self.found) == self._max_parts:
+            raise InvalidParameter(f"A form has at most {self._max_parts} fields.")
+        self.headers.clear()
+        self._value = bytearray()
+
+    def end_headers(self) -> None:
+        kind, options = parse_options_header(self.headers.disposition.decode("latin-1"))
+        self._name = options.get(b"name")
+        if kind != b"form-data" or self._name is None:
+            raise InvalidParameter("A part of the multipart body has no name.")
+        if b"filename" in options:
+            raise InvalidParameter("Files cannot be sent with this call, only text fields.")
+
+    def value(self, window: bytes, start: int, end: int) -> None:
+        self._value += window[start:end]
+
+    def end(self) -> None:
+        self.found.append((self._name or b"", bytes(self._value)))
+
+    def end_all(self) -> None:
+        self.ended = True
+
+
+_KIND = re.compile(r"\s*form-data\s*", re.IGNORECASE)
+_PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;\s"]*)\s*', re.DOTALL)
+_ESCAPED = re.compile(r'\\(["\\])')
+_ENCODED_WORDS = re.compile(r"=\?[^?\s]+\?[bq]\?[^?\s]*\?=(?:\s+=\?[^?\s]+\?[bq]\?[^?\s]*\?=)*", re.IGNORECASE)
+_CHARSETS = frozenset({"utf-8", "iso-8859-1"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartNames:
+    """What a part is called. `file_name` is None for a text field."""
+
+    field: str
+    file_name: str | None
+
+
+def names_of_part(disposition: bytes) -> PartNames:
+    """The names in the value of a header Content-Disposition. Raises InvalidParameter, InvalidName."""
+    try:
+        parameters = _parameters(disposition.decode())
+    except UnicodeDecodeError:
+        raise InvalidParameter("The headers of a multipart part are not valid UTF-8.") from None
+    if "name" not in parameters:
+        raise InvalidParameter("A part of the multipart body has no name.")
+    return PartNames(parameters["name"], _file_name(parameters))
+
+
+def _parameters(disposition: str) -> Mapping[str, str]:
+    kind = _KIND.match(disposition)
+    position = kind.end() if kind else 0
+    found: dict[str, str] = {}
+    while position and position < len(disposition) and (match := _PARAMETER.match(disposition, position)):
+        name, value = match[1].lower(), match[2]
+        if name in found:
+            raise InvalidParameter("A part of the multipart body has two names.")
+        found[name] = _ESCAPED.sub(r"\1", value[1:-1]) if value.startswith('"') else value
+        position = match.end()
+    if position < len(disposition) or not found:
+        raise InvalidParameter("The Content-Disposition of a multipart part does not parse.")
+    return found
+
+
+def _file_name(parameters: Mapping[str, str]) -> str | None:
+    if "filename*" in parameters:
+        return _extended(parameters["filename*"])
+    if any(name.startswith("filename*") for name in parameters):
+        raise InvalidName("A file name in several pieces is not read.")
+    name = parameters.get("filename")
+    return _encoded_words(name) if name and _ENCODED_WORDS.fullmatch(name) else name
+
+
+def _extended(value: str) -> str:
+    """The text of `UTF-8'en'a%20b`."""
+    charset, first, rest = value.partition("'")
+    _, second, encoded = rest.partition("'")
+    if not first or not second or charset.lower() not in _CHARSETS:
+        raise InvalidName("The extended file name does not parse.")
+    try:
+        return unquote_to_bytes(encoded).decode(charset)
+    except UnicodeDecodeError:
+        raise InvalidName("The extended file name does not parse.") from None
+
+
+def _encoded_words(value: str) -> str:
+    try:
+        return str(make_header(decode_header(value)))
+    except (MessageError, LookupError, ValueError):  # the client chooses among all codecs there are
+        raise InvalidName("The encoded file name does not parse.") from None
+
+
+PIECE_BYTES = 1024 * 1024
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartLimits:
+    """What a body may ask of this process."""
+
+    parts: int = 32
+    header_bytes: int = 8 * _KIB
+    """Of one part."""
+    value_bytes: int = 64 * _KIB
+    """Of one text field."""
+    frame_bytes: int = 512 * _KIB
+    """Of everything that is neither file nor value, what stands behind the last boundary too."""
+    slow_bytes: int = 60 * _KIB
+    slow_s: float = 60.0
+    """A body of which fewer than `slow_bytes` come while `slow_s` are spent waiting for it is too slow."""
+
+
+_LIMITS = MultipartLimits()
+
+
+class MultipartStream:
+    """Reads one body: `file_name`, then `content` to its end.
+
+    `file_fields` are the names that the file may go by; empty: any. `leading_fields` must not come behind the file.
+    """
+
+    def __init__(
+        self,
+        body: AsyncIterator[bytes],
+        content_type: str,
+        *,
+        file_fields: Collection[str] = (),
+        leading_fields: Collection[str] = (),
+        limits: MultipartLimits = _LIMITS,
+    ) -> None:
+        self._body = body
+        self._limits = limits
+        self._parts = _MultipartStreamParts(limits, file_fields, leading_fields)
+        self._waited_s = 0.0
+        self._recent_bytes = 0
+        self.bytes_read = 0
+        try:
+            self._parser = MultipartParser(
+                boundary_of(content_type),
+                {
+                    "on_part_begin": self._parts.begin,
+                    **self._parts.headers.callbacks,
+                    "on_headers_finished": self._parts.end_headers,
+                    "on_part_data": self._parts.content,
+                    "on_part_end": self._parts.end,
+                    "on_end": self._parts.end_all,
+                },
+                max_header_count=NO_LIMIT,
+                max_header_size=NO_LIMIT,
+            )
+        except FormParserError:
+            raise InvalidParameter("The boundary of the multipart body is too long.") from None
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The text fields so far, in their order."""
+        return self._parts.fields
+
+    @property
+    def file_field(self) -> str:
+        """The name of the part that holds the file; empty before the file comes."""
+        return self._parts.file_field
+
+    async def file_name(self) -> str:
+        """Reads up to the file and tells its name, as the client wrote it.
+
+        Raises InvalidParameter, InvalidName, MissingParameter (no file), too_many_parts, PayloadTooLarge, BodyTooSlow,
+        upload_aborted (the body ends early), and what `body` raises.
+        """
+        while self._parts.file_name is None:
+            if not await self._read():
+                self._require_end()
+                raise MissingParameter("A file is required.")
+        return self._parts.file_name
+
+    async def content(self) -> AsyncGenerator[bytes]:
+        """The bytes of the file, in pieces of at most 1 MiB.
+
+        Ends only when the whole body was read and nothing is wrong with it. Raises as `file_name`, also for a second
+        file and for `leading_fields` behind the file.
+        """
+        while await self._read():
+            while self._parts.waiting_bytes >= PIECE_BYTES:
+                yield self._parts.take(PIECE_BYTES)
+        self._require_end()
+        while self._parts.waiting_bytes:
+            yield self._parts.take(PIECE_BYTES)
+
+    async def _read(self) -> bool:
+        """Whether there was anything left to read."""
+        piece = await self._next()
+        if piece is None:
+            return False
+        self.bytes_read += len(piece)
+        try:
+            self._parser.write(piece)
+        except FormParserError:
+            raise InvalidParameter("The multipart body does not parse.") from None
+        if self.bytes_read - self._parts.content_bytes > self._limits.frame_bytes:
+            raise PayloadTooLarge("The multipart body holds too much beside its file and fields.")
+        return True
+
+    async def _next(self) -> bytes | None:
+        """Time counts only while we wait for the client: a slow store is not the client's fault."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        try:
+            async with asyncio.timeout(self._limits.slow_s - self._waited_s):
+                piece = await anext(self._body, None)
+        except TimeoutError:
+            raise BodyTooSlow("The body arrives too slowly.") from None
+        self._waited_s += clock() - started
+        self._recent_bytes += len(piece or b"")
+        if self._recent_bytes >= self._limits.slow_bytes:
+            self._waited_s, self._recent_bytes = 0.0, 0
+        return piece
+
+    def _require_end(self) -> None:
+        if not self._parts.ended:
+            raise upload_aborted("The multipart body ends before its last boundary.")
+
+
+class _MultipartStreamParts:
+    """Hears of the parser's finds."""
+
+    def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
+        self.fields: list[tuple[str, str]] = []
+        self.file_name: str | None = None
+        self.file_field = ""
+        self.ended = False
+        self.waiting_bytes = 0
+        self.content_bytes = 0
+        self._limits = limits
+        self._file_fields = file_fields
+        self._leading_fields = leading_fields
+        self._waiting: list[bytes] = []
+        self._begun = 0
+        self._names = PartNames("", None)
+        self.headers = PartHeaders(limits.header_bytes)
+        self._value = bytearray()
+
+    def take(self, size: int) -> bytes:
+        """The next bytes of the file."""
+        joined = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        piece, rest = joined[:size], joined[size:]
+        self._waiting = [rest] if rest else []
+        self.waiting_bytes = len(rest)
+        return piece
+
+    def begin(self) -> None:
+        self._begun += 1
+        if self._begun > self._limits.parts:
+            raise too_many_parts(f"A multipart body has at most {self._limits.parts} parts.")
+        self.headers.clear()
+        self._value = bytearray()
+
+    def end_headers(self) -> None:
+        self._names = names_of_part(self.headers.disposition)
+        if self._names.file_name is None:
+            if self.file_name is not None and self._names.field in self._leading_fields:
+                raise InvalidParameter(f"{self._names.field} must come before the file.")
+            return
+        if self.file_name is not None:
+            raise InvalidParameter("The multipart body holds more than one file.")
+        if self._file_fields and self._names.field not in self._file_fields:
+            raise InvalidParameter(f"The file must be called {', '.join(self._file_fields)}.")
+        self.file_name = self._names.file_name
+        self.file_field = self._names.field
+
+    def content(self, window: bytes, start: int, end: int) -> None:
+        size = end - start
+        self.content_bytes += size
+        if self._names.file_name is not None:
+            self._waiting.append(window[start:end])
+            self.waiting_bytes += size
+            return
+        self._value += window[start:end]
+        if len(self._value) > self._limits.value_bytes:
+            raise PayloadTooLarge(f"A field of the multipart body is above {self._limits.value_bytes} bytes.")
+
+    def end(self) -> None:
+        if self._names.file_name is None:
+            self.fields.append((self._names.field, self._text()))
+
+    def end_all(self) -> None:
+        self.ended = True
+
+    def _text(self) -> str:
+        try:
+            return self._value.decode()
+        except UnicodeDecodeError:
+            raise InvalidParameter("A field of the multipart body is not valid UTF-8.") from None

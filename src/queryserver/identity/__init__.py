@@ -1,0 +1,1 @@
+"""Users, groups, rights, logins, tokens, external issuers, directories."""

@@ -1,0 +1,349 @@
+"""Tokens of another issuer: JWT with RS256 (Contract platform 3.9, Rule T12).
+
+The algorithm is ours, never the token's; the keys come from the key server of the settings, and what a token says about
+keys (`jku`, `x5u`, `jwk`, `x5c`) is not looked at. `cryptography` checks the signature: with the numbers of an RSA key
+there is nothing that could take it for the secret of an HMAC.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import structlog
+
+from queryserver.errors.base import (
+    IdentityRefused,
+    InvalidToken,
+    NotAuthenticated,
+    ServiceUnavailable,
+    UserInactive,
+    UserNotFound,
+)
+from queryserver.identity.callers import bearer_of
+from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, claims_of, decoded, header_of
+from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
+from queryserver.identity.protocols import AuthRequest, ExternalClaims, ExternalTokenReader
+from queryserver.identity.provisioning import Arrivals
+from queryserver.identity.token_repository import TokenRepository
+from queryserver.platform.lru import LruCache
+from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+
+log = structlog.get_logger(__name__)
+
+ALGORITHM = "RS256"
+ANY = "*"
+CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
+"""What is looked at, in this order."""
+
+_MOST_CHARACTERS = 16 * 1024
+_REMEMBERED = 4096
+_LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
+_SHOWN = 100
+
+
+class TokenRefused(InvalidToken):
+    """A token that failed a check; the client is told no more than of any bad token."""
+
+    def __init__(self, check: str, reason: str) -> None:
+        super().__init__()
+        self.check = check
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalRules:
+    """What a token must say; `*`: is not compared."""
+
+    issuer: str
+    audience: str
+    username_claim: str = "sub"
+    leeway_s: float = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Good:
+    claims: ExternalClaims
+    key: VerifyingKey
+
+
+class ExternalTokens:
+    """See `interfaces.auth.ExternalTokenReader`."""
+
+    def __init__(
+        self,
+        keys: KeyCache,
+        rules: ExternalRules,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._clock = clock
+        # By digest: tokens are long, and need not lie about in memory.
+        self._good = LruCache[bytes, _Good](_REMEMBERED)
+
+    def recognises(self, token: str) -> bool:
+        """Whether its algorithm is RS256."""
+        return algorithm_of(token) == ALGORITHM
+
+    async def read(self, token: str) -> ExternalClaims:
+        """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        good = self._good.get(digest)
+        if good is None or not self._keys.still_good(good.key):
+            self._good.pop(digest)
+            good = await self._logged(token)
+            self._good.put(digest, good)
+        elif good.claims.refused_from <= self._clock():
+            self._good.pop(digest)
+            refused = TokenRefused("times", "it has expired")
+            _log(refused)
+            raise refused
+        return good.claims
+
+    async def _logged(self, token: str) -> _Good:
+        try:
+            return await self._verified(token)
+        except TokenRefused as refused:
+            _log(refused)
+            raise
+
+    async def _verified(self, token: str) -> _Good:
+        signed, signature = _form(token)
+        header = header_of(token.partition(".")[0])
+        if header.get("alg") != ALGORITHM:
+            raise TokenRefused("alg", f"it is not {ALGORITHM}")
+        key = await self._signer(header, signed.encode("ascii"), signature)
+        content = claims_of(signed.partition(".")[2])
+        if content is None:
+            raise TokenRefused("form", "the claims are no JSON object")
+        expires_at = self._timely(content)
+        _require_issuer(content, self._rules.issuer)
+        _require_audience(content, self._rules.audience)
+        return _Good(self._claims(content, signed, expires_at), key)
+
+    async def _signer(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
+        kid: object = header.get("kid")
+        if not isinstance(kid, str | None):
+            raise TokenRefused("kid", "it is no text")
+        keys = await self._keys.find(kid)
+        if not keys:
+            reason = "there is none, and not exactly one key" if kid is None else "the key server has no such key"
+            raise TokenRefused("kid", reason)
+        for key in keys:
+            if key.has_signed(signed, signature):
+                return key
+        raise TokenRefused("signature", "it was not made with this key")
+
+    def _timely(self, content: Mapping[str, Any]) -> int:
+        """The moment of `exp`. Raises TokenRefused."""
+        now, leeway_s = self._clock(), self._rules.leeway_s
+        expires_at = _moment(content, "exp")
+        if expires_at is None:
+            raise TokenRefused("times", "exp is missing")
+        if expires_at + leeway_s <= now:
+            raise TokenRefused("times", "it has expired")
+        for name in ("nbf", "iat"):
+            moment = _moment(content, name)
+            if moment is not None and moment > now + leeway_s:
+                raise TokenRefused("times", f"{name} lies in the future")
+        return int(expires_at)
+
+    def _claims(self, content: Mapping[str, Any], signed: str, expires_at: int) -> ExternalClaims:
+        return ExternalClaims(
+            identity=self._identity(content),
+            expires_at=expires_at,
+            refused_from=expires_at + self._rules.leeway_s,
+            id=_id(content, signed),
+        )
+
+    def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
+        """Whose token it is, exactly as the issuer writes it."""
+        name = self._rules.username_claim
+        subject, issuer = content.get(name), content.get("iss", "")
+        for claim, text in ((name, subject), ("iss", issuer)):
+            # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.
+            if not isinstance(text, str) or len(text) > IDENTITIES_MAX_LENGTH or not text.isprintable():
+                raise TokenRefused(
+                    "user", f"the claim {claim} is no text of at most {IDENTITIES_MAX_LENGTH} characters"
+                )
+        if not str(subject).strip():
+            raise TokenRefused("user", f"the claim {name} holds no name")
+        return ExternalIdentity(jwt_issuer(str(issuer)), str(subject))
+
+
+def _log(refused: TokenRefused) -> None:
+    log.info("external bearer refused", check=refused.check, reason=refused.reason)
+
+
+def _form(token: str) -> tuple[str, bytes]:
+    """What was signed, and the signature. Raises TokenRefused."""
+    if len(token) > _MOST_CHARACTERS or not token.isascii() or token.count(".") != 2:
+        raise TokenRefused("form", f"it is no signed token of at most {_MOST_CHARACTERS} characters")
+    signed, _, signature = token.rpartition(".")
+    header = header_of(signed.partition(".")[0])
+    if not header:
+        raise TokenRefused("form", "the header cannot be read")
+    if "crit" in header:
+        raise TokenRefused("form", "it asks for extensions that are unknown here")
+    try:
+        return signed, decoded(signature)
+    except ValueError:
+        raise TokenRefused("form", "the signature cannot be read") from None
+
+
+def _moment(content: Mapping[str, Any], name: str) -> float | None:
+    value: object = content.get(name)
+    if value is None and name not in content:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _LATEST:
+        raise TokenRefused("times", f"{name} is no moment")
+    return value
+
+
+def _require_issuer(content: Mapping[str, Any], issuer: str) -> None:
+    found: object = content.get("iss")
+    if issuer != ANY and found != issuer:
+        raise TokenRefused("iss", f"it is {_shown(found)}, not {issuer}")
+
+
+def _require_audience(content: Mapping[str, Any], audience: str) -> None:
+    found: object = content.get("aud")
+    listed = cast("list[object]", found) if isinstance(found, list) else [found]
+    if audience != ANY and audience not in listed:
+        raise TokenRefused("aud", f"it is {_shown(found)}, not {audience}")
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)[:_SHOWN]
+
+
+def _id(content: Mapping[str, Any], signed: str) -> str:
+    """By what the token is ended: never the signature, which may be written in more than one way."""
+    jti: object = content.get("jti")
+    named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
+    return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+# The clocks of the servers and of the database differ by less.
+_KEEP_BEYOND = timedelta(minutes=5)
+_REVOKED = "the token was revoked"
+
+
+class ExternalBearers:
+    """Users of external tokens are found by identity, and made at first sight where the settings say so."""
+
+    def __init__(
+        self,
+        reader: ExternalTokenReader,
+        arrivals: Arrivals,
+        records: TokenRepository,
+        *,
+        create_users: bool,
+        metrics: AccountMetrics = UNMEASURED,
+    ) -> None:
+        self._metrics = metrics
+        self._reader = reader
+        self._arrivals = arrivals
+        self._records = records
+        self._create_users = create_users
+
+    def recognises(self, token: str) -> bool:
+        """Whether a token is of this kind, be it good or not."""
+        return self._reader.recognises(token)
+
+    async def user(self, token: str) -> User:
+        """The bearer of a token, with the token.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._reader.read(token)
+            try:
+                user = await self._arrivals.user(claims.identity, token_id=claims.id, may_create=self._create_users)
+            except IdentityRefused as refused:
+                _log_refused(refused.reason)
+                raise InvalidToken from None
+            except InvalidToken:
+                _log_refused(_REVOKED)
+                raise
+        except NotAuthenticated:
+            self._metrics.external_token("refused")
+            raise
+        except ServiceUnavailable:
+            self._metrics.external_token("unavailable")
+            raise
+        self._metrics.external_token("accepted")
+        return replace(user, external_token=ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
+
+    async def verify(self, token: str) -> None:
+        """Nothing, when `user` would give a user; none is made. Raises as `user`."""
+        try:
+            await self.judge(token)
+        except IdentityRefused as refused:
+            _log_refused(refused.reason)
+            raise InvalidToken from None
+
+    async def judge(self, token: str) -> None:
+        """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
+        claims = await self._reader.read(token)
+        known = await self._arrivals.known(claims.identity, token_id=claims.id)
+        if known is None:
+            if not self._create_users:
+                raise UserNotFound
+        elif not known.is_active:
+            raise UserInactive
+        elif known.is_revoked:
+            _log_refused(_REVOKED)
+            raise InvalidToken
+
+    async def revoke(self, token: str, *, everything: bool) -> str | None:
+        """Refuse the token until it expires; with `everything` also end all own tokens of its user.
+
+        The name of its user, else its subject. A token that is no good changes nothing: None.
+        Raises KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._reader.read(token)
+        except InvalidToken:
+            return None
+        try:
+            known = await self._arrivals.known(claims.identity, token_id=claims.id)
+        except IdentityRefused:
+            known = None  # the token stays ended when an administrator links the identity later
+        if everything and known is not None and known.is_active and not known.is_revoked:
+            await self._records.end_all(known.user.id, epoch=known.token_epoch)
+        await self._records.revoke(
+            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND
+        )
+        return known.user.username if known else claims.identity.subject
+
+
+def _log_refused(reason: str) -> None:
+    """As the reader does for what it refuses itself (Contract platform 3.9 rule 6)."""
+    log.info("external bearer refused", check="user", reason=reason)
+
+
+class ExternalCaller:
+    """See `interfaces.auth.CallerSource`."""
+
+    def __init__(self, bearers: ExternalBearers) -> None:
+        self._bearers = bearers
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The user of a token of the other issuer; None when the bearer, if there is one, is of another kind.
+
+        Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        if token is None or not self._bearers.recognises(token):
+            return None
+        return await self._bearers.user(token)
+
+    async def challenge(self, request: AuthRequest) -> str | None:
+        """None: every 401 asks for a bearer anyway."""
+        del request
+        return None

@@ -1,0 +1,164 @@
+"""The secret of this deployment, and the keys that are derived from it (Contract platform 3.3)."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.deployment import FactRepository
+from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.settings.rules import fallbacks_problem, secret_key_problem
+from queryserver.platform.settings.sections import Secret
+
+KEY_FILE = "secret_key"
+
+FINGERPRINT_FACT = "secret_key_fingerprint"
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One secret and what is derived from it; a key for one purpose tells nothing about the others."""
+
+    fingerprint: str
+    """Hex; may be shown and stored."""
+    signing: bytes = field(repr=False)
+    sealing: bytes = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The `kid` of tokens: eight hex digits."""
+        return self.fingerprint[:8]
+
+    @classmethod
+    def derive(cls, secret: Secret) -> "SecretKey":
+        """The keys of one secret, the same in every process."""
+        source = secret.get_secret_value().encode()
+        fingerprint = hashlib.sha256(_derived(source, b"fingerprint")).hexdigest()
+        return cls(fingerprint, _derived(source, b"token signing"), _derived(source, b"secret sealing"))
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The key that signs and seals, and former ones that are good for reading only."""
+
+    present: SecretKey
+    former: tuple[SecretKey, ...] = ()
+
+    def __iter__(self) -> Iterator[SecretKey]:
+        yield self.present
+        yield from self.former
+
+    def find(self, key_id: str) -> SecretKey | None:
+        """The key of that id."""
+        return next((key for key in self if key.id == key_id), None)
+
+
+def load_keyring(desktop: DesktopSettings) -> Keyring:
+    """The keys of the settings; without a configured one that of the data directory, made there if missing.
+
+    Blocks on the disk. Raises ConfigurationError.
+    """
+    secret = desktop.secret_key if desktop.secret_key.get_secret_value() else _kept_secret(desktop.data_dir)
+    found = {
+        "desktop.secret_key": secret_key_problem(secret),
+        "desktop.secret_key_fallbacks": fallbacks_problem(desktop.secret_key_fallbacks),
+    }
+    problems = [f"{key}: {problem}" for key, problem in found.items() if problem]
+    if problems:
+        raise ConfigurationError(problems)
+    return Keyring(SecretKey.derive(secret), tuple(map(SecretKey.derive, desktop.secret_key_fallbacks)))
+
+
+async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
+    """Raises ConfigurationError unless the database was first used with a key of the ring.
+
+    Another key would refuse every token and could read no sealed secret.
+    """
+    known = await facts.keep(FINGERPRINT_FACT, keyring.present.fingerprint)
+    if all(key.fingerprint != known for key in keyring):
+        text = (
+            f"is not the key that this database was used with (fingerprint {known[:8]}, "
+            f"this key has {keyring.present.id}): give that key, or list it in desktop.secret_key_fallbacks."
+        )
+        raise ConfigurationError([f"desktop.secret_key: {text}"])
+
+
+def _derived(secret: bytes, purpose: bytes) -> bytes:
+    return HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"queryserver " + purpose).derive(secret)
+
+
+def _kept_secret(data_dir: Path) -> Secret:
+    file = data_dir / KEY_FILE
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not file.exists():
+            _make_secret(file)
+        return Secret(file.read_text(encoding="ascii").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigurationError([f"desktop.secret_key: {file} cannot be read or made: {reason}."]) from error
+
+
+def _make_secret(file: Path) -> None:
+    """Made under another name, then linked: of processes that start together one wins, and all read its key."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_urlsafe(_KEY_BYTES))
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return
+        _sync_directory(file.parent)
+    finally:
+        draft.unlink()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_ID_BYTES = 4
+_NONCE_BYTES = 12
+
+
+class AesSealer:
+    """See `interfaces.sealing.Sealer`. Former keys of the ring still open what they sealed."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._present = bytes.fromhex(keyring.present.id)
+        self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
+
+    def seal(self, secret: bytes) -> bytes:
+        """The encrypted form; two of one secret never look alike."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return self._present + nonce + self._ciphers[self._present].encrypt(nonce, secret, self._present)
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """The secret. Raises ValueError when it was changed or its key is unknown."""
+        key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
+        cipher = self._ciphers.get(key_id)
+        if cipher is None or len(nonce) < _NONCE_BYTES:
+            message = "sealed with an unknown key"
+            raise ValueError(message)
+        try:
+            return cipher.decrypt(nonce, sealed[_ID_BYTES + _NONCE_BYTES :], key_id)
+        except InvalidTag:
+            message = "the sealed text was changed"
+            raise ValueError(message) from None

@@ -1,0 +1,1 @@
+"""The login back end `ldap`."""

@@ -1,0 +1,208 @@
+"""A directory by way of ldap3."""
+
+import math
+import socket
+import ssl
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import ldap3
+from ldap3.core.exceptions import LDAPException
+from pyasn1.error import PyAsn1Error
+
+from queryserver.errors.base import LoginBackendUnavailable
+from queryserver.identity.ldap.login import Entry, Search
+
+# Result codes of RFC 4511 that speak of who logs in: constraint violation (locked by a policy), no such object,
+# invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
+_REFUSALS = frozenset({19, 32, 34, 48, 49, 50, 53})
+_SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryServer:
+    """Where a directory is. With `ldap://` the connection is encrypted by StartTLS."""
+
+    url: str
+    timeout_s: float
+
+
+class _NamedTls(ldap3.Tls):
+    """Certificates and names are checked by Python's own TLS: ldap3 knows no addresses in certificates."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(validate=ssl.CERT_REQUIRED)
+        self._context = context
+
+    def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
+        """See ldap3.Tls."""
+        del do_handshake
+        connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
+
+
+class Ldap3Directory:
+    """See `directory.Directory`."""
+
+    def __init__(self, server: DirectoryServer, context: ssl.SSLContext) -> None:
+        self._server = server
+        self._tls = _NamedTls(context)
+
+    @contextmanager
+    def session(self) -> Generator["Ldap3Session"]:
+        """One connection, ended with the block."""
+        session = Ldap3Session(self._server, self._tls)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+class Ldap3Session:
+    """See `directory.DirectorySession`."""
+
+    def __init__(self, server: DirectoryServer, tls: ldap3.Tls) -> None:
+        address = urlsplit(server.url)
+        self._is_tls_from_start = address.scheme == "ldaps"
+        self._deadline = time.monotonic() + server.timeout_s
+        peer = ldap3.Server(
+            address.hostname or "",
+            port=address.port or (636 if self._is_tls_from_start else 389),
+            use_ssl=self._is_tls_from_start,
+            get_info=ldap3.NONE,
+            tls=tls,
+            connect_timeout=server.timeout_s,
+        )
+        self._connection = ldap3.Connection(
+            peer,
+            client_strategy=ldap3.SAFE_SYNC,
+            auto_bind=ldap3.AUTO_BIND_NONE,
+            auto_referrals=False,
+            auto_escape=False,
+            check_names=False,
+            read_only=True,
+            receive_timeout=math.ceil(server.timeout_s),
+        )
+        self._is_aborted = False
+
+    def bind(self, name: str, password: str) -> bool:
+        """See the Protocol. An empty name and password: whoever the directory lets in without."""
+        with self._in_time():
+            if name and not password:
+                # RFC 4513 5.1.2: servers take it for an anonymous login, and say yes.
+                raise ValueError("An empty password is never sent.")
+            if name:
+                _, result, _, _ = self._connection.rebind(name, password, ldap3.SIMPLE, read_server_info=False)
+            else:
+                _, result, _, _ = self._connection.rebind(authentication=ldap3.ANONYMOUS, read_server_info=False)
+        if result["result"] == _SUCCESS:
+            return True
+        if result["result"] in _REFUSALS:
+            return False
+        raise _unavailable(result)
+
+    def entries(self, search: Search) -> Sequence[Entry]:
+        found: list[Entry] = []
+        cookie: bytes | None = None
+        while len(found) < search.most:
+            page, cookie = self._page(search, cookie)
+            found += page
+            if not cookie:
+                break
+        return found[: search.most]
+
+    def abort(self) -> None:
+        self._is_aborted = True
+        plain = self._connection.socket
+        if plain is not None:
+            with suppress(OSError):
+                # Not the method of a TLS socket, which would change what the other thread reads from.
+                socket.socket.shutdown(plain, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection."""
+        # ldap3 forgets a socket that could not be connected or encrypted.
+        forgotten = self._connection.socket
+        with suppress(LDAPException, OSError):
+            self._connection.unbind()
+        if forgotten is not None:
+            forgotten.close()
+
+    def _page(self, search: Search, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
+        with self._in_time():
+            _, result, response, _ = self._connection.search(
+                search.base,
+                search.filter,
+                ldap3.BASE if search.only_base else ldap3.SUBTREE,
+                dereference_aliases=ldap3.DEREF_NEVER,
+                attributes=list(search.attributes),
+                time_limit=math.ceil(max(self._deadline - time.monotonic(), 1)),
+                **_limits(search, cookie),
+            )
+        if result["result"] in {_NO_SUCH_OBJECT, _REFERRAL}:
+            return [], None
+        if result["result"] not in {_SUCCESS, _SIZE_LIMIT}:
+            raise _unavailable(result)
+        entries = [_entry(one) for one in response or () if one["type"] == "searchResEntry"]
+        return entries, _next_page(result)
+
+    @contextmanager
+    def _in_time(self) -> Generator[None]:
+        """One exchange, by the deadline; the first one connects. Raises LoginBackendUnavailable."""
+        with _directory_errors():
+            if self._connection.closed:
+                self._connection.open(read_server_info=False)
+                self._limit()
+                if not self._is_tls_from_start:
+                    self._connection.start_tls(read_server_info=False)
+            self._limit()
+            yield
+
+    def _limit(self) -> None:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0 or self._is_aborted or self._connection.socket is None:
+            raise LoginBackendUnavailable("The directory did not answer in time.")
+        self._connection.socket.settimeout(remaining_s)
+
+
+def client_context(certificates: Path | None) -> ssl.SSLContext:
+    """TLS that trusts the authorities in a PEM file, or those of the system. Raises OSError for a file of no use."""
+    return ssl.create_default_context(cafile=None if certificates is None else str(certificates))
+
+
+@contextmanager
+def _directory_errors() -> Generator[None]:
+    try:
+        yield
+    except (LDAPException, PyAsn1Error, OSError) as error:
+        reason = str(error).splitlines()[0][:300] if str(error) else ""
+        raise LoginBackendUnavailable(f"{type(error).__name__}: {reason}") from error
+
+
+def _unavailable(result: Mapping[str, Any]) -> LoginBackendUnavailable:
+    return LoginBackendUnavailable(f"{result['description']}: {str(result['message'])[:300]}")
+
+
+def _limits(search: Search, cookie: bytes | None) -> dict[str, Any]:
+    """Few entries are limited by the server; many come in pages, for servers give but a thousand at once."""
+    if search.most < _PAGE:
+        return {"size_limit": search.most}
+    return {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
+
+
+def _next_page(result: Mapping[str, Any]) -> bytes | None:
+    control = (result.get("controls") or {}).get("1.2.840.113556.1.4.319")
+    return (control or {}).get("value", {}).get("cookie") or None
+
+
+def _entry(response: Mapping[str, Any]) -> Entry:
+    raw: Mapping[str, Sequence[bytes]] = response["raw_attributes"]
+    attributes = {
+        name.lower(): tuple(value.decode("utf-8", "replace") for value in values) for name, values in raw.items()
+    }
+    return Entry(response["dn"], attributes)

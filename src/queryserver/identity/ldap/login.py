@@ -1,0 +1,277 @@
+"""What a login needs of a directory. The calls block: they run in threads."""
+
+import asyncio
+import secrets
+import unicodedata
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import structlog
+
+from queryserver.errors.base import InvalidUsername, LoginBackendUnavailable
+from queryserver.identity.model import AuthenticatedUser, Username, UsernameRule
+from queryserver.identity.protocols import RequestInfo
+from queryserver.platform.settings.desktop import LdapSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: its distinguished name, and the attributes that were asked for, named in lower case."""
+
+    dn: str
+    attributes: dict[str, tuple[str, ...]]
+
+    def values(self, attribute: str) -> tuple[str, ...]:
+        """Of an attribute, none when the entry lacks it."""
+        return self.attributes.get(attribute.lower(), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which entries are wanted. `most`: how many at most; what is asked of only one entry looks at `base` alone."""
+
+    base: str
+    filter: str
+    attributes: tuple[str, ...]
+    most: int
+    only_base: bool = False
+
+
+class DirectorySession(Protocol):
+    """One connection. Every call ends by the deadline of the session, and raises LoginBackendUnavailable then."""
+
+    def bind(self, name: str, password: str) -> bool:
+        """Log in; False when the directory refuses this login. Raises ValueError for an empty password."""
+        ...
+
+    def entries(self, search: Search) -> Sequence[Entry]:
+        """What is found; references to other servers are not followed, and no entries."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection under the feet of another thread that waits for it."""
+        ...
+
+
+class Directory(Protocol):
+    """A directory server."""
+
+    def session(self) -> AbstractContextManager[DirectorySession]:
+        """A connection whose peer has proved its name. Opened by its first use."""
+        ...
+
+
+_IN_FILTERS = frozenset("\\*()\0")
+_IN_NAMES = frozenset('\\,+"<>;=#/\0')
+
+
+def filter_value(text: str) -> str:
+    """`text` as one assertion value of a filter."""
+    return _escaped(text, _IN_FILTERS)
+
+
+def name_value(text: str) -> str:
+    """`text` as one attribute value of a distinguished name."""
+    return _escaped(text, _IN_NAMES)
+
+
+def _escaped(text: str, special: frozenset[str]) -> str:
+    """Bytes in hexadecimal, which both grammars have; blanks too, for libraries and servers trim them at the ends."""
+    return "".join(
+        "".join(f"\\{byte:02x}" for byte in character.encode())
+        if character in special or character.isspace()
+        else character
+        for character in text
+    )
+
+
+def both(*filters: str) -> str:
+    """The conjunction of filters; each may stand without its parentheses, as settings have them."""
+    return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
+
+
+log = structlog.get_logger(__name__)
+
+MOST_GROUPS = 5000
+_PLACE = "<username>"
+_PERSON = ("givenName", "sn", "mail")
+_LONGEST = 254
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The rules of one installation."""
+
+    settings: LdapSettings
+    usernames: UsernameRule
+
+    def judge(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
+        """The person, or None: unknown, wrong password, or in none of `login_groups`.
+
+        The person is called what the directory calls the entry: it may take several spellings for one.
+        Raises LoginBackendUnavailable.
+        """
+        find = self._searched if self.settings.search_bind_authentication else self._bound
+        entry = find(session, username, password)
+        name = entry and self._name(entry, username)
+        if entry is None or name is None:
+            return None
+        groups = self._groups(session, entry) if self._asks_for_groups else ()
+        allowed = {group.casefold() for group in self.settings.login_groups}
+        if allowed and allowed.isdisjoint(group.casefold() for group in groups):
+            log.info("in none of the login groups", username=name)
+            return None
+        first_name, last_name, email = (_first(entry, attribute) for attribute in _PERSON)
+        kept = tuple(groups) if self.settings.sync_groups_on_login else None
+        return AuthenticatedUser(name, first_name, last_name, email, kept)
+
+    @property
+    def _asks_for_groups(self) -> bool:
+        return self.settings.sync_groups_on_login or bool(self.settings.login_groups)
+
+    def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+        """By search and bind: the service looks for the entry, which then has to log in."""
+        self._log_in_service(session)
+        entry = self._only(session, self.settings.base_dn, username)
+        # For nobody the same is done, so that an unknown name takes as long as a wrong password (Rule T15).
+        dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self.settings.base_dn}"
+        if not session.bind(dn, password) or entry is None:
+            return None
+        if self._asks_for_groups:
+            self._log_in_service(session)
+        return entry
+
+    def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+        """By direct bind: the user logs in by the pattern, and looks for the own entry."""
+        pattern, domain = self.settings.ldap_username_pattern, self.settings.nt_domain
+        if domain:
+            login, base, is_entry = f"{username.shown}@{domain}", self.settings.base_dn, False
+        else:
+            is_entry = "=" in pattern
+            login = pattern.replace(_PLACE, name_value(username.shown) if is_entry else username.shown)
+            base = login if is_entry else self.settings.base_dn
+        if not session.bind(login, password):
+            return None
+        if not is_entry:
+            return self._only(session, base, username)
+        search = Search(base, both(self.settings.users.user_filter), self._attributes, most=1, only_base=True)
+        return next(iter(session.entries(search)), None)
+
+    def _log_in_service(self, session: DirectorySession) -> None:
+        if not session.bind(self.settings.bind_dn, self.settings.bind_password.get_secret_value()):
+            raise LoginBackendUnavailable("The directory refuses desktop.ldap.bind_dn.")
+
+    def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
+        users = self.settings.users
+        wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
+        found = session.entries(Search(base, wanted, self._attributes, most=2))
+        if len(found) > 1:
+            log.warning("more than one entry of the directory has this name", username=username.shown)
+            return None
+        return found[0] if found else None
+
+    def _name(self, entry: Entry, asked: Username) -> str | None:
+        """Of several names of an entry the one that was typed, else the first that can be."""
+        legal: list[Username] = []
+        for value in entry.values(self.settings.users.user_name_attr):
+            try:
+                name = self.usernames.read(value)
+            except InvalidUsername:
+                continue
+            # A directory compares names without case, so that case makes no other person; full width or blanks may.
+            if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
+                legal.append(name)
+        if not legal:
+            log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
+            return None
+        return next((name for name in legal if name.key == asked.key), legal[0]).shown
+
+    def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
+        """Names of the groups that hold the entry itself; groups within groups are not opened."""
+        groups = self.settings.groups
+        # Groups of RFC 2307 hold names instead of entries.
+        holds_names = groups.group_member_attr.lower() == "memberuid"
+        member = next(iter(entry.values(self.settings.users.user_name_attr)), "") if holds_names else entry.dn
+        search = Search(
+            self.settings.base_dn,
+            both(groups.group_filter, f"{groups.group_member_attr}={filter_value(member)}"),
+            (groups.group_name_attr,),
+            MOST_GROUPS,
+        )
+        found = session.entries(search)
+        return sorted({name for group in found for name in group.values(groups.group_name_attr)})
+
+    @property
+    def _attributes(self) -> tuple[str, ...]:
+        return (self.settings.users.user_name_attr, *_PERSON)
+
+
+def _first(entry: Entry, attribute: str) -> str:
+    value = next(iter(entry.values(attribute)), "")
+    return value[:_LONGEST] if value.isprintable() else ""
+
+
+_THREADS = 8
+_MOST_WAITING = 200
+LIMIT_S = 10.0
+"""Of one login, all its steps together."""
+
+
+class LdapLogin:
+    """See `interfaces.auth.LoginBackend`. At most eight logins run at once; more than 200 waiting are refused."""
+
+    def __init__(self, directory: Directory, judge: Judge, threads: ThreadPoolExecutor, *, limit_s: float) -> None:
+        self._directory = directory
+        self._judge = judge
+        self._threads = threads
+        self._limit_s = min(limit_s, LIMIT_S)
+        self._waiting = 0
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Directory, judge: Judge, *, limit_s: float = LIMIT_S) -> Generator[Self]:
+        """With threads of its own; one that still waits for the directory at the end is not waited for."""
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ldap")
+        try:
+            yield cls(directory, judge, threads, limit_s=limit_s)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
+        """The person whom the directory knows by that name and password. Raises LoginBackendUnavailable."""
+        del request
+        try:
+            name = self._judge.usernames.read(username)
+        except InvalidUsername:
+            return None
+        # A directory would take it for an anonymous login, and say yes (RFC 4513 5.1.2).
+        if not password:
+            return None
+        if self._waiting >= _MOST_WAITING:
+            raise LoginBackendUnavailable("Too many logins at once.")
+        self._waiting += 1
+        try:
+            return await self._ask(name, password)
+        finally:
+            self._waiting -= 1
+
+    async def _ask(self, name: Username, password: str) -> AuthenticatedUser | None:
+        opened: list[DirectorySession] = []
+
+        def work() -> AuthenticatedUser | None:
+            with self._directory.session() as session:
+                opened.append(session)
+                return self._judge.judge(session, name, password)
+
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except TimeoutError:
+            raise LoginBackendUnavailable("The directory did not answer in time.") from None
+        finally:
+            # After the answer it is closed already; a thread that still waits is set free.
+            for session in opened:
+                session.abort()

@@ -1,0 +1,182 @@
+"""The caller, rights, names of users, and who a user is at another issuer."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from queryserver.errors.base import InvalidUsername, invalid_right
+
+ADMIN = "admin"
+DOWNLOAD = "download"
+IMPORTER = "importer"
+METADATA = "metadata"
+IMPERSONATE = "security.impersonate"
+ANY_CONNECTOR = "connector:*"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalToken:
+    """The token of another issuer that a call came with (Contract platform 3.9). Never logged."""
+
+    text: str = field(repr=False)
+    expires_at: int
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedToken:
+    """An external token as the database keeps it, beside the statement that needs it."""
+
+    content: bytes = field(repr=False)
+    expires_at: int
+    """Seconds since 1970; from then on nobody uses it."""
+
+
+BigNumbers: TypeAlias = Literal["number", "text"]
+"""How numbers are written that may have more digits than a double keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """What a user wants where a call does not say it."""
+
+    big_numbers: BigNumbers = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An authenticated user with the union of the rights of the groups (Contract platform 4.3)."""
+
+    id: int
+    username: str
+    is_admin: bool = False
+    rights: frozenset[str] = field(default_factory=frozenset[str])
+    groups: frozenset[str] = field(default_factory=frozenset[str])
+    connectors_version: int = field(default=0, compare=False)
+    """The state of the stored connectors when the rights were read: this process must know it, too."""
+    external_token: ExternalToken | None = field(default=None, compare=False)
+    """For engines that take the caller's own token instead of a login; None with an own token."""
+    token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """By what the token of the call can be ended: its family and its own id; empty texts where there is none."""
+    token_epoch: int | None = field(default=None, compare=False, repr=False)
+    """The epoch of an own token; None for a caller without one."""
+    preferences: Preferences = field(default=Preferences(), compare=False)
+
+    def may(self, right: str) -> bool:
+        """Administrators may everything."""
+        return self.is_admin or right in self.rights
+
+    def may_use(self, connector_right: str) -> bool:
+        """Whether a stored connector is granted, by itself or with all others."""
+        return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticatedUser:
+    """What a login back end or an authenticator says about the caller."""
+
+    username: str
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    groups: Sequence[str] | None = None
+    """Names of the groups that the user is in from now on; None: they stay as they are."""
+
+
+STORES = (
+    "filebrowser.s3_access",
+    "filebrowser.abfs_access",
+    "filebrowser.ofs_access",
+    "filebrowser.file_access",
+)
+"""Each opens one store; hdfs needs none."""
+
+_NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
+# Written in one way only, or a grant would not be found again. Ids are bigints.
+_ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
+
+
+def read_right(text: str) -> str:
+    """The right that `text` names. Raises invalid_right."""
+    if text in _NAMED or _ONE_CONNECTOR.fullmatch(text):
+        return text
+    raise invalid_right(f"There is no right {text[:100]}.")
+
+
+MAX_LENGTH = 150
+
+_ALLOWED = re.compile(r"[\w@.+-]+")
+_ONLY_DOTS = re.compile(r"\.+")
+
+
+@dataclass(frozen=True, slots=True)
+class Username:
+    """A legal name: as it is shown, and the key by which it is compared."""
+
+    shown: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsernameRule:
+    """The case rule of this installation."""
+
+    ignore_case: bool = True
+    force_lowercase: bool = True
+    force_uppercase: bool = False
+
+    def read(self, text: str) -> Username:
+        """The name that `text` means; blanks around it do not count. Raises InvalidUsername."""
+        # Compatible forms are one: directories compare so, and letters of full width would be further names to guess.
+        name = unicodedata.normalize("NFKC", text.strip())
+        if self.force_lowercase:
+            name = name.lower()
+        elif self.force_uppercase:
+            name = name.upper()
+        if not (0 < len(name) <= MAX_LENGTH and _ALLOWED.fullmatch(name)) or _ONLY_DOTS.fullmatch(name):
+            raise InvalidUsername
+        return Username(name, name.casefold() if self.ignore_case else name)
+
+    def read_exact(self, text: str) -> Username:
+        """The name that is written exactly as this installation keeps it.
+
+        What another issuer writes in another way, such as in full width, in capitals or with blanks, is the name of
+        another person there: it must not become the user whose name it is changed into. Raises InvalidUsername.
+        """
+        name = self.read(text)
+        if name.shown != text:
+            raise InvalidUsername
+        return name
+
+
+LDAP = "ldap"
+"""The issuer of persons of the directory."""
+_JWT = "jwt:"
+
+IDENTITIES_MAX_LENGTH = 255
+"""Of a subject, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalIdentity:
+    """A subject of an issuer. Both are compared exactly; see `identity_of`."""
+
+    issuer: str
+    subject: str
+
+
+def identity_of(issuer: str, subject: str) -> ExternalIdentity:
+    """The identity that an issuer means by a subject. A directory compares names without case: `Ana` is `ana` there."""
+    return ExternalIdentity(issuer, subject.casefold() if issuer == LDAP else subject)
+
+
+def jwt_issuer(issuer: str) -> str:
+    """The issuer of tokens whose claim `iss` is `issuer`."""
+    return _JWT + issuer
+
+
+def plug_in_issuer(path: str) -> str:
+    """The issuer that a class of `desktop.auth` is, however its path is written."""
+    return path.replace(":", ".")

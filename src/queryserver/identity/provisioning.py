@@ -1,0 +1,189 @@
+"""Just-in-time provisioning: which user an identity of another issuer is (Contract platform 3.9 rule 7, 4.2)."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from queryserver.errors.base import (
+    IdentityRefused,
+    InvalidToken,
+    InvalidUsername,
+    NameTaken,
+    UserInactive,
+    UserNotFound,
+)
+from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
+from queryserver.identity.repository import AccountRepository, CallerKey, IdentityRepository, KnownCaller, NewAccount
+from queryserver.identity.token_repository import CallerRepository
+from queryserver.platform.audit import BY_SERVER, UNHEARD, AuditTrail
+from queryserver.platform.lru import LruCache
+
+log = structlog.get_logger(__name__)
+
+_SETTLED_S = 60.0
+_MOST_SETTLED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What came of the groups that were named for a user."""
+
+    named: frozenset[str]
+    groups: frozenset[str]
+
+
+class Arrivals:
+    """Finds the users of external identities, and makes those that are new.
+
+    New users are active, no administrators, without password, in the default group, and linked to the identity. A user
+    who exists is linked at the first call that fits the name, but never one who has a password, is an administrator, or
+    is linked to another identity: that takes an administrator.
+    """
+
+    def __init__(
+        self,
+        callers: CallerRepository,
+        accounts: AccountRepository,
+        identities: IdentityRepository,
+        usernames: UsernameRule,
+        *,
+        default_group: str,
+        audit: AuditTrail = UNHEARD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._callers = callers
+        self._accounts = accounts
+        self._identities = identities
+        self._usernames = usernames
+        self._default_group = default_group
+        self._audit = audit
+        self._settled = LruCache[int, _Settled](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
+
+    async def user(
+        self,
+        identity: ExternalIdentity,
+        *,
+        person: AuthenticatedUser | None = None,
+        token_id: str = "",
+        may_create: bool = True,
+    ) -> User:
+        """The user of an identity as things stand now, in the groups of `person`. One query, for one who is linked.
+
+        Raises IdentityRefused, UserNotFound (unknown, and not to be made), UserInactive, InvalidToken (the token of
+        that id was ended), DatabaseUnavailable.
+        """
+        person = person or AuthenticatedUser(identity.subject)
+        key = self._key(identity, person.username, token_id)
+        known = await self._callers.caller(key)
+        if known is None and may_create:
+            await self._create(identity, person)
+            known = await self._callers.caller(key)
+        known = _admitted(self._judged(identity, person.username, known))
+        if not known.is_linked:
+            known = await self._linked(identity, person.username, known, key)
+        if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
+            known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
+        if not known.came_lately:
+            await self._callers.note_call(known.user.id)
+        return known.user
+
+    async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
+        """The user whom `user` would give, whatever the state; None: there is none. Raises IdentityRefused."""
+        key = self._key(identity, identity.subject, token_id)
+        return self._judged(identity, identity.subject, await self._callers.caller(key))
+
+    def _key(self, identity: ExternalIdentity, name: str, token_id: str) -> CallerKey:
+        try:
+            return CallerKey(identity, self._usernames.read_exact(name).key, token_id)
+        except InvalidUsername:
+            return CallerKey(identity, None, token_id)
+
+    def _judged(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
+        """The same, unless the identity must not be that user. Raises IdentityRefused."""
+        reason = None
+        if known is None:
+            reason = self._wrong_name(name)
+        elif known.is_linked:
+            return known
+        elif known.has_identities:
+            reason = f"the user {known.user.username} belongs to another identity"
+        elif known.has_password or known.user.is_admin:
+            kind = "has a password" if known.has_password else "is an administrator"
+            reason = f"the user {known.user.username} {kind}, and is not linked to {identity.issuer}"
+        elif known.user.username.lower() != name.lower():
+            # Such as `straße` and `strasse`: one key, but two people at the issuer.
+            reason = f"its name differs from that of the user {known.user.username} in more than case"
+        if reason is not None:
+            raise IdentityRefused(reason)
+        return known
+
+    def _wrong_name(self, text: str) -> str | None:
+        """Why no user can be made of the name; None: one can."""
+        try:
+            name = self._usernames.read(text)
+        except InvalidUsername:
+            return "its name is no legal user name, and is not linked to a user"
+        if name.shown == text:
+            return None
+        return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
+
+    async def _linked(self, identity: ExternalIdentity, name: str, known: KnownCaller, key: CallerKey) -> KnownCaller:
+        if await self._identities.link_first(known.user.id, identity):
+            log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
+            subject = f"{known.user.username} {identity.issuer}"
+            self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
+        # Of two first calls at once one has linked the user, perhaps to another identity.
+        return _admitted(self._judged(identity, name, await self._callers.caller(key)))
+
+    async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
+        """Raises IdentityRefused for a name that is no name of a user as it stands."""
+        if reason := self._wrong_name(person.username):
+            raise IdentityRefused(reason)
+        account = NewAccount(
+            self._usernames.read_exact(person.username),
+            first_name=person.first_name,
+            last_name=person.last_name,
+            email=person.email,
+            identity=identity,
+        )
+        try:
+            user_id = await self._accounts.create(account, default_group=self._default_group)
+        except NameTaken:
+            return  # by a call at the side of this one
+        log.info("user made at first sight", user_id=user_id)
+        self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
+
+    async def _settle(self, user: User, named: frozenset[str]) -> bool:
+        """Bring the groups of a user in line with those named; whether there was something to do.
+
+        Nothing is written again while the user is in the groups that came of the same names within the last minute.
+        """
+        settled = self._settled.get(user.id)
+        if settled and (settled.named, settled.groups) == (named, user.groups):
+            return False
+        groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
+        beside = self._settled.get(user.id)
+        # A call at the side of this one may have found the same to do, and has told of it.
+        self._tell(user.username, user.groups if beside is settled or beside is None else beside.groups, groups)
+        if left_out := named - groups:
+            log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
+        self._settled.put(user.id, _Settled(named, groups))
+        return groups != user.groups
+
+    def _tell(self, username: str, before: frozenset[str], now: frozenset[str]) -> None:
+        for operation, groups in (("group.add_member", now - before), ("group.remove_member", before - now)):
+            for group in sorted(groups):
+                self._audit.record(username, operation, f"{group} {username}", facts=BY_SERVER)
+
+
+def _admitted(known: KnownCaller | None) -> KnownCaller:
+    """Raises UserNotFound, UserInactive, InvalidToken."""
+    if known is None:
+        raise UserNotFound
+    if not known.is_active:
+        raise UserInactive
+    if known.is_revoked:
+        raise InvalidToken
+    return known

@@ -1,0 +1,228 @@
+"""Limits of one caller: calls per minute, open streams; whether a lasting call may go on."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import structlog
+
+from queryserver.errors.base import (
+    DatabaseUnavailable,
+    InvalidToken,
+    TooManyRequests,
+    TooManyStreams,
+    UserInactive,
+    UserNotFound,
+)
+from queryserver.identity.model import User
+from queryserver.identity.repository import TokenKey
+from queryserver.identity.throttling import network_of
+from queryserver.identity.token_repository import TokenRepository
+from queryserver.platform.deployment import RequestCounts
+
+log = structlog.get_logger(__name__)
+
+_WINDOW_S = 60
+_TELL_EVERY_S = 1.0
+# Users are known by then, addresses are not: a flood from more of them is no matter for a table in memory.
+_MOST_ADDRESSES = 50_000
+
+
+@dataclass(slots=True)
+class _Calls:
+    own: int = 0
+    told: int = 0
+    """How many of them the database knows."""
+    others: int = 0
+    """Those of other processes, as last heard."""
+
+
+class RequestLimits:
+    """Counts calls. Use `running()`. With `most` 0 nothing is counted and nobody is refused."""
+
+    def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
+        self._counts = counts
+        self._most = most
+        self._clock = clock
+        self._minute = 0
+        self._calls: dict[str, _Calls] = {}
+        self._addresses = 0
+
+    @property
+    def are_on(self) -> bool:
+        """Whether there is a limit."""
+        return self._most > 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Share counts with other processes, while inside."""
+        if not self.are_on:
+            yield
+            return
+        teller = asyncio.create_task(self._keep_telling(), name="request-counts")
+        try:
+            yield
+        finally:
+            teller.cancel()
+            await asyncio.gather(teller, return_exceptions=True)
+
+    def count_user(self, user_id: int) -> None:
+        """One call of a user. Raises TooManyRequests."""
+        if self.are_on:
+            self._count(f"user {user_id}")
+
+    def count_address(self, address: str) -> None:
+        """One call to a public path. Raises TooManyRequests."""
+        if self.are_on:
+            self._count(f"address {network_of(address)}", is_address=True)
+
+    async def tell(self) -> None:
+        """Add what was counted since the last time to the sums of all processes. Raises DatabaseUnavailable."""
+        self._turn()
+        minute, calls = self._minute, self._calls
+        news = {caller: one.own - one.told for caller, one in calls.items() if one.own > one.told}
+        if not news:
+            return
+        sums = await self._counts.add(minute, news)
+        for caller, told in news.items():
+            one = calls[caller]
+            one.told += told
+            one.others = max(sums.get(caller, 0) - one.told, 0)
+
+    def _count(self, caller: str, *, is_address: bool = False) -> None:
+        """Calls that are refused do not count: they must not make the others' sums grow."""
+        now = self._turn()
+        one = self._calls.get(caller)
+        if one is None:
+            if is_address and self._addresses >= _MOST_ADDRESSES:
+                return
+            self._addresses += is_address
+            one = self._calls[caller] = _Calls()
+        if one.own + one.others >= self._most:
+            left_s = _WINDOW_S - now % _WINDOW_S
+            message = f"More than {self._most} calls in a minute. Try again later."
+            raise TooManyRequests(message, retry_after=timedelta(seconds=left_s))
+        one.own += 1
+
+    def _turn(self) -> float:
+        """The time; with a new minute everybody begins anew."""
+        now = self._clock()
+        minute = int(now // _WINDOW_S)
+        if minute != self._minute:
+            self._minute, self._calls, self._addresses = minute, {}, 0
+        return now
+
+    async def _keep_telling(self) -> None:
+        forgotten = 0
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            try:
+                await self.tell()
+                if forgotten < self._minute:
+                    await self._counts.forget(before=self._minute)
+                    forgotten = self._minute
+            except DatabaseUnavailable:
+                log.warning("calls of other servers are not known: the database is out of reach")
+            except Exception:  # the outer wall of a task: without it each server would count for itself for ever
+                log.exception("counts of calls not told")
+
+
+class Standing:
+    """Reads users again whose calls last. Users that are read at once share a query."""
+
+    def __init__(self, records: TokenRepository) -> None:
+        self._records = records
+
+    async def now(self, user: User) -> User:
+        """The caller with the rights of this moment; unchanged while the database is out of reach.
+
+        Raises UserNotFound, UserInactive, InvalidToken: the token of the call was ended.
+        """
+        try:
+            owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
+        except DatabaseUnavailable:
+            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
+            return user
+        if owner is None:
+            raise UserNotFound
+        if not owner.is_active:
+            raise UserInactive
+        if owner.is_revoked or user.token_epoch not in (None, owner.token_epoch):
+            raise InvalidToken
+        return replace(
+            owner.user,
+            external_token=user.external_token,
+            token_ids=user.token_ids,
+            token_epoch=user.token_epoch,
+        )
+
+
+Permits = Callable[[User], object]
+"""Raises a domain error when a user may not go on."""
+
+
+def _anything(user: User) -> None:
+    del user
+
+
+class StreamPlace:
+    """The place of one long call."""
+
+    def __init__(self, user: User, standing: Standing, every_s: float, clock: Callable[[], float]) -> None:
+        self._user = user
+        self._standing = standing
+        self._every_s = every_s
+        self._clock = clock
+        self._due = clock() + every_s
+
+    async def recheck(self, permits: Permits = _anything) -> None:
+        """Read the user and the rights again, if that was not done lately; call it at each step of the work.
+
+        Raises UserNotFound, UserInactive, InvalidToken, and what `permits` raises.
+        """
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + self._every_s
+        permits(await self._standing.now(self._user))
+
+    async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
+        """The pieces, while the user may go on. Raises as `recheck`."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await self.recheck(permits)
+                yield piece
+
+
+class Streams:
+    """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
+
+    def __init__(
+        self,
+        max_per_user: int,
+        standing: Standing,
+        *,
+        every: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_per_user = max_per_user
+        self._standing = standing
+        self._every_s = every.total_seconds()
+        self._clock = clock
+        self._open: Counter[int] = Counter()
+
+    @contextmanager
+    def place(self, user: User) -> Generator[StreamPlace]:
+        """Inside, one place is taken. Raises TooManyStreams."""
+        if self._open[user.id] >= self._max_per_user:
+            raise TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
+        self._open[user.id] += 1
+        try:
+            yield StreamPlace(user, self._standing, self._every_s, self._clock)
+        finally:
+            self._open[user.id] -= 1
+            if not self._open[user.id]:
+                del self._open[user.id]

@@ -1,0 +1,339 @@
+"""Own tokens: issuing, renewing, checking and ending them (Contract platform 3.3 to 3.6)."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from jose import jwt
+from jose.exceptions import JOSEError
+
+from queryserver.errors.base import (
+    AuthenticationFailed,
+    InvalidToken,
+    LoginBackendUnavailable,
+    LoginThrottled,
+    QueryServerError,
+)
+from queryserver.identity.callers import bearer, key_of
+from queryserver.identity.external_keys import algorithm_of
+from queryserver.identity.external_tokens import ExternalBearers
+from queryserver.identity.keys import Keyring
+from queryserver.identity.protocols import TokenClaims, TokenCodec, TokenType
+from queryserver.identity.repository import StoredLogin, TokenOwner
+from queryserver.identity.token_repository import TokenRepository
+from queryserver.platform.audit import BY_SERVER, AuditTrail
+from queryserver.platform.lru import LruCache
+from queryserver.platform.metrics import AccountMetrics
+
+
+class AccountNotes:
+    """Notes both at once; `metrics` is for what only counts."""
+
+    def __init__(self, audit: AuditTrail, metrics: AccountMetrics) -> None:
+        self._audit = audit
+        self.metrics = metrics
+
+    def accepted(self, username: str, client: str, back_end: str) -> None:
+        """Somebody is logged in. The name is that of the account, however it was given."""
+        self.metrics.login("accepted", back_end)
+        self._audit.record(username, "login", client=client, facts={"back_end": back_end})
+
+    def refused(self, username: str, client: str, error: QueryServerError) -> None:
+        """Somebody is not logged in. The name is noted as it was given: it need not be anybody's."""
+        match error:
+            case LoginThrottled():
+                self.metrics.login_throttled()
+            case AuthenticationFailed():
+                self.metrics.login("refused", "")
+            case LoginBackendUnavailable():
+                self.metrics.login("unavailable", "")
+            case _:
+                pass
+        self._audit.record(username, "login", outcome=error.code, client=client)
+
+    def made_first(self, username: str, client: str) -> None:
+        """The first login has made its user."""
+        self._audit.record(username, "user.create", username, client=client, facts=BY_SERVER)
+        self.promoted(username, client)
+
+    def promoted(self, username: str, client: str) -> None:
+        """A login has made its user an administrator."""
+        self._audit.record(username, "user.make_admin", username, client=client, facts=BY_SERVER)
+
+    def revoked(self, username: str, *, everything: bool) -> None:
+        """Tokens of a user have ended by a call."""
+        self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
+
+
+log = structlog.get_logger(__name__)
+
+# A client that lost our answer, or sent the call twice, may present a token that it has exchanged just before.
+_REUSE_GRACE = timedelta(seconds=30)
+# Tokens that were issued when the lifetimes were longer must not outlive their revocation.
+_KEEP_REVOCATIONS = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPair:
+    """What a login gives."""
+
+    access: str
+    refresh: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedTokens:
+    """What a refresh gives. `refresh` is None when the old one stays good."""
+
+    access: str
+    refresh: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLives:
+    """How long tokens live, and whether a refresh exchanges both."""
+
+    access: timedelta
+    refresh: timedelta
+    rotate: bool = False
+
+
+class Tokens:
+    """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
+
+    def __init__(
+        self,
+        codec: TokenCodec,
+        records: TokenRepository,
+        lives: TokenLives,
+        *,
+        notes: AccountNotes,
+        external: ExternalBearers | None = None,
+        are_bearers: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._codec = codec
+        self._external = external
+        self._are_bearers = are_bearers
+        self._notes = notes
+        self._records = records
+        self._lives = lives
+        self._clock = clock
+
+    def issue(self, login: StoredLogin) -> TokenPair:
+        """The first tokens of a login; the refresh token gives the family its name."""
+        family = uuid4().hex
+        return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
+
+    async def verify(self, token: str) -> None:
+        """Nothing, when the token would be accepted as bearer.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
+        """
+        try:
+            if self._external and self._external.recognises(token):
+                await self._external.verify(token)
+            else:
+                await self._require_own(token)
+        except InvalidToken as error:
+            raise _told(error, TokenType.ACCESS) from None
+
+    async def refresh(self, token: str) -> RenewedTokens:
+        """A new access token, with rotation a new refresh token too.
+
+        Raises InvalidToken, UserNotFound, UserInactive.
+        """
+        try:
+            return await self._refreshed(self._codec.read(token))
+        except InvalidToken as error:
+            raise _told(error, TokenType.REFRESH) from None
+
+    async def revoke(self, token: str, *, everything: bool) -> None:
+        """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
+
+        An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
+        """
+        if self._external and self._external.recognises(token):
+            username = await self._external.revoke(token, everything=everything)
+            if username is not None:
+                self._notes.revoked(username, everything=everything)
+            return
+        try:
+            claims = self._codec.read(token, expired_too=True)
+        except InvalidToken:
+            return
+        owner = await self._records.owner(key_of(claims))
+        ends_all = everything and self._is_alive(claims, owner)
+        if ends_all:
+            await self._records.end_all(claims.user_id, epoch=claims.epoch)
+        await self._end_family(claims)
+        if owner is not None:
+            self._notes.revoked(owner.user.username, everything=ends_all)
+
+    async def _require_own(self, token: str) -> None:
+        if not self._are_bearers:
+            raise InvalidToken
+        await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
+
+    async def _refreshed(self, claims: TokenClaims) -> RenewedTokens:
+        user = await bearer(claims, TokenType.REFRESH, self._records)
+        await self._require_unused(claims)
+        if self._lives.rotate:
+            pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
+            return RenewedTokens(pair.access, pair.refresh)
+        return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
+
+    async def _require_unused(self, claims: TokenClaims) -> None:
+        """Raises InvalidToken for a refresh token that was exchanged long ago: somebody else may hold it (Rule T14)."""
+        if self._lives.rotate:
+            since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
+        else:
+            since = await self._records.exchanged_for(claims.jti)
+        if since is not None and since > _REUSE_GRACE:
+            log.warning("exchanged refresh token presented again; its family ends", user_id=claims.user_id)
+            await self._end_family(claims)
+            raise InvalidToken
+
+    async def _end_family(self, claims: TokenClaims) -> None:
+        now = datetime.now(UTC)
+        longest = max(self._lives.access, self._lives.refresh, _KEEP_REVOCATIONS)
+        await self._records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
+
+    def _is_alive(self, claims: TokenClaims, owner: TokenOwner | None) -> bool:
+        return (
+            owner is not None
+            and owner.is_active
+            and not owner.is_revoked
+            and owner.token_epoch == claims.epoch
+            and claims.expires_at > self._clock()
+        )
+
+    def _pair(self, user_id: int, epoch: int, family: str, *, refresh_jti: str) -> TokenPair:
+        return TokenPair(
+            access=self._signed(TokenType.ACCESS, user_id, epoch, family, uuid4().hex),
+            refresh=self._signed(TokenType.REFRESH, user_id, epoch, family, refresh_jti),
+        )
+
+    def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
+        self._notes.metrics.token_issued(kind.value)
+        now = int(self._clock())
+        life = self._lives.access if kind is TokenType.ACCESS else self._lives.refresh
+        return self._codec.sign(
+            TokenClaims(
+                token_type=kind,
+                user_id=user_id,
+                epoch=epoch,
+                family=family,
+                jti=jti,
+                issued_at=now,
+                expires_at=now + int(life.total_seconds()),
+            )
+        )
+
+
+def _told(error: InvalidToken, kind: TokenType) -> InvalidToken:
+    """The token calls say in `detail` what is wrong (Contract platform 3.4, 3.5)."""
+    return InvalidToken(error.message, token_type=kind.value, detail=error.message)
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+ALGORITHM = "HS256"
+
+_MOST_CHARACTERS = 4096
+# A token of ours has 400 characters: four thousand people at work cost 4 MB.
+_REMEMBERED = 4096
+
+_HEX32 = re.compile(r"[0-9a-f]{32}")
+
+# The library is asked for the signature and the form. Which claims there must be, and whether the time is over, is
+# decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
+_OPTIONS = {
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+    "verify_aud": False,
+}
+
+
+class JwtCodec:
+    """See `interfaces.auth.TokenCodec`."""
+
+    def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
+        self._keyring = keyring
+        self._clock = clock
+        # The same token comes with every call of a client: its signature is checked once, its time on each call.
+        self._good = LruCache[str, TokenClaims](_REMEMBERED)
+
+    def sign(self, claims: TokenClaims) -> str:
+        """The token."""
+        content = {
+            "token_type": claims.token_type.value,
+            "exp": claims.expires_at,
+            "iat": claims.issued_at,
+            "jti": claims.jti,
+            "user_id": claims.user_id,
+            "epoch": claims.epoch,
+            "family": claims.family,
+        }
+        key = self._keyring.present
+        return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
+
+    def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
+        """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
+        claims = self._good.get(token)
+        if claims is None:
+            claims = self._verified(token)
+            self._good.put(token, claims)
+        if claims.expires_at <= self._clock() and not expired_too:
+            raise InvalidToken
+        return claims
+
+    def recognises(self, token: str) -> bool:
+        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
+        return algorithm_of(token) == ALGORITHM
+
+    def _verified(self, token: str) -> TokenClaims:
+        if len(token) > _MOST_CHARACTERS or not token.isascii():
+            raise InvalidToken
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._keyring.find(str(header.get("kid")))
+            if key is None or header.get("alg") != ALGORITHM:
+                raise InvalidToken
+            content = jwt.decode(token, key.signing, algorithms=[ALGORITHM], options=_OPTIONS)
+        except (JOSEError, ValueError, TypeError, AttributeError, RecursionError):
+            # The library answers some malformed headers with plain Python errors.
+            raise InvalidToken from None
+        return _claims(content)
+
+
+def _claims(content: Mapping[str, Any]) -> TokenClaims:
+    if "user_id" not in content:
+        raise InvalidToken("Token contained no recognizable user identification")
+    numbers = [content.get(name) for name in ("user_id", "epoch", "iat", "exp")]
+    names = [content.get(name) for name in ("family", "jti")]
+    kind = content.get("token_type")
+    well_formed = (
+        all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        and all(isinstance(name, str) and _HEX32.fullmatch(name) for name in names)
+        and kind in ("access", "refresh")
+    )
+    if not well_formed:
+        raise InvalidToken
+    return TokenClaims(
+        token_type=TokenType(kind),
+        user_id=content["user_id"],
+        epoch=content["epoch"],
+        family=content["family"],
+        jti=content["jti"],
+        issued_at=content["iat"],
+        expires_at=content["exp"],
+    )

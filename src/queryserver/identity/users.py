@@ -1,0 +1,361 @@
+"""Users and groups, and their administration."""
+
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from queryserver.errors.base import (
+    InvalidParameter,
+    InvalidPassword,
+    NameTaken,
+    UnknownGroup,
+    default_group_kept,
+    invalid_group_name,
+    unknown_user,
+)
+from queryserver.identity.model import (
+    IDENTITIES_MAX_LENGTH,
+    ExternalIdentity,
+    User,
+    Username,
+    UsernameRule,
+    identity_of,
+    read_right,
+)
+from queryserver.identity.protocols import Passwords
+from queryserver.identity.repository import (
+    Account,
+    AccountRepository,
+    GroupGrants,
+    GroupRepository,
+    IdentityRepository,
+    LinkedIdentity,
+    NewAccount,
+)
+from queryserver.identity.throttling import LoginThrottle
+from queryserver.identity.user_lists import (
+    GroupName,
+    Suggestion,
+    UserDetails,
+    UserFilter,
+    UserListRepository,
+    UserSummary,
+)
+
+MAX_PASSWORD_BYTES = 1024
+"""What a login takes (Contract platform 3.2)."""
+
+DEFAULT_RIGHTS = (
+    "filebrowser.s3_access",
+    "filebrowser.abfs_access",
+    "filebrowser.ofs_access",
+    "filebrowser.file_access",
+    "importer",
+    "download",
+    "metadata",
+)
+"""What the default group may when it is made (Contract platform 4.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRules:
+    """Settings that new users and passwords obey."""
+
+    usernames: UsernameRule
+    default_group: str
+    password_min_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """What is known of a new user beside the name."""
+
+    email: str = ""
+    first_name: str = ""
+    last_name: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class Accounts:
+    """Makes and changes users. Names are read by the case rule; a wrong one raises InvalidUsername."""
+
+    def __init__(
+        self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, rules: AccountRules
+    ) -> None:
+        self._records = records
+        self._passwords = passwords
+        self._throttle = throttle
+        self._rules = rules
+
+    async def ensure_default_group(self) -> None:
+        """The group that new users join, with its first rights; one that exists keeps the rights it has."""
+        await self._records.ensure_group(self._rules.default_group, DEFAULT_RIGHTS)
+
+    async def create(
+        self, name: str, password: str, *, is_admin: bool = False, person: Person | None = None
+    ) -> Username:
+        """Make a user. Raises InvalidPassword, NameTaken, UnknownGroup."""
+        account = await self._new(name, password, is_admin=is_admin, person=person or Person())
+        await self._records.create(account, default_group=self._rules.default_group)
+        return account.username
+
+    async def create_linked(
+        self, name: str, identity: ExternalIdentity, *, is_admin: bool = False, person: Person | None = None
+    ) -> Username:
+        """Make a user without a password who is an identity of another issuer.
+
+        Raises NameTaken, UnknownGroup, NameTaken.
+        """
+        account = self._account(name, None, is_admin=is_admin, person=person or Person())
+        linked = replace(account, identity=identity, by_administrator=True)
+        await self._records.create(linked, default_group=self._rules.default_group)
+        return linked.username
+
+    async def create_first(self, name: str, password: str) -> bool:
+        """Make an administrator when there is no user at all; of several at once one succeeds.
+
+        Raises InvalidPassword.
+        """
+        account = await self._new(name, password, is_admin=True, person=Person())
+        return await self._records.create_first(account, default_group=self._rules.default_group)
+
+    async def all(self) -> Sequence[Account]:
+        """Every user, by name."""
+        return await self._records.all()
+
+    async def disable(self, name: str) -> None:
+        """Nobody gets in as this user any more, and all tokens end. Raises unknown_user, last_administrator."""
+        _require(name, await self._records.set_active(self._key(name), active=False))
+
+    async def enable(self, name: str) -> None:
+        """The user may log in again; old tokens stay dead. Raises unknown_user."""
+        _require(name, await self._records.set_active(self._key(name), active=True))
+
+    async def set_admin(self, name: str, *, admin: bool) -> None:
+        """Give or take the administrator flag. Raises unknown_user, last_administrator."""
+        _require(name, await self._records.set_admin(self._key(name), admin=admin))
+
+    async def set_password(self, name: str, password: str) -> None:
+        """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
+        password_hash = await self._hash(password)
+        _require(name, await self._records.set_password(self._key(name), password_hash))
+
+    async def unlock(self, name: str) -> None:
+        """Forget the failed logins of the name, which need not exist."""
+        await self._throttle.unlock(self._key(name))
+
+    async def end_tokens(self, name: str) -> None:
+        """End all tokens of a user. Raises unknown_user."""
+        _require(name, bool(await self._records.end_tokens(self._key(name))))
+
+    async def end_all_tokens(self) -> int:
+        """End all tokens of everybody; how many users that were."""
+        return await self._records.end_tokens(None)
+
+    async def _new(self, name: str, password: str, *, is_admin: bool, person: Person) -> NewAccount:
+        self._rules.usernames.read(name)
+        return self._account(name, await self._hash(password), is_admin=is_admin, person=person)
+
+    def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
+        return NewAccount(
+            self._rules.usernames.read(name),
+            password_hash,
+            is_admin=is_admin,
+            first_name=person.first_name,
+            last_name=person.last_name,
+            email=person.email,
+            groups=person.groups,
+        )
+
+    async def _hash(self, password: str) -> str:
+        if len(password) < self._rules.password_min_length:
+            message = f"The password must have at least {self._rules.password_min_length} characters."
+            raise InvalidPassword(message)
+        if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
+            message = f"The password must have at most {MAX_PASSWORD_BYTES} bytes."
+            raise InvalidPassword(message)
+        return await self._passwords.hash(password)
+
+    def _key(self, name: str) -> str:
+        return self._rules.usernames.read(name).key
+
+
+def _require(name: str, found: bool) -> None:
+    if not found:
+        raise unknown_user(name)
+
+
+MAX_NAME_LENGTH = 150
+
+
+class Groups:
+    """Makes and changes groups; what is so already stays as it is.
+
+    User names are read by the case rule, names of groups are taken to the letter.
+    """
+
+    def __init__(self, records: GroupRepository, usernames: UsernameRule, default_group: str) -> None:
+        self._records = records
+        self._usernames = usernames
+        self._default_group = default_group
+
+    async def create(self, name: str) -> None:
+        """Make a group without rights. Raises invalid_group_name, NameTaken."""
+        if not _can_be_listed(name):
+            raise invalid_group_name(
+                "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
+            )
+        if not await self._records.create(name):
+            raise NameTaken(f"Group {name} exists already.")
+
+    async def delete(self, name: str) -> None:
+        """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
+        if name == self._default_group:
+            raise default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
+        if not await self._records.delete(name):
+            raise UnknownGroup(name)
+
+    async def add(self, username: str, group: str) -> None:
+        """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
+        await self._records.add(self._usernames.read(username).key, group)
+
+    async def remove(self, username: str, group: str) -> None:
+        """End a membership. Raises InvalidUsername, unknown_user, UnknownGroup, last_administrator."""
+        await self._records.remove(self._usernames.read(username).key, group)
+
+    async def grant(self, group: str, right: str) -> None:
+        """Give a group a right. Raises invalid_right, UnknownGroup."""
+        await self._records.grant(group, read_right(right))
+
+    async def ungrant(self, group: str, right: str) -> None:
+        """Take a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
+        await self._records.ungrant(group, read_right(right))
+
+    async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
+        """One group, or all in order. Raises UnknownGroup."""
+        return await self._records.grants(group)
+
+
+def _can_be_listed(name: str) -> bool:
+    """Lists of groups are written with commas between them, and lines of commands with tabs."""
+    return 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and name == name.strip() and "," not in name
+
+
+MAX_PAGE = 1000
+_MOST_SKIPPED = 2**62  # what the database counts in
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an administrator has typed so far, and what to complete it with."""
+
+    text: str
+    count: int
+    with_groups: bool
+    with_caller: bool
+    only_groups_of_caller: bool
+
+
+class Users:
+    """Users and groups by what they are called. The callers are administrators."""
+
+    def __init__(self, lists: UserListRepository) -> None:
+        self._lists = lists
+
+    async def matching(
+        self, wanted: UserFilter, *, page: int | None = None, limit: int | None = None
+    ) -> tuple[int, Sequence[UserSummary]]:
+        """How many match, and one page of them; without page and limit all."""
+        if page is None and limit is None:
+            return await self._lists.matching(_composed(wanted), offset=0, limit=None)
+        size = limit or MAX_PAGE
+        offset = min(((page or 1) - 1) * size, _MOST_SKIPPED)
+        return await self._lists.matching(_composed(wanted), offset=offset, limit=size)
+
+    async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
+        """The users of these ids, each once; unknown ids are left out."""
+        return await self._lists.with_ids(ids)
+
+    async def completions(self, caller: User, typed: Completion) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
+        """Active users and groups whose names hold the text."""
+        suggestion = Suggestion(
+            text=unicodedata.normalize("NFKC", typed.text),
+            count=typed.count,
+            with_groups=typed.with_groups,
+            without_user=None if typed.with_caller else caller.id,
+            groups_of=caller.id if typed.only_groups_of_caller else None,
+        )
+        return await self._lists.suggested_users(suggestion), await self._lists.suggested_groups(suggestion)
+
+
+def _composed(wanted: UserFilter) -> UserFilter:
+    """Names are stored composed."""
+    if wanted.username is None:
+        return wanted
+    return replace(wanted, username=unicodedata.normalize("NFKC", wanted.username))
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRules:
+    """The case rule, and the issuers of the settings; None: tokens of any issuer are accepted."""
+
+    usernames: UsernameRule
+    issuers: Collection[str] | None
+
+    def identity(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
+        """The subject of an issuer; without a subject the name of the user is it.
+
+        Raises InvalidUsername, InvalidParameter: no such issuer, or no legal subject.
+        """
+        username = self.usernames.read(name)
+        if self.issuers is not None and issuer not in self.issuers:
+            known = ", ".join(sorted(self.issuers)) or "none"
+            raise InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
+        identity = identity_of(issuer, username.shown if subject is None else subject)
+        if (
+            not identity.subject.strip()
+            or len(identity.subject) > IDENTITIES_MAX_LENGTH
+            or not identity.subject.isprintable()
+        ):
+            raise InvalidParameter(
+                f"subject: it must be a text of at most {IDENTITIES_MAX_LENGTH} printable characters."
+            )
+        return identity
+
+
+class Identities:
+    """Names of users are read by the case rule."""
+
+    def __init__(self, records: IdentityRepository, rules: IdentityRules) -> None:
+        self._records = records
+        self._rules = rules
+
+    async def link(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
+        """Make the subject of an issuer this user from its next call on. Without a subject the name is it.
+
+        Raises InvalidUsername, InvalidParameter (no such issuer, or no legal subject), unknown_user, NameTaken.
+        """
+        identity = self._rules.identity(name, issuer, subject)
+        if not await self._records.link(self._rules.usernames.read(name).key, identity):
+            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+        return identity
+
+    async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
+        """End the links of a user, or of all users with an issuer; how many there were. Raises InvalidUsername."""
+        key = None if name is None else self._rules.usernames.read(name).key
+        if issuer is not None and subject is not None:
+            subject = identity_of(issuer, subject).subject
+        return await self._records.unlink(key, issuer=issuer, subject=subject)
+
+    async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
+        """The links of one user, or of all. Raises InvalidUsername."""
+        return await self._records.identities(None if name is None else self._rules.usernames.read(name).key)
+
+
+class UserDirectory(Protocol):
+    """Looks users up by id."""
+
+    async def user(self, user_id: int) -> User | None:
+        """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""
+        ...

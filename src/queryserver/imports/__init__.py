@@ -1,0 +1,1 @@
+"""Files to tables: detection, types, preview, conversion, create_table."""

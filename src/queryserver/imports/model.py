@@ -1,0 +1,398 @@
+"""Files on their way to tables: their kinds, how text is delimited, the types of cells and columns (Contract importer).
+
+Cells are `str`, the text of the file. Two subclasses carry what the text alone does not tell:
+`QuotedText` (a field that was quoted and is blank or says null) and `TypedText` (a cell of a workbook).
+"""
+
+import hashlib
+import re
+import secrets
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from types import MappingProxyType
+from typing import Self
+
+import pyarrow as pa
+
+MAX_COLUMNS = 2_000
+MAX_FIELD_CHARACTERS = 1024 * 1024
+MAX_RECORD_CHARACTERS = 16 * 1024 * 1024
+"""Limits of delimited text (Contract importer 8.5)."""
+
+SAMPLE_BYTES = 256 * 1024
+"""What detection looks at (Contract importer 9)."""
+
+SAMPLE_RECORDS = 10_000
+SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
+"""What types are told from: whichever ends first (Contract importer 7.4)."""
+
+PREVIEW_ROWS = 50
+
+
+class FileType(StrEnum):
+    """What a file is, as clients name it (Contract importer 2.4)."""
+
+    CSV = "csv"
+    TSV = "tsv"
+    EXCEL = "excel"
+    DELIMITED = "delimiter_format"
+    PARQUET = "parquet"
+    NDJSON = "ndjson"
+    AVRO = "avro"
+    ARROW = "arrow"
+
+
+RECORD_TYPES = frozenset({FileType.PARQUET, FileType.NDJSON, FileType.AVRO, FileType.ARROW})
+"""Files of records, which name their columns themselves (Contract importer 8a)."""
+
+
+class Origin(StrEnum):
+    """`import_type`: where a file comes from."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+class CellKind(Enum):
+    """The class of a cell (Contract importer 12.1, 12.2)."""
+
+    NULL = auto()
+    INTEGER = auto()
+    DECIMAL = auto()
+    """A number that a double cannot hold: more than 15 significant digits."""
+    DOUBLE = auto()
+    NON_FINITE = auto()
+    BOOLEAN = auto()
+    DATE = auto()
+    TIMESTAMP = auto()
+    TIME = auto()
+    DURATION = auto()
+    """Only in workbooks."""
+    TEXT = auto()
+
+
+class QuotedText(str):
+    """A field that was quoted, where it matters: empty, blank, or the word null."""
+
+    __slots__ = ()
+
+
+class TypedText(str):
+    """A cell of a workbook as text (Contract importer 12.2), with the class that the workbook gives it.
+
+    Text cells are `TEXT` even if they look like a number; empty cells, errors and formulas without a value are `""`
+    of class `NULL`.
+    """
+
+    __slots__ = ("kind",)
+    kind: CellKind
+
+    def __new__(cls, text: str, kind: CellKind) -> Self:
+        cell = super().__new__(cls, text)
+        cell.kind = kind
+        return cell
+
+
+Cells = Sequence[str]
+"""The cells of one record or row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delimiters:
+    """How text is cut into cells. `quote` None: nothing is quoted.
+
+    `record` is `\\n` (a CR before it is dropped), `\\r`, or another text that is taken literally; `\\r\\n` is kept as
+    `\\n`, for both mean the same (Contract importer 7.2).
+    """
+
+    field: str = ","
+    quote: str | None = '"'
+    record: str = "\n"
+
+
+class BaseType(StrEnum):
+    """Types of columns, whatever the dialect calls them (Contract importer 12.4)."""
+
+    INT8 = "Int8"
+    INT16 = "Int16"
+    INT32 = "Int32"
+    INT64 = "Int64"
+    UINT8 = "UInt8"
+    UINT16 = "UInt16"
+    UINT32 = "UInt32"
+    UINT64 = "UInt64"
+    FLOAT32 = "Float32"
+    FLOAT64 = "Float64"
+    DECIMAL = "Decimal"
+    BOOLEAN = "Boolean"
+    DATE = "Date"
+    DATETIME = "Datetime"
+    TIME = "Time"
+    DURATION = "Duration"
+    STRING = "String"
+    NULL = "Null"
+    BINARY = "Binary"
+    ARRAY = "Array"
+    STRUCT = "Struct"
+    OBJECT = "Object"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """The type of a column. `precision` and `scale` are set exactly for `DECIMAL`.
+
+    `length`: how many characters a `STRING` may have; None: any number.
+    """
+
+    base: BaseType
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+
+STRING = ColumnType(BaseType.STRING)
+NULL = ColumnType(BaseType.NULL)
+
+
+MAX_NAME = 100
+_SECRET_BYTES = 32
+_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
+_SEPARATORS = re.compile(r"[/\\]")
+_OTHER = re.compile(r"[^\w.-]")
+_NAMELESS = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReference:
+    """What a client hands back."""
+
+    secret: str = field(repr=False)
+    name: str
+
+    @classmethod
+    def new(cls, client_name: str) -> Self:
+        """A reference that nobody can guess, of a file that its client calls so."""
+        return cls(secrets.token_urlsafe(_SECRET_BYTES), reminder_of(client_name))
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """None for anything that never was a reference."""
+        found = _FORM.fullmatch(text)
+        return cls(*found.groups()) if found else None
+
+    def __str__(self) -> str:
+        return f"upload/{self.secret}/{self.name}"
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the secret."""
+        return hashlib.sha256(self.secret.encode()).digest()
+
+
+def base_name(client_name: str) -> str:
+    """The last part of a path, as any system writes it."""
+    return _SEPARATORS.split(client_name)[-1]
+
+
+def reminder_of(client_name: str) -> str:
+    """The base name, with `_` for everything but letters, digits and `._-`."""
+    name = _OTHER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
+    return name if name.strip(".") else _NAMELESS
+
+
+_DIALECTS = ("hive", "impala", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
+
+# One row for each base type, in the order of _DIALECTS; sparksql is as hive.
+_NAMES: Mapping[BaseType, Sequence[str]] = {
+    BaseType.INT8: ("TINYINT", "TINYINT", "TINYINT", "TINYINT", "SMALLINT", "TINYINT", "INTEGER", "TINYINT"),
+    BaseType.INT16: ("SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "INTEGER", "SMALLINT"),
+    BaseType.INT32: ("INT", "INT", "INTEGER", "INT", "INTEGER", "INT", "INTEGER", "INTEGER"),
+    BaseType.INT64: ("BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "INTEGER", "BIGINT"),
+    BaseType.UINT8: (
+        "SMALLINT", "SMALLINT", "SMALLINT", "UNSIGNED_TINYINT", "SMALLINT", "TINYINT UNSIGNED", "INTEGER", "UTINYINT",
+    ),
+    BaseType.UINT16: (
+        "INT", "INT", "INTEGER", "UNSIGNED_SMALLINT", "INTEGER", "SMALLINT UNSIGNED", "INTEGER", "USMALLINT",
+    ),
+    BaseType.UINT32: ("BIGINT", "BIGINT", "BIGINT", "UNSIGNED_INT", "BIGINT", "INT UNSIGNED", "INTEGER", "UINTEGER"),
+    BaseType.UINT64: (
+        "DECIMAL", "DECIMAL", "DECIMAL", "UNSIGNED_LONG", "NUMERIC", "BIGINT UNSIGNED", "TEXT", "UBIGINT",
+    ),
+    BaseType.FLOAT32: ("FLOAT", "FLOAT", "REAL", "FLOAT", "REAL", "FLOAT", "REAL", "FLOAT"),
+    BaseType.FLOAT64: ("DOUBLE", "DOUBLE", "DOUBLE", "DOUBLE", "DOUBLE PRECISION", "DOUBLE", "REAL", "DOUBLE"),
+    BaseType.DECIMAL: ("DECIMAL", "DECIMAL", "DECIMAL", "DECIMAL", "NUMERIC", "DECIMAL", "TEXT", "DECIMAL"),
+    BaseType.BOOLEAN: ("BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "BOOLEAN", "INTEGER", "BOOLEAN"),
+    BaseType.DATE: ("DATE", "DATE", "DATE", "DATE", "DATE", "DATE", "TEXT", "DATE"),
+    BaseType.DATETIME: (
+        "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "TIMESTAMP", "DATETIME(6)", "TEXT", "TIMESTAMP",
+    ),
+    BaseType.TIME: ("STRING", "STRING", "VARCHAR", "TIME", "TIME", "TIME(6)", "TEXT", "TIME"),
+    BaseType.DURATION: (
+        "INTERVAL DAY TO SECOND", "STRING", "INTERVAL DAY TO SECOND", "VARCHAR", "INTERVAL", "VARCHAR(64)", "TEXT",
+        "INTERVAL",
+    ),
+    BaseType.STRING: ("STRING", "STRING", "VARCHAR", "VARCHAR", "TEXT", "TEXT", "TEXT", "VARCHAR"),
+    BaseType.NULL: ("STRING", "STRING", "VARCHAR", "VARCHAR", "TEXT", "TEXT", "TEXT", "VARCHAR"),
+    BaseType.BINARY: ("BINARY", "BINARY", "VARBINARY", "VARBINARY", "BYTEA", "LONGBLOB", "BLOB", "BLOB"),
+    BaseType.ARRAY: ("ARRAY", "ARRAY", "ARRAY", "ARRAY", "JSONB", "JSON", "TEXT", "JSON"),
+    BaseType.STRUCT: ("STRUCT", "STRUCT", "ROW", "VARCHAR", "JSONB", "JSON", "TEXT", "JSON"),
+    BaseType.OBJECT: ("STRING", "STRING", "JSON", "VARCHAR", "JSONB", "JSON", "TEXT", "JSON"),
+}  # fmt: skip
+
+_HIVE = (
+    "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTERVAL DAY TO SECOND",
+    "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",
+)  # fmt: skip
+
+
+def _named(dialect: str, *more: str) -> Sequence[str]:
+    """All names of a dialect that the table above has, sorted."""
+    return tuple(sorted({*more, *(names[_DIALECTS.index(dialect)] for names in _NAMES.values())}))
+
+
+SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        **{dialect: _named(dialect, "VARCHAR") for dialect in ("postgresql", "mysql", "sqlite", "duckdb")},
+        "hive": _HIVE,
+        "sparksql": _HIVE,
+        "impala": tuple(name for name in _HIVE if name != "INTERVAL DAY TO SECOND"),
+        "trino": (
+            "ARRAY", "BIGINT", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "INTEGER", "INTERVAL DAY TO SECOND", "JSON",
+            "REAL", "ROW", "SMALLINT", "STRING", "TIMESTAMP", "TINYINT", "VARBINARY", "VARCHAR",
+        ),
+        "phoenix": (
+            "ARRAY", "BIGINT", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIME",
+            "TIMESTAMP", "TINYINT", "UNSIGNED_INT", "UNSIGNED_LONG", "UNSIGNED_SMALLINT", "UNSIGNED_TINYINT",
+            "VARBINARY", "VARCHAR",
+        ),
+    }
+)  # fmt: skip
+"""The answers of sql_type_mapping. Of the dialects that the specification lists they are its own lists."""
+
+PREVIEW_DIALECTS = ("duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino")
+"""Dialects that previews are typed for."""
+
+TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql", "trino", "phoenix")
+"""Dialects that tables can be created in."""
+
+REPLACING_DIALECTS = frozenset(TABLE_DIALECTS) - {"phoenix"}
+"""Dialects that tables can be replaced in. Phoenix renames no tables."""
+
+# No file says what such a column would hold; or no column is meant to hold nothing.
+_NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
+# Where one name stands for several base types, a column that is given the name becomes this.
+_MEANT: Mapping[tuple[str, str], BaseType] = {
+    ("sqlite", "INTEGER"): BaseType.INT64,
+    ("sqlite", "REAL"): BaseType.FLOAT64,
+    ("sqlite", "TEXT"): BaseType.STRING,
+    ("mysql", "TEXT"): BaseType.STRING,
+    ("postgresql", "SMALLINT"): BaseType.INT16,
+}
+# Several dialects store these as a wider type, whose name means that type.
+_UNSIGNED = frozenset({BaseType.UINT8, BaseType.UINT16, BaseType.UINT32, BaseType.UINT64})
+
+
+def type_name(column: ColumnType, dialect: str) -> str:
+    """The bare name of a type in a dialect, as previews show it."""
+    return _NAMES[column.base][_DIALECTS.index("hive" if dialect == "sparksql" else dialect)]
+
+
+def chosen_base(name: str, dialect: str) -> BaseType | None:
+    """The base type that a caller means by a name (any case); None: such columns cannot be created."""
+    wanted = name.upper()
+    if (dialect, wanted) in _MEANT:
+        return _MEANT[dialect, wanted]
+    text_type = type_name(ColumnType(BaseType.STRING), dialect)
+    # Where a dialect has no such type, a column of text stands for it; and the lists know STRING beside VARCHAR.
+    if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
+        return BaseType.STRING
+    named = [base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted]
+    return min(named, key=lambda base: base in _UNSIGNED, default=None)
+
+
+def chosen_type(text: str, dialect: str) -> ColumnType | None:
+    """The type that a caller means: a name as in `chosen_base`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
+
+    None: such columns cannot be created. A decimal without its digits has neither precision nor scale.
+    """
+    wanted = " ".join(text.upper().split())
+    if (base := chosen_base(wanted, dialect)) is not None:
+        return ColumnType(base)
+    found = _WITH_PARAMETERS.fullmatch(wanted)
+    if found is None:
+        return None
+    name = found["name"]
+    first, second = (None if digits is None else int(digits) for digits in found.group("first", "second"))
+    if name in _DECIMALS:
+        return ColumnType(BaseType.DECIMAL, first, None if first is None else second or 0)
+    if second is not None:
+        return None
+    if name in _TEXTS:
+        return ColumnType(BaseType.STRING, length=first)
+    is_exact = name in _MICROSECONDS and first == _MICROSECOND_DIGITS and dialect in _MICROSECONDS[name]
+    return ColumnType(BaseType.TIME if name == "TIME" else BaseType.DATETIME) if is_exact else None
+
+
+def choosable_types(dialect: str) -> Sequence[str]:
+    """What a column of a new table may be, as messages show it."""
+    names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_CHOSEN}
+    decimals = {"DECIMAL", "NUMERIC"}
+    return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
+
+
+_WITH_PARAMETERS = re.compile(
+    r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
+)
+_DECIMALS = frozenset({"DECIMAL", "NUMERIC", "DEC"})
+_TEXTS = frozenset({"VARCHAR", "CHARACTER VARYING"})
+_MICROSECOND_DIGITS = 6
+_WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
+_MICROSECONDS: Mapping[str, Sequence[str]] = {
+    "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
+}  # fmt: skip
+"""Types that may be written with the six digits of a second that every value keeps."""
+
+
+def declared_type(column: ColumnType, dialect: str) -> str:
+    """The type of a column as CREATE TABLE writes it (Contract importer 12.4, 13)."""
+    if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
+        return "STRING"
+    if column.length is not None:
+        return f"VARCHAR({column.length})"
+    name = type_name(column, dialect)
+    if column.base is BaseType.DECIMAL and dialect != "sqlite":
+        return f"{name}({column.precision},{column.scale})"
+    if column.base is BaseType.UINT64 and name in {"DECIMAL", "NUMERIC"}:
+        return f"{name}(20,0)"
+    return name
+
+
+_ARROW: Mapping[BaseType, pa.DataType] = {
+    BaseType.INT8: pa.int8(),
+    BaseType.INT16: pa.int16(),
+    BaseType.INT32: pa.int32(),
+    BaseType.INT64: pa.int64(),
+    BaseType.UINT8: pa.uint8(),
+    BaseType.UINT16: pa.uint16(),
+    BaseType.UINT32: pa.uint32(),
+    BaseType.UINT64: pa.uint64(),
+    BaseType.FLOAT32: pa.float32(),
+    BaseType.FLOAT64: pa.float64(),
+    BaseType.BOOLEAN: pa.bool_(),
+    BaseType.DATE: pa.date32(),
+    BaseType.DATETIME: pa.timestamp("us"),
+    BaseType.TIME: pa.time64("us"),
+    BaseType.DURATION: pa.duration("us"),
+    BaseType.STRING: pa.string(),
+    BaseType.NULL: pa.string(),
+    BaseType.BINARY: pa.binary(),
+}
+
+
+def arrow_type(column: ColumnType) -> pa.DataType:
+    """What the values of a column are on their way to an engine. Timestamps are UTC without a zone."""
+    if column.base is BaseType.DECIMAL:
+        return pa.decimal128(column.precision or 38, column.scale or 0)
+    return _ARROW[column.base]

@@ -1,0 +1,282 @@
+"""What an import does, as it is stored with its statement (Contract importer 13)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
+from queryserver.errors.files import invalid_columns
+from queryserver.formats.cell_types.preview import PreviewColumn
+from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.value_formats import DateFormat, NumberFormat, UnknownFormat, value_format
+from queryserver.imports.model import (
+    MAX_COLUMNS,
+    STRING,
+    BaseType,
+    ColumnType,
+    Delimiters,
+    FileType,
+    Origin,
+    choosable_types,
+    chosen_type,
+    declared_type,
+    type_name,
+)
+
+_MAX_NAME_CHARACTERS = 255
+_MAX_PRECISION = 38
+_SHOWN_CHARACTERS = 100
+# Values of these types that a dialect has no type for are stored as the text that the file has.
+_KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+_TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
+_NUMBERS = frozenset(
+    {
+        *(BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
+        BaseType.FLOAT32,
+        BaseType.FLOAT64,
+        BaseType.DECIMAL,
+    }
+)
+_MAX_LENGTH = 10_485_760
+_TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """How the rows of a file are read: `sheet` of a workbook, `records` and `fields`, or `delimiters` and `encoding`.
+
+    `width`: how many columns the file has.
+    """
+
+    origin: Origin
+    file_path: str
+    has_header: bool
+    width: int
+    sheet: str | None = None
+    delimiters: Delimiters = field(default_factory=Delimiters)
+    encoding: str = "utf-8"
+    records: FileType | None = None
+    """The type of a file of records; `fields` are the names of its columns."""
+    fields: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is delimited text."""
+        return self.sheet is None and self.records is None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """One table to be made of one file. `max_bad_rows` None: no limit."""
+
+    shown: str
+    """What people call the file."""
+    reading: FileReading
+    columns: tuple[TargetColumn, ...]
+    declared: tuple[str, ...]
+    """The SQL type of each column."""
+    database: str | None
+    table: str
+    append: bool = False
+    max_bad_rows: int | None = 0
+    replace: bool = False
+    """Whether a table of that name makes way for the new one."""
+
+    @property
+    def target(self) -> TableName:
+        """The table."""
+        return TableName(self.database, self.table)
+
+    @property
+    def shown_target(self) -> str:
+        """The table, as answers name it."""
+        return self.table if self.database is None else f"{self.database}.{self.table}"
+
+    def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
+        """What a loader is told. The name of the staging table is of this import alone."""
+        columns = zip(self.columns, self.declared, strict=True)
+        return TableLoad(
+            target=self.target,
+            staging=TableName(self.database, f"_qs_import_{statement_id.hex}"),
+            columns=tuple(LoadColumn(one.name, one.type, declared, one.nullable) for one, declared in columns),
+            append=append,
+            replace=self.replace,
+        )
+
+
+_PLAN = TypeAdapter(ImportPlan)
+
+
+def stored(plan: ImportPlan) -> Mapping[str, Any]:
+    """For the record: JSON text within JSON, because a separator may be U+0000, which the database refuses."""
+    return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
+
+
+def read_plan(record: Mapping[str, Any]) -> ImportPlan:
+    """The opposite of `stored`."""
+    return _PLAN.validate_json(record["plan"])
+
+
+@dataclass(frozen=True, slots=True)
+class AskedColumn:
+    """A column as the caller wants it; what is None is as in the preview. `source`: position from 1, or a name."""
+
+    source: int | str
+    name: str | None = None
+    type: str | None = None
+    precision: int | None = None
+    scale: int | None = None
+    nullable: bool = True
+    format: str | None = None
+
+
+def target_columns(
+    inferred: Sequence[PreviewColumn], asked: Sequence[AskedColumn] | None, dialect: str
+) -> tuple[TargetColumn, ...]:
+    """The columns of the table, in the order asked for; None: all as inferred. Raises invalid_columns."""
+    if asked is None:
+        asked = [AskedColumn(position) for position in range(1, len(inferred) + 1)]
+    if not 1 <= len(asked) <= MAX_COLUMNS:
+        raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
+    columns = tuple(_column(inferred, one, dialect) for one in asked)
+    # Compared as the names of previews are told apart, which must do as they are.
+    seen: set[str] = set()
+    for column in columns:
+        if (folded := column.name.lower()) in seen:
+            raise invalid_columns(f"columns: the name {_shown(column.name)} occurs twice.")
+        seen.add(folded)
+    return columns
+
+
+def _column(inferred: Sequence[PreviewColumn], asked: AskedColumn, dialect: str) -> TargetColumn:
+    source = _source(inferred, asked.source)
+    name = inferred[source].name if asked.name is None else asked.name
+    if not name.strip():
+        raise invalid_columns("columns: a name is empty.")
+    if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
+        raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
+    found = inferred[source]
+    type_ = found.type if asked.type is None else _chosen(found.type, asked, asked.type, dialect)
+    if type_.base in _TEXTS and asked.format is not None and asked.type is not None:
+        type_ = _kept_as_text(asked, asked.type, asked.format, dialect) or type_
+    if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
+        type_ = STRING
+    return TargetColumn(source, name, type_, asked.nullable, _format(found, asked.format, type_))
+
+
+def _kept_as_text(asked: AskedColumn, name: str, form: str, dialect: str) -> ColumnType | None:
+    """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
+    known = _known_format(form)
+    if isinstance(known, NumberFormat):
+        found = None if asked.precision is None else _decimal(ColumnType(BaseType.DECIMAL), asked, name)
+    else:
+        found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
+    return found if found is not None and type_name(found, dialect) == name.upper() else None
+
+
+def _known_format(text: str) -> DateFormat | NumberFormat:
+    """Raises invalid_columns."""
+    try:
+        return value_format(text)
+    except UnknownFormat as error:
+        raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
+
+
+def _format(inferred: PreviewColumn, asked: str | None, type_: ColumnType) -> str | None:
+    """The format of the cells of a column of this type; columns of text keep their cells as they are."""
+    if type_.base in _TEXTS:
+        return None
+    if asked is None:
+        # As in the preview, if it is a format of such values.
+        return inferred.format if inferred.format is not None and _suits(inferred.format, type_) else None
+    if not _suits(asked, type_):
+        raise invalid_columns(f"columns: {_shown(asked)} is no format of values of the type {type_.base.value}.")
+    return asked
+
+
+def _suits(text: str, type_: ColumnType) -> bool:
+    """Raises invalid_columns."""
+    known = _known_format(text)
+    if isinstance(known, NumberFormat):
+        return type_.base in _NUMBERS
+    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known.has_time)
+
+
+def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
+    if isinstance(source, str):
+        names = [column.name for column in inferred]
+        if source in names:
+            return names.index(source)
+        if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
+            raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
+        source = int(source)
+    if not 1 <= source <= len(inferred):
+        raise invalid_columns(f"columns: the file has no column {source}.")
+    return source - 1
+
+
+def _chosen(inferred: ColumnType, asked: AskedColumn, name: str, dialect: str) -> ColumnType:
+    if " ".join(name.upper().split()) == type_name(inferred, dialect) and asked.precision in {None, inferred.precision}:
+        # What the preview says may be sent back: where a name stands for several types, it is the one that was found.
+        if asked.scale is None or inferred.base is not BaseType.DECIMAL:
+            return inferred
+        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, asked.scale), asked, name)
+    chosen = chosen_type(name, dialect)
+    if chosen is None:
+        valid = ", ".join(choosable_types(dialect))
+        raise invalid_columns(
+            f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
+        )
+    if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
+        raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
+    return _decimal(chosen, asked, name) if chosen.base is BaseType.DECIMAL else chosen
+
+
+def _decimal(chosen: ColumnType, asked: AskedColumn, name: str) -> ColumnType:
+    precision, scale = chosen.precision, chosen.scale
+    if precision is None:
+        precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
+    elif asked.precision not in {None, precision} or asked.scale not in {None, scale}:
+        raise invalid_columns(f"columns: {_shown(name)} has other digits than precision and scale say.")
+    if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
+        raise invalid_columns(
+            f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
+        )
+    return ColumnType(BaseType.DECIMAL, precision, scale)
+
+
+def _shown(text: str) -> str:
+    return json.dumps(text[:_SHOWN_CHARACTERS], ensure_ascii=False)
+
+
+_BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
+_SHOWN_COLUMNS = 100
+
+
+def history_text(plan: ImportPlan, dialect: str) -> str:
+    """A comment that names the file, and the CREATE TABLE statement that would make such a table."""
+    columns = [
+        f"  {_quoted(column.name, dialect)} {declared}" + ("" if column.nullable else " NOT NULL")
+        for column, declared in zip(plan.columns[:_SHOWN_COLUMNS], plan.declared, strict=False)
+    ]
+    left = len(plan.columns) - len(columns)
+    more = f"\n  -- and {left} more columns" if left else ""
+    names = (name for name in (plan.database, plan.table) if name is not None)
+    target = ".".join(_quoted(name, dialect) for name in names)
+    head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
+    head = "CREATE OR REPLACE TABLE" if plan.replace else head
+    return f"-- Import of {_line(plan.shown)}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
+
+
+def _quoted(name: str, dialect: str) -> str:
+    mark = "`" if dialect in _BACKTICKS else '"'
+    return mark + name.replace(mark, mark * 2) + mark
+
+
+def _line(text: str) -> str:
+    """On one line, whatever ends lines and comments in whichever dialect."""
+    return "".join(one if one.isprintable() else " " for one in text)

@@ -1,1 +1,0 @@
-"""The seams: small async Protocols, nothing else."""

@@ -1,1 +1,0 @@
-"""What is counted, as Prometheus reads it (Contract platform 9.3)."""

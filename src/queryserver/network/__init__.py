@@ -1,1 +1,0 @@
-"""Connections to other servers: only to addresses that the operator allows."""

@@ -1,0 +1,305 @@
+"""Where engine connections may go (Contract platform 5.11: Hosts).
+
+A name is resolved once and its addresses are checked; the adapter connects to one of the addresses that come out,
+never to the name again, whose answer may be another by then. The name still serves for TLS and `Host`.
+
+In asyncio:  `for address in await rules.resolve(host, port): … connect(address, port), server_hostname=host …`
+In a thread: `rules.resolve_blocking(host, port)`.
+"""
+
+import asyncio
+import socket
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Self, TypeAlias
+from urllib.parse import urlsplit
+
+from queryserver.errors.statements import EngineUnavailable
+from queryserver.platform.settings.sections import Network, contains, parsed_address
+
+_LOW_32_BITS = 0xFFFF_FFFF
+
+_IN_LOW_BITS = (
+    ip_network("::/96"),  # IPv4-compatible, RFC 4291 2.5.5.1
+    ip_network("::ffff:0:0/96"),  # IPv4-mapped, RFC 4291 2.5.5.2
+    ip_network("::ffff:0:0:0/96"),  # IPv4-translated, RFC 2765
+    ip_network("64:ff9b::/96"),  # NAT64, RFC 6052
+)
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+"""RFC 8215: a site takes a prefix of any length of RFC 6052 inside it."""
+_THIS_NETWORK = ip_network("0.0.0.0/8")
+_ISATAP = 0x0000_5EFE
+_UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
+
+
+def carried_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Every IPv4 address that `address` may stand for; none of `::` and `::1`."""
+    bits = int(address)
+    if bits <= 1:
+        return
+    if any(address in network for network in _IN_LOW_BITS):
+        yield IPv4Address(bits & _LOW_32_BITS)
+    if address in _LOCAL_NAT64:
+        yield from _of_local_nat64(bits)
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if (bits >> 32) & _LOW_32_BITS & ~_UNIVERSAL_AND_GROUP_BITS == _ISATAP:
+        yield IPv4Address(bits & _LOW_32_BITS)
+
+
+def _of_local_nat64(bits: int) -> Iterator[IPv4Address]:
+    """By the prefix lengths 48, 56, 64 and 96: RFC 6052 2.2 leaves out the bits 64 to 71.
+
+    The length is not known here, and the zeros around an address read as 0.0.0.0/8 by another length: those are no
+    destination.
+    """
+    without_octet_64 = ((bits >> 64) << 56) | (bits & ((1 << 56) - 1))
+    found = (
+        (without_octet_64 >> 40) & _LOW_32_BITS,  # bits 48 to 63 and 72 to 87
+        (without_octet_64 >> 32) & _LOW_32_BITS,  # bits 56 to 63 and 72 to 95
+        (without_octet_64 >> 24) & _LOW_32_BITS,  # bits 72 to 103
+        bits & _LOW_32_BITS,
+    )
+    for one in map(IPv4Address, found):
+        if one not in _THIS_NETWORK:
+            yield one
+
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+Place: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+_LOOPBACK = IPv4Address("127.0.0.1")
+_DISCARD_PORT = 9
+_IS_OWN = "this is an address of the service itself"
+_IS_DATABASE_SERVER = (
+    "this is the server of the service's own database. An administrator may permit its other databases, for urls"
+    " postgresql://, with desktop.connector_policy.allow_service_database_server"
+)
+
+
+class UnknownHost(EngineUnavailable):
+    """Nobody knows the name."""
+
+
+class HostRefused(EngineUnavailable):
+    """The rules do not permit a connection there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server that is named by its url."""
+
+    url: str
+
+    @property
+    def host(self) -> str:
+        """Name or address."""
+        return urlsplit(self.url).hostname or "localhost"
+
+    @property
+    def port(self) -> int:
+        """That of the url, else of its scheme."""
+        return urlsplit(self.url).port or (443 if self.is_tls else 80)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return urlsplit(self.url).scheme == "https"
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRules:
+    """What engine connections may reach; without arguments everything.
+
+    `own` are hosts and ports of the service's listener and broker, `service_database` those of the server of its
+    database. No connection may go there, by whichever address of a machine.
+    """
+
+    blocked: tuple[Network, ...] = ()
+    allowed: tuple[Network, ...] = ()
+    own: frozenset[Place] = frozenset()
+    service_database: frozenset[Place] = frozenset()
+    resolve_timeout_s: float = 5.0
+
+    def refusal(self, host: str, port: int) -> str | None:
+        """Why `host`, when it is an address in whatever spelling, may not be connected to; calls no resolver.
+
+        None: a name, or permitted. The text has no full stop.
+        """
+        address = literal_address(host)
+        if address is None:
+            return None
+        if reason := self._own_reason([str(address)], port, resolve=False):
+            return reason
+        return None if self._permits(str(address)) else "connections to this address are not allowed"
+
+    def without_database_server(self) -> Self:
+        """The same rules, by which the server of the service's database may be reached."""
+        return replace(self, service_database=frozenset())
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of `host` that may be connected to, in the resolver's order; at least one.
+
+        Raises UnknownHost: unknown name, or no answer of the resolver in time; HostRefused: no permitted address.
+        """
+        if parsed_address(host) is not None and not self._own_at(port):
+            return self.resolve_blocking(host, port)
+        try:
+            async with asyncio.timeout(self.resolve_timeout_s):
+                return await asyncio.to_thread(self.resolve_blocking, host, port)
+        except TimeoutError:
+            raise UnknownHost(f"The host name {host} was not resolved in time.") from None
+
+    def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
+        """As `resolve`; only the resolver's own time limit counts. Raises UnknownHost, HostRefused."""
+        return self._checked(host, port)[0]
+
+    def require_every(self, host: str, port: int) -> None:
+        """For drivers that resolve the name themselves: all of its addresses must be permitted. Blocks.
+
+        Raises UnknownHost, HostRefused.
+        """
+        permitted, found = self._checked(host, port)
+        if len(permitted) != len(found):
+            raise HostRefused(f"Connections to {host} are not allowed here.")
+
+    def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
+        """Whether one of the addresses is of the server of the service's database. Blocks."""
+        return _is_one_of(_resolved(self.service_database, port), addresses)
+
+    def is_literal_server(self, host: str, port: int) -> bool:
+        """The same for a host that is an address in whatever spelling; calls no resolver."""
+        address = literal_address(host)
+        servers = _resolved(self.service_database, port, resolve=False)
+        return address is not None and _is_one_of(servers, [str(address)])
+
+    def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
+        """The permitted addresses, and all."""
+        try:
+            found = _addresses(host, port)
+        except (OSError, UnicodeError):
+            raise UnknownHost(f"The host name {host} is not known.") from None
+        if reason := self._own_reason(found, port):
+            raise HostRefused(f"Connections to {host} are not allowed here: {reason}.")
+        permitted = [address for address in found if self._permits(address)]
+        if not permitted:
+            raise HostRefused(f"Connections to {host} are not allowed here.")
+        return permitted, found
+
+    def _permits(self, address: str) -> bool:
+        if any(contains(self.blocked, str(reading)) for reading in _readings(address)):
+            return False
+        return not self.allowed or contains(self.allowed, address)
+
+    def _own_reason(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
+        """Why the service's own places are no destination; None: none of the addresses is one."""
+        targets = list(addresses)
+        for places, reason in ((self.own, _IS_OWN), (self.service_database, _IS_DATABASE_SERVER)):
+            if _is_one_of(_resolved(places, port, resolve=resolve), targets):
+                return reason
+        return None
+
+    def _own_at(self, port: int) -> bool:
+        return any(its_port == port for _, its_port in self.own | self.service_database)
+
+
+def _resolved(places: Iterable[Place], port: int, *, resolve: bool = True) -> set[Address]:
+    """Addresses of the places with this port; without `resolve` names other than `localhost` are left out."""
+    found = set[Address]()
+    for host, its_port in places:
+        if its_port != port:
+            continue
+        if host == "localhost":
+            found.add(_LOOPBACK)
+        if not resolve:
+            found.update(one for one in [literal_address(host)] if one is not None)
+            continue
+        try:
+            found.update(one for one in map(parsed_address, _addresses(host, port)) if one is not None)
+        except (OSError, UnicodeError):
+            continue  # a name that no resolver knows leads nowhere
+    return found
+
+
+def _is_one_of(own: Collection[Address], addresses: Iterable[str]) -> bool:
+    """Whether a service at `own` is reached by one of the addresses: one on this machine is by any of the machine's."""
+    if not own:
+        return False
+    targets = {reading for address in addresses for reading in _readings(address)}
+    return not targets.isdisjoint(own) or (any(map(_is_here, own)) and any(map(_is_here, targets)))
+
+
+def _is_here(address: Address) -> bool:
+    """Whether it is an address of this machine: from there it is its own source. Sends nothing."""
+    if address.is_loopback or address.is_unspecified:
+        return True
+    if address.is_multicast:
+        return False
+    if isinstance(address, IPv4Address):
+        return _is_source(socket.AF_INET, address)
+    if not address.is_link_local:
+        return _is_source(socket.AF_INET6, address)
+    # Such an address is of one interface. Which one a caller's zone means is not asked: it has names and numbers.
+    return any(_is_source(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
+
+
+def _is_source(family: int, address: Address, *scope: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _DISCARD_PORT, *scope))
+            return parsed_address(str(probe.getsockname()[0])) == address
+    except OSError:  # no route, or a family that this machine does not have
+        return False
+
+
+def _readings(address: str) -> Sequence[Address]:
+    """An address, and the IPv4 addresses that a gateway or tunnel may make of it."""
+    parsed = parsed_address(address)
+    if parsed is None:
+        return ()
+    return (parsed, *(carried_addresses(parsed) if isinstance(parsed, IPv6Address) else ()))
+
+
+def literal_address(host: str) -> Address | None:
+    """The address that `host` spells; decimal, octal, hexadecimal and short forms are those of `inet_aton`.
+
+    None: it is a name.
+    """
+    plain = host.strip().strip("[]")
+    try:
+        plain = plain.encode("idna").decode() if not plain.isascii() else plain
+        return parsed_address(plain) or parsed_address(socket.inet_ntoa(socket.inet_aton(plain)))
+    except (OSError, UnicodeError, ValueError):
+        return None
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Every address of a name, each once. A literal address in any spelling gives itself."""
+    if parsed_address(host) is not None:
+        return [host]
+    infos = socket.getaddrinfo(host or "localhost", port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+@dataclass(frozen=True, slots=True)
+class TcpReach:
+    """See `interfaces.connection_trials.Reach`."""
+
+    rules: AddressRules
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """See the Protocol. Raises UnknownHost, HostRefused."""
+        return await self.rules.resolve(host, port)
+
+    async def connect(self, address: str, port: int) -> None:
+        """See the Protocol. Whoever asks limits the time."""
+        _, writer = await asyncio.open_connection(address, port)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

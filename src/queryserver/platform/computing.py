@@ -1,0 +1,341 @@
+"""Computations on user input, in worker processes with limits of time and memory."""
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import orjson
+import structlog
+
+from queryserver import errors
+from queryserver.errors.base import QueryServerError, ServiceUnavailable, TooComplex
+from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.shares import FairPlaces
+
+
+class Task(StrEnum):
+    """What can be computed."""
+
+    FORMAT = "format"
+    CHOOSE_STATEMENT = "choose_statement"
+    FIRST_TO_EXPLAIN = "first_to_explain"
+    DETECT_FILE = "detect_file"
+    DETECT_ENCODING = "detect_encoding"
+    PREVIEW = "preview"
+    HEADER = "header"
+
+
+class Computing(Protocol):
+    """Computes with limits of time and memory. One computation of a user runs at a time; users take turns."""
+
+    async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
+        """What the task gives for `content`, as parsed JSON. `options` are JSON, too.
+
+        When the caller is cancelled, the computation ends. Raises TooComplex (it needs more time or memory than a
+        computation may have), TooManyRequests (the user has too many waiting), ServiceUnavailable, and the domain
+        errors of the task.
+        """
+        ...
+
+
+HEAD = struct.Struct("<cLL")
+MAX_BYTES = 256 * 1024 * 1024
+
+TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
+"""A task; its result; a domain error; limits reached; an error of the program."""
+
+
+def frame(kind: bytes, told: object, content: bytes = b"") -> bytes:
+    """The begin of a frame: its content follows."""
+    body = orjson.dumps(told)
+    return HEAD.pack(kind, len(body), len(content)) + body
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON of a frame."""
+    return orjson.loads(body)
+
+
+_NICENESS = 10
+_OPEN_FILES = 64
+_PR_SET_PDEATHSIG = 1
+
+
+def limit_this_process(memory_bytes: int) -> None:
+    """From now on this process has so much memory, yields the processor to others, writes no file, leaves no core, and
+    ends with its parent.
+    """
+    os.nice(_NICENESS)
+    _limit(resource.RLIMIT_AS, memory_bytes)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def limit_time(limit_s: int) -> None:
+    """From now on this process may use the processor for so many seconds, then SIGXCPU ends it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = ceil(time.process_time()) + limit_s
+    resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _limit(kind: int, wanted: int) -> None:
+    """Lower the limit: a stricter one stays, for it cannot be raised."""
+    _, hard = resource.getrlimit(kind)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (allowed, allowed))
+
+
+log = structlog.get_logger(__name__)
+
+_PROGRAM = "from queryserver.computation_worker import main; main()"
+_LARGE_BYTES = 512 * 1024
+"""Answers above this size are parsed in a thread: each MiB holds the loop for some 10 ms."""
+_BUFFER_BYTES = 256 * 1024
+_WALL_TIMES = 4
+"""A computation may take so many times its processor time until its answer is there: the machine may be busy."""
+
+_ENVIRONMENT = {
+    # The default allocator of Arrow reserves more than a worker may have.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OMP_NUM_THREADS": "1",
+    # The limit counts addresses. glibc would keep a hole for each large block that Arrow has given back: gigabytes of
+    # them for a file with many columns, of which nothing is ever used.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+}
+
+_Answer = tuple[bytes, Any, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputationLimits:
+    """`processes` work at a time; each computation has `time_s` of processor time and `memory_bytes`.
+
+    A process without work for `idle_s` ends.
+    """
+
+    processes: int = 2
+    time_s: int = 20
+    memory_bytes: int = 1024**3
+    idle_s: float = 120.0
+
+
+class ProcessComputing:
+    """The `Computing` of one server process. A process is started with the first computation that needs it."""
+
+    def __init__(self, limits: ComputationLimits | None = None, places: FairPlaces | None = None) -> None:
+        self._limits = limits or ComputationLimits()
+        self._places = places or FairPlaces(self._limits.processes)
+        self._idle: list[_Worker] = []
+        self._running: set[_Worker] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_closed = True
+        for worker in list(self._idle):
+            self._end(worker)
+        # Their callers see the end of the pipes, and end the workers as after any failure.
+        running = list(self._running)
+        for worker in running:
+            worker.kill()
+        await asyncio.gather(*(worker.given_up.wait() for worker in running))
+        await asyncio.gather(*self._ending)
+
+    @property
+    def running(self) -> list[int]:
+        """The ids of the processes that compute now."""
+        return [worker.process.pid for worker in self._running]
+
+    async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
+        told = {"task": task, "options": dict(options), "limit_s": self._limits.time_s}
+        async with self._places.place(user_id):
+            worker = await self._worker()
+            self._running.add(worker)
+            try:
+                async with asyncio.timeout(_WALL_TIMES * self._limits.time_s):
+                    kind, answer, is_last = await worker.answer(frame(TASK, told, content), content)
+            except TimeoutError:
+                self._end(worker)
+                raise TooComplex("It takes more time than one call may have.") from None
+            except (asyncio.IncompleteReadError, ConnectionError):
+                self._end(worker)
+                raise await self._sudden_end(worker, task) from None
+            except BaseException:  # a cancel too: the worker is in the middle of a task
+                self._end(worker)
+                raise
+            self._running.discard(worker)
+            if is_last or self._is_closed:
+                self._end(worker)
+            else:
+                self._keep(worker)
+        return _result(kind, answer, task)
+
+    async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
+        """Its limit of time has ended it, or the system because of its memory; or a library broke it."""
+        code = await worker.process.wait()
+        if self._is_closed:
+            return ServiceUnavailable("The server stops.")
+        if code >= 0:
+            # No signal, so no limit: it could not start, or it is broken.
+            log.error("worker for computations ended by itself", task=task.value, code=code)
+            return ServiceUnavailable("The process for this call has ended.")
+        log.warning("worker for computations ended", task=task.value, code=code)
+        return TooComplex("It takes more time or memory than one call may have.")
+
+    async def _worker(self) -> "_Worker":
+        """A worker that nobody else uses. Raises ServiceUnavailable."""
+        while self._idle:
+            worker = self._idle.pop()
+            worker.no_longer_idle()
+            if worker.process.returncode is None:
+                return worker
+            self._end(worker)
+        worker = await _Worker.started(self._limits.memory_bytes)
+        if self._is_closed:
+            self._end(worker)
+            raise ServiceUnavailable("The server stops.")
+        return worker
+
+    def _keep(self, worker: "_Worker") -> None:
+        self._idle.append(worker)
+        worker.retire_after(self._limits.idle_s, lambda: self._end(worker))
+
+    def _end(self, worker: "_Worker") -> None:
+        """Kill the process at once, and wait for its end in a task."""
+        self._running.discard(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        worker.no_longer_idle()
+        worker.kill()
+        worker.given_up.set()
+        ending = asyncio.create_task(worker.ended(), name="computation-end")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+class _Worker:
+    """One process, and its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self._requests = process.stdin
+        self._answers = process.stdout
+        self._retirement: asyncio.TimerHandle | None = None
+        self.given_up = asyncio.Event()
+        """Set when no call uses it any more, or ever will."""
+
+    @classmethod
+    async def started(cls, memory_bytes: int) -> Self:
+        """A new process. Raises ServiceUnavailable."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-c",
+                _PROGRAM,
+                str(memory_bytes),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=_ENVIRONMENT,
+                start_new_session=True,
+                limit=_BUFFER_BYTES,
+            )
+        except OSError as error:
+            log.warning("worker for computations not started", reason=str(error))
+            raise ServiceUnavailable("No process can be started for this call.") from None
+        return cls(process)
+
+    async def answer(self, request: bytes, content: bytes) -> _Answer:
+        """Kind, answer, and whether the process ends now. Raises IncompleteReadError, ConnectionError."""
+        self._requests.write(request)
+        self._requests.write(content)
+        await self._requests.drain()
+        kind, size, _ = HEAD.unpack(await self._answers.readexactly(HEAD.size))
+        if size > MAX_BYTES:
+            raise ConnectionError
+        body = await self._answers.readexactly(size)
+        answer, is_last = parsed(body) if size < _LARGE_BYTES else await asyncio.to_thread(parsed, body)
+        return kind, answer, is_last
+
+    def retire_after(self, seconds: float, retire: Any) -> None:
+        """Call `retire` unless there is work until then."""
+        self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
+
+    def no_longer_idle(self) -> None:
+        """It has work again, or ends."""
+        if self._retirement is not None:
+            self._retirement.cancel()
+            self._retirement = None
+
+    def kill(self) -> None:
+        """Kill it, and whatever it may have started."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Returns when the process is gone and its pipes are closed."""
+        # What it wrote last fills the buffer, and a full buffer keeps the pipe from being seen closed.
+        with suppress(ConnectionError):
+            while await self._answers.read(_BUFFER_BYTES):
+                pass
+        await self.process.wait()
+        self._requests.close()
+
+
+def _result(kind: bytes, answer: Any, task: Task) -> Any:
+    match kind:
+        case _ if kind == RESULT:
+            return answer
+        case _ if kind == REFUSED:
+            raise _refusal(*answer)
+        case _ if kind == EXCEEDED:
+            raise TooComplex("It takes more memory than one call may have.")
+        case _:
+            log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
+            message = f"The task {task.value} failed."
+            raise RuntimeError(message)
+
+
+def _refusal(name: str, code: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
+    """The domain error of that class and code. Those of tasks say everything in their message."""
+    kind = getattr(errors, name, QueryServerError)
+    error: QueryServerError = kind.__new__(kind)
+    QueryServerError.__init__(error, message, details=details)
+    error.code = code
+    return error
+
+
+def computing_of(settings: DesktopSettings) -> ProcessComputing:
+    """Worker processes, which are started when they are needed."""
+    return ProcessComputing(
+        ComputationLimits(
+            processes=settings.computation_processes,
+            time_s=settings.computation_timeout_s,
+            memory_bytes=settings.computation_memory_bytes,
+        )
+    )

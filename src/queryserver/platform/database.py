@@ -1,0 +1,391 @@
+"""The service database: pool, transactions, errors, LISTEN and NOTIFY."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import asyncpg
+import orjson
+import structlog
+from asyncpg.pool import PoolConnectionProxy
+
+from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.metrics import UNMEASURED, DatabaseMetrics
+from queryserver.platform.settings.tree import Settings
+
+Connection = PoolConnectionProxy
+
+# Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
+# connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
+# many queries; one that lay idle for long may have been forgotten by something on the way, and is not used again.
+_AT_HAND = 2
+_AT_HAND_FOR_S = 300.0
+_IDLE_AT_MOST_S = 120.0
+
+_OUT_OF_REACH = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    # What asyncpg says when the server ends a connection that is just being prepared.
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+
+@contextmanager
+def database_errors() -> Generator[None]:
+    """Turn a lost or refusing database into DatabaseUnavailable; mistakes in our own SQL pass as they are."""
+    try:
+        yield
+    except _OUT_OF_REACH as error:
+        raise DatabaseUnavailable from error
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Size and patience of the pool (settings `desktop.database`)."""
+
+    min_size: int = 1
+    max_size: int = 10
+    connect_timeout: timedelta = timedelta(seconds=5)
+    statement_timeout: timedelta = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A connection out of the pool. Moments are those of the monotonic clock."""
+
+    connection: Connection
+    since: float
+    idle_since: float = 0.0
+
+
+class Database:
+    """The service database. Each method is one statement in autocommit; `transaction` joins several."""
+
+    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, metrics: DatabaseMetrics = UNMEASURED) -> None:
+        self._pool = pool
+        self._metrics = metrics
+        self._acquire_timeout_s = limits.connect_timeout.total_seconds()
+        self._at_hand: list[_Taken] = []
+        self._waiting = 0
+        self._is_closing = False
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection]:
+        """A pooled connection. Raises DatabaseUnavailable when none is had in time."""
+        with database_errors():
+            taken = await self._taken()
+            began = time.perf_counter()
+            may_stay = False
+            try:
+                yield taken.connection
+                may_stay = True
+            finally:
+                self._metrics.query(time.perf_counter() - began)
+                if may_stay and self._has_room_for(taken):
+                    taken.idle_since = time.monotonic()
+                    self._at_hand.append(taken)
+                else:
+                    await self._pool.release(taken.connection)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """Commit on a clean exit, else roll back."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, sql: str, *arguments: object) -> Sequence[asyncpg.Record]:
+        """All rows."""
+        async with self.connection() as connection:
+            return await connection.fetch(sql, *arguments)
+
+    async def row(self, sql: str, *arguments: object) -> asyncpg.Record | None:
+        """The first row or None."""
+        async with self.connection() as connection:
+            return await connection.fetchrow(sql, *arguments)
+
+    async def value(self, sql: str, *arguments: object) -> Any:
+        """The first value of the first row or None."""
+        async with self.connection() as connection:
+            return await connection.fetchval(sql, *arguments)
+
+    async def execute(self, sql: str, *arguments: object) -> int:
+        """Run a change and return how many rows it touched."""
+        async with self.connection() as connection:
+            tag = await connection.execute(sql, *arguments)
+        _, _, count = tag.rpartition(" ")
+        return int(count) if count.isdecimal() else 0
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """Open and idle connections of this process."""
+        return self._pool.get_size(), self._pool.get_idle_size() + len(self._at_hand)
+
+    async def aclose(self) -> None:
+        """Give back what is kept at hand; the pool can be closed then."""
+        self._is_closing = True
+        while self._at_hand:
+            await self._pool.release(self._at_hand.pop().connection)
+
+    async def _taken(self) -> _Taken:
+        while self._at_hand:
+            taken = self._at_hand.pop()
+            if _is_open(taken.connection):
+                if time.monotonic() - taken.idle_since < _IDLE_AT_MOST_S:
+                    return taken
+                taken.connection.terminate()
+            await self._pool.release(taken.connection)
+        self._waiting += 1
+        try:
+            connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
+        finally:
+            self._waiting -= 1
+        return _Taken(connection, since=time.monotonic())
+
+    def _has_room_for(self, taken: _Taken) -> bool:
+        """Whether a connection may stay out of the pool: nobody waits for one there, and it is as good as new."""
+        if self._waiting or self._is_closing or len(self._at_hand) >= _AT_HAND:
+            return False
+        if time.monotonic() - taken.since > _AT_HAND_FOR_S:
+            return False
+        return _is_open(taken.connection) and not taken.connection.is_in_transaction()
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether the server has not ended it; one that was ended may have gone back to the pool by itself."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+@asynccontextmanager
+async def open_database(
+    dsn: str, limits: PoolLimits | None = None, metrics: DatabaseMetrics = UNMEASURED
+) -> AsyncGenerator[Database]:
+    """A pool on `dsn`, closed at the end. Raises DatabaseUnavailable."""
+    limits = limits or PoolLimits()
+    with database_errors():
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=limits.min_size,
+            max_size=limits.max_size,
+            timeout=limits.connect_timeout.total_seconds(),
+            command_timeout=limits.statement_timeout.total_seconds(),
+            init=_prepare_connection,
+            reset=_leave_as_is,
+            server_settings={
+                "application_name": "queryserver",
+                "timezone": "UTC",
+                "statement_timeout": str(int(limits.statement_timeout.total_seconds() * 1000)),
+                # Hot queries are small index look-ups: compiling them costs more than running them.
+                "jit": "off",
+            },
+        )
+    database = Database(pool, limits, metrics)
+    try:
+        yield database
+    finally:
+        await _close(pool, database)
+
+
+async def _prepare_connection(connection: Connection) -> None:
+    await connection.set_type_codec("jsonb", encoder=_to_json, decoder=orjson.loads, schema="pg_catalog")
+
+
+async def _leave_as_is(connection: Connection) -> None:
+    """Our own SQL leaves no session state behind, so the usual reset would only cost each call a round trip."""
+    del connection
+
+
+def _to_json(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+async def _close(pool: asyncpg.Pool, database: Database) -> None:
+    try:
+        async with asyncio.timeout(5):
+            await database.aclose()
+            await pool.close()
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        pool.terminate()
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_LARGEST_QUERY = 200
+
+
+class CoalescingReader(Generic[K, V]):
+    """Reads single keys with one `read_many` for all keys requested while the last query was under way.
+
+    Under load most calls need the same two facts: their user, and the status of a statement. 64 calls at once then cost
+    one round trip instead of 64. No caller gets data from before its call. At most `side_by_side` queries run at once,
+    so that a slow one does not delay all others. A canceled caller cancels no other; an error reaches every caller of
+    its query.
+    """
+
+    def __init__(self, read_many: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]], *, side_by_side: int = 2) -> None:
+        self._read_many = read_many
+        self._side_by_side = side_by_side
+        self._waiting: dict[K, list[asyncio.Future[V | None]]] = {}
+        self._reading = 0
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def get(self, key: K) -> V | None:
+        """The value of `key` or None. Raises what `read_many` raised."""
+        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        if self._reading < self._side_by_side:
+            self._start_reader()
+        return await future
+
+    async def aclose(self) -> None:
+        """Stop the queries on their way; their callers are canceled."""
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    def _start_reader(self) -> None:
+        self._reading += 1
+        reader = asyncio.create_task(self._drain(), name="coalescing-reader")
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                keys = list(self._waiting)[:_LARGEST_QUERY]
+                await self._answer({key: self._waiting.pop(key) for key in keys})
+        finally:
+            # Counted down in the step that found no caller waiting: the task ends a turn of the loop later, and a call
+            # in between would wait for a reader that has ended.
+            self._reading -= 1
+
+    async def _answer(self, asked: "Mapping[K, Sequence[asyncio.Future[V | None]]]") -> None:
+        try:
+            found = await self._read_many(list(asked))
+        except asyncio.CancelledError:
+            for future in _unsettled(asked.values()):
+                future.cancel()
+            raise
+        except Exception as error:
+            for future in _unsettled(asked.values()):
+                future.set_exception(error)
+        else:
+            for key, futures in asked.items():
+                for future in _unsettled([futures]):
+                    future.set_result(found.get(key))
+
+
+def _unsettled(groups: "Iterable[Sequence[asyncio.Future[V | None]]]") -> "list[asyncio.Future[V | None]]":
+    """Those whose callers still wait: a caller that went away has canceled its own."""
+    return [future for futures in groups for future in futures if not future.done()]
+
+
+_CHANNEL = "queryserver"
+_RECONNECT_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Notices:
+    """A word to the other instances. Lost ones do no harm: sweeps find what was not heard."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def publish(self, kind: str, subject: str) -> None:
+        """Tell every instance, this one included. Never raises."""
+        try:
+            await self._database.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
+        except DatabaseUnavailable:
+            log.warning("notice not sent", kind=kind)
+
+
+async def notify(connection: Connection, kind: str, subject: str) -> None:
+    """Publish with the commit of the transaction that is under way."""
+    await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
+
+
+@asynccontextmanager
+async def listening(
+    dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
+) -> AsyncGenerator[None]:
+    """Call `heard(kind, subject)` for every notice while inside; reconnects by itself.
+
+    `connected` is called whenever it begins to listen: what was said before was not heard.
+    """
+    listener = asyncio.create_task(_listen(dsn, heard, connected), name="notices")
+    try:
+        yield
+    finally:
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
+
+
+async def _listen(dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None]) -> None:
+    def hear(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        kind, _, subject = str(payload).partition(" ")
+        heard(kind, subject)
+
+    while True:
+        try:
+            await _listen_until_lost(dsn, hear, connected)
+        except DatabaseUnavailable:
+            log.warning("not listening to other instances, trying again")
+        await asyncio.sleep(_RECONNECT_S)
+
+
+async def _listen_until_lost(
+    dsn: str, hear: Callable[[Any, int, str, object], None], connected: Callable[[], None]
+) -> None:
+    lost = asyncio.Event()
+    with database_errors():
+        connection = await asyncpg.connect(dsn, timeout=10)
+        try:
+            connection.add_termination_listener(_setter_of(lost))
+            await connection.add_listener(_CHANNEL, hear)
+            connected()
+            await lost.wait()
+        finally:
+            connection.terminate()
+
+
+def _setter_of(event: asyncio.Event) -> Callable[[Any], None]:
+    def set_it(_connection: Any) -> None:
+        event.set()
+
+    return set_it
+
+
+def required_dsn(settings: Settings) -> str:
+    """The address of the service database. Raises ConfigurationError when there is none."""
+    dsn = settings.desktop.database.dsn
+    if dsn is None:
+        raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
+    return dsn
+
+
+def pool_limits(settings: Settings) -> PoolLimits:
+    """How many connections to the service database one process holds."""
+    database = settings.desktop.database
+    return PoolLimits(
+        min_size=database.pool_min,
+        max_size=database.pool_max,
+        connect_timeout=database.connect_timeout,
+        statement_timeout=database.statement_timeout,
+    )

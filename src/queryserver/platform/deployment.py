@@ -1,0 +1,200 @@
+"""Facts about the deployment as a whole: kept values, counts of calls, and sealing with a new key."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from queryserver.platform.database import Database
+from queryserver.platform.metrics import ServiceFacts
+
+
+class Sealer(Protocol):
+    """Encrypts what the database must not show; the key is not in the database."""
+
+    def seal(self, secret: bytes) -> bytes:
+        """The encrypted form."""
+        ...
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """The secret. Raises ValueError when it was changed or its key is unknown."""
+        ...
+
+
+_KEEP = """
+    with made as (insert into facts (name, value) values ($1, $2) on conflict do nothing returning value)
+    select value from made union all select value from facts where name = $1 limit 1
+"""
+
+
+class FactRepository:
+    """Facts about this deployment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, name: str, value: str) -> str:
+        """The value kept under a name; `value` becomes it when there is none. Raises DatabaseUnavailable."""
+        kept = await self._database.value(_KEEP, name, value)
+        # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
+        return kept or await self._database.value("select value from facts where name = $1", name)
+
+
+# Sorted, so that two servers lock the rows they share in one order. A server whose clock is behind adds nothing.
+_ADD = """
+insert into request_counts as known (caller, minute, requests)
+select caller, $2, calls from unnest($1::text[], $3::int[]) as told (caller, calls) order by caller
+on conflict (caller) do update set
+    requests = case
+        when known.minute = excluded.minute then known.requests + excluded.requests
+        when known.minute < excluded.minute then excluded.requests
+        else known.requests
+    end,
+    minute = greatest(known.minute, excluded.minute)
+returning caller, requests
+"""
+
+
+class RequestCounts:
+    """Each method is one transaction. All raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
+        """Add calls by caller to those of that minute (since 1970); the sums of all servers for the same callers."""
+        rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
+        return {row["caller"]: row["requests"] for row in rows}
+
+    async def forget(self, *, before: int) -> None:
+        """Drop what was counted before that minute."""
+        await self._database.execute("delete from request_counts where minute < $1", before)
+
+
+_ACTIVE = """
+select dialect, state, count(*) as statements from statements where state in ('waiting', 'running') group by 1, 2
+"""
+
+_RESULTS = "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
+
+
+class ServiceFactsReader:
+    """Asks the service database. Both read partial indexes and no more rows than there are active or stored."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self) -> ServiceFacts:
+        """The facts of this moment. Raises DatabaseUnavailable."""
+        active = await self._database.fetch(_ACTIVE)
+        return ServiceFacts(
+            results_bytes=await self._database.value(_RESULTS),
+            statements={(row["dialect"], row["state"]): row["statements"] for row in active},
+        )
+
+
+# A login sees the addresses of its own connections; a socket and loopback are the same host.
+_LOOK = """
+    select
+        exists (select from pg_extension where extname = 'pg_trgm') as has_trigrams,
+        (
+            select count(distinct case when client_addr in ('127.0.0.1', '::1') then null else client_addr end)
+                + max(case when client_addr is null or client_addr in ('127.0.0.1', '::1') then 1 else 0 end)
+            from pg_stat_activity
+            where datname = current_database() and usename = current_user and backend_type = 'client backend'
+        ) as hosts,
+        (select count(*) from (select from statements where in_history limit $1) entries) as history_entries,
+        (select coalesce(array_agg(id), '{}') from connectors where deleted_at is null) as connectors
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What the database knows about its users."""
+
+    has_trigrams: bool
+    hosts: int
+    """From how many machines servers and commands are connected."""
+    history_entries: int
+    """Counted up to a limit."""
+    connectors: frozenset[int]
+    """Ids of stored ones."""
+
+
+async def look_at(database: Database, *, count_up_to: int) -> Deployment:
+    """As it is now. Raises DatabaseUnavailable."""
+    row = await database.row(_LOOK, count_up_to)
+    assert row is not None
+    return Deployment(row["has_trigrams"], row["hosts"], row["history_entries"], frozenset(row["connectors"]))
+
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Resealed:
+    """How many secrets were encrypted anew, and how many could not be opened, for their key is unknown."""
+
+    done: int
+    lost: int
+
+
+# Table, its key, the column, and what is still needed: what is closed or ended is never opened again.
+_PLACES = (
+    ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
+    ("statements", "id", "uuid", "sealed_token", "true"),
+    ("statements", "id", "uuid", "engine_handle", "true"),
+)
+
+
+class Resealing:
+    """Goes through everything that other tables keep sealed; servers may be at work meanwhile."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    async def everything(self) -> Resealed:
+        """Reads in batches; a value that changed since it was read was sealed with the present key anyway."""
+        done = lost = 0
+        for table, key, kind, column, needed in _PLACES:
+            last: object = None
+            select = (
+                f"select {key}, {column} as sealed from {table} where {column} is not null and {needed}"
+                f" and ($1::{kind} is null or {key} > $1::{kind}) order by {key} limit {_BATCH}"
+            )
+            update = f"update {table} set {column} = $3 where {key} = $1 and {column} = $2"
+            while rows := await self._database.fetch(select, last):
+                for row in rows:
+                    anew = self._anew(row["sealed"])
+                    lost += anew is None
+                    if anew is not None:
+                        done += await self._database.execute(update, row[key], row["sealed"], anew)
+                last = rows[-1][key]
+        return Resealed(done, lost)
+
+    async def know_key(self, name: str, fingerprint: str) -> None:
+        """Let the database belong to the present key: from now on the former ones may be forgotten."""
+        await self._database.execute(
+            "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
+            name,
+            fingerprint,
+        )
+
+    def _anew(self, sealed: bytes | str) -> bytes | str | None:
+        return _as_text(sealed, self._reseal) if isinstance(sealed, str) else self._reseal(sealed)
+
+    def _reseal(self, sealed: bytes) -> bytes | None:
+        try:
+            return self._sealer.seal(self._sealer.unseal(sealed))
+        except ValueError:
+            return None
+
+
+def _as_text(sealed: str, reseal: Callable[[bytes], bytes | None]) -> str | None:
+    """Marks of statements are kept as base64."""
+    try:
+        anew = reseal(b64decode(sealed, validate=True))
+    except ValueError:
+        return None
+    return b64encode(anew).decode() if anew is not None else None

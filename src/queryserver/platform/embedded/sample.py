@@ -1,0 +1,330 @@
+"""The sample data: a small shop and the log of its web site, the same rows in every engine and on every machine."""
+
+import csv
+import gzip
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from io import StringIO
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from queryserver.platform.embedded.system import DUCKDB_FILE, SQLITE_FILE, sync
+
+Value = int | float | str | bool | Decimal | date | datetime | None
+
+_SEED = 20_240_229
+_FIRST_DAY = date(2023, 1, 1)
+_DAYS = 730
+
+CUSTOMERS, PRODUCTS, ORDERS, REQUESTS = 400, 80, 2500, 4000
+
+_FIRST_NAMES = (
+    "Ana", "Björn", "Chloé", "Dmitri", "Eda", "Fatima", "Giulia", "Håkon", "Inês", "Jürgen", "Kenji", "Łucja", "María",
+    "Nguyễn", "Oğuz", "Zoë", "美咲", "Σοφία",
+)  # fmt: skip
+_LAST_NAMES = (
+    "Almeida", "Brûlé", "Çelik", "Dvořák", "Eriksson", "García", "Høeg", "Ivanova", "Jørgensen", "Kowalski", "Müller",
+    "O'Neill", "Papadópoulos", "佐藤",
+)  # fmt: skip
+_CITIES = (
+    ("PT", "Lisboa"), ("FR", "Orléans"), ("DE", "Köln"), ("PL", "Łódź"), ("JP", "札幌"), ("TR", "İzmir"),
+    ("SE", "Malmö"), ("GR", "Αθήνα"), ("BR", "São Paulo"), ("US", "Portland"),
+)  # fmt: skip
+_GOODS = (
+    ("kitchen", "Kettle", "Pan", "Knife", "Teapot"),
+    ("garden", "Spade", "Watering can", "Rose", "Hose"),
+    ("office", "Lamp", "Chair", "Notebook", "Stapler"),
+    ("toys", "Puzzle", "Kite", "Train", "Yo-yo"),
+)
+_COLOURS = ("red", "green", "blue", "crème", "black")
+_STATUSES = ("delivered", "delivered", "delivered", "shipped", "returned", "cancelled", "new")
+_NOTES = (
+    None,
+    None,
+    None,
+    None,
+    "gift",
+    "leave at the neighbour's",
+    'ring twice, say "hello"',
+    "fragile; ünïcode, ok?",
+)
+_PATHS = ("/", "/products", "/products/{}", "/cart", "/checkout", "/search?q=caf%C3%A9", "/login")
+_AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "curl/8.11.1", "python-httpx/0.28.1")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """One table; the column types are spelled so that PostgreSQL, DuckDB and SQLite all read them."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    constraint: str
+    rows: Sequence[tuple[Value, ...]]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """In the order of the rows."""
+        return tuple(name for name, _ in self.columns)
+
+    def create_statement(self) -> str:
+        """The CREATE TABLE statement, for all three engines."""
+        columns = ", ".join(f"{name} {sql_type}" for name, sql_type in self.columns)
+        return f"CREATE TABLE {self.name} ({columns}, {self.constraint})"
+
+
+def sample_tables() -> tuple[SampleTable, ...]:
+    """The tables, parents first. The same rows at each call."""
+    chance = random.Random(_SEED)
+    customers, products = _customers(chance), _products(chance)
+    orders = _orders(chance, customers)
+    return (customers, products, orders, _order_items(chance, orders, products), _web_requests(chance))
+
+
+def _customers(chance: random.Random) -> SampleTable:
+    rows: list[tuple[Value, ...]] = []
+    for number in range(1, CUSTOMERS + 1):
+        country, city = chance.choice(_CITIES)
+        email = f"customer{number}@shop.example" if chance.random() > 0.1 else None
+        limit = _money(chance, 10_000, 500_000) if chance.random() > 0.3 else None
+        name = f"{chance.choice(_FIRST_NAMES)} {chance.choice(_LAST_NAMES)}"
+        rows.append((number, name, email, country, city, _day(chance), chance.random() > 0.15, limit))
+    columns = (
+        ("id", "INTEGER NOT NULL"),
+        ("name", "VARCHAR(80) NOT NULL"),
+        ("email", "VARCHAR(120)"),
+        ("country", "CHAR(2) NOT NULL"),
+        ("city", "VARCHAR(60)"),
+        ("signed_up_on", "DATE NOT NULL"),
+        ("is_active", "BOOLEAN NOT NULL"),
+        ("credit_limit", "DECIMAL(10,2)"),
+    )
+    return SampleTable("customers", columns, "PRIMARY KEY (id)", rows)
+
+
+def _products(chance: random.Random) -> SampleTable:
+    goods = [(kind, f"{colour} {thing}") for kind, *things in _GOODS for thing in things for colour in _COLOURS]
+    rows: list[tuple[Value, ...]] = []
+    for number, (kind, name) in enumerate(goods[:PRODUCTS], start=1):
+        weight = round(chance.uniform(0.05, 12), 3) if chance.random() > 0.1 else None
+        rows.append((number, name.capitalize(), kind, _money(chance, 299, 19_999), weight, chance.random() < 0.1))
+    columns = (
+        ("id", "INTEGER NOT NULL"),
+        ("name", "VARCHAR(80) NOT NULL"),
+        ("category", "VARCHAR(20) NOT NULL"),
+        ("price", "DECIMAL(10,2) NOT NULL"),
+        ("weight_kg", "DOUBLE PRECISION"),
+        ("is_discontinued", "BOOLEAN NOT NULL"),
+    )
+    return SampleTable("products", columns, "PRIMARY KEY (id)", rows)
+
+
+def _orders(chance: random.Random, customers: SampleTable) -> SampleTable:
+    rows: list[tuple[Value, ...]] = []
+    for number in range(1, ORDERS + 1):
+        ordered_at, status = _moment(chance), chance.choice(_STATUSES)
+        shipped_on = None
+        if status in {"delivered", "shipped", "returned"}:
+            shipped_on = ordered_at.date() + timedelta(days=chance.randint(1, 9))
+        customer = chance.randint(1, len(customers.rows))
+        rows.append((number, customer, ordered_at, status, shipped_on, chance.choice(_NOTES)))
+    columns = (
+        ("id", "INTEGER NOT NULL"),
+        ("customer_id", "INTEGER NOT NULL REFERENCES customers (id)"),
+        ("ordered_at", "TIMESTAMP NOT NULL"),
+        ("status", "VARCHAR(12) NOT NULL"),
+        ("shipped_on", "DATE"),
+        ("note", "TEXT"),
+    )
+    return SampleTable("orders", columns, "PRIMARY KEY (id)", rows)
+
+
+def _order_items(chance: random.Random, orders: SampleTable, products: SampleTable) -> SampleTable:
+    rows: list[tuple[Value, ...]] = []
+    for order in orders.rows:
+        for line, product in enumerate(chance.sample(products.rows, chance.randint(1, 4)), start=1):
+            discount = Decimal(chance.choice((5, 10, 25))) / 100 if chance.random() < 0.2 else None
+            rows.append((order[0], line, product[0], chance.randint(1, 6), product[3], discount))
+    columns = (
+        ("order_id", "INTEGER NOT NULL REFERENCES orders (id)"),
+        ("line", "SMALLINT NOT NULL"),
+        ("product_id", "INTEGER NOT NULL REFERENCES products (id)"),
+        ("quantity", "INTEGER NOT NULL"),
+        ("unit_price", "DECIMAL(10,2) NOT NULL"),
+        ("discount", "DECIMAL(3,2)"),
+    )
+    return SampleTable("order_items", columns, "PRIMARY KEY (order_id, line)", rows)
+
+
+def _web_requests(chance: random.Random) -> SampleTable:
+    rows: list[tuple[Value, ...]] = []
+    moments = sorted(_moment(chance) for _ in range(REQUESTS))
+    for number, at in enumerate(moments, start=2**33):
+        path = chance.choice(_PATHS).format(chance.randint(1, PRODUCTS))
+        status = chance.choice((200, 200, 200, 200, 304, 302, 404, 500))
+        sent = chance.randint(120, 90_000) if status == 200 else None
+        took_ms = round(chance.lognormvariate(3, 1), 3)
+        client = f"192.0.2.{chance.randint(1, 254)}"
+        rows.append((number, at.replace(tzinfo=UTC), client, path, status, sent, took_ms, chance.choice(_AGENTS)))
+    columns = (
+        ("id", "BIGINT NOT NULL"),
+        ("requested_at", "TIMESTAMP WITH TIME ZONE NOT NULL"),
+        ("client", "VARCHAR(45) NOT NULL"),
+        ("path", "TEXT NOT NULL"),
+        ("status", "SMALLINT NOT NULL"),
+        ("bytes_sent", "BIGINT"),
+        ("took_ms", "DOUBLE PRECISION NOT NULL"),
+        ("user_agent", "TEXT"),
+    )
+    return SampleTable("web_requests", columns, "PRIMARY KEY (id)", rows)
+
+
+def _money(chance: random.Random, least_cents: int, most_cents: int) -> Decimal:
+    return Decimal(chance.randint(least_cents, most_cents)) / 100
+
+
+def _day(chance: random.Random) -> date:
+    return _FIRST_DAY + timedelta(days=chance.randrange(_DAYS))
+
+
+def _moment(chance: random.Random) -> datetime:
+    return datetime.combine(_day(chance), time()) + timedelta(seconds=chance.randrange(86_400))
+
+
+def ensure_sample_files(directory: Path, tables: tuple[SampleTable, ...]) -> None:
+    """Make the two database files if they are missing; what users changed in present ones stays. Idempotent."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _ensure(directory / DUCKDB_FILE, _write_duckdb, tables)
+    _ensure(directory / SQLITE_FILE, _write_sqlite, tables)
+
+
+def _ensure(
+    target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: tuple[SampleTable, ...]
+) -> None:
+    """Written under another name and then renamed: the file is there whole or not at all."""
+    if target.exists():
+        return
+    partial = target.with_name(f"{target.name}.unfinished")
+    for leftover in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
+        leftover.unlink()
+    write(partial, tables)
+    partial.chmod(0o600)
+    sync(partial)
+    partial.rename(target)
+    sync(target.parent)
+
+
+def _write_duckdb(file: Path, tables: tuple[SampleTable, ...]) -> None:
+    with duckdb.connect(str(file)) as connection:
+        for table in tables:
+            connection.execute(table.create_statement())
+            columns = zip(*table.rows, strict=True)
+            connection.register("loaded", pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True))))
+            connection.execute(f"INSERT INTO {table.name} SELECT * FROM loaded")
+            connection.unregister("loaded")
+
+
+def _write_sqlite(file: Path, tables: tuple[SampleTable, ...]) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for table in tables:
+            connection.execute(table.create_statement())
+            marks = ", ".join("?" * len(table.columns))
+            rows = (tuple(map(_for_sqlite, row)) for row in table.rows)
+            connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)
+
+
+def _for_sqlite(value: Value) -> int | float | str | None:
+    """SQLite has no dates and no decimals: text in the form that its own functions read, and numbers."""
+    match value:
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case _:
+            return value
+
+
+SAMPLES = "shared/samples"
+_README = """Samples
+
+The tables of the sample databases as files: customers, products, orders and order_items as CSV, web_requests as
+compressed CSV, order_items as Parquet too. Everyone may change what lies in /shared.
+"""
+
+
+def ensure_sample_storage(root: Path, tables: tuple[SampleTable, ...]) -> None:
+    """Make the local root with the samples if it is missing; a present one is left alone. Idempotent.
+
+    Made under another name and then renamed: the root is there whole or not at all.
+    """
+    if root.exists():
+        return
+    partial = root.with_name(f"{root.name}.unfinished")
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(mode=0o700, parents=True)
+    samples = partial / SAMPLES
+    samples.mkdir(parents=True)
+    for name, content in _contents(tables):
+        _write(samples / name, content)
+    for directory in (samples, samples.parent, partial):
+        sync(directory)
+    partial.rename(root)
+    sync(root.parent)
+
+
+def _contents(tables: tuple[SampleTable, ...]) -> list[tuple[str, bytes]]:
+    contents = [("README.txt", _README.encode())]
+    for table in tables:
+        text = _csv(table).encode()
+        if table.name == "web_requests":
+            # Without the time in its header, the bytes are the same on every machine.
+            contents.append((f"{table.name}.csv.gz", gzip.compress(text, mtime=0)))
+        else:
+            contents.append((f"{table.name}.csv", text))
+        if table.name == "order_items":
+            contents.append((f"{table.name}.parquet", _parquet(table)))
+    return contents
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    file.chmod(0o644)
+    sync(file)
+
+
+def _csv(table: SampleTable) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.column_names)
+    writer.writerows([_cell(value) for value in row] for row in table.rows)
+    return text.getvalue()
+
+
+def _cell(value: Value) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case date():  # and datetime
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _parquet(table: SampleTable) -> bytes:
+    columns = zip(*table.rows, strict=True)
+    stored = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True))), stored)
+    return stored.getvalue().to_pybytes()

@@ -1,0 +1,260 @@
+"""Single exchanges over HTTP with servers that are no SQL engines: key servers, catalogues.
+
+The name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts); certificates are
+verified for the name. No redirects, no proxies of the environment, no cookies; an answer has a limit of bytes and time.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import httpx
+
+from queryserver.errors.statements import EngineError, EngineUnavailable
+from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer, literal_address
+
+_LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `url` holds no login; `max_bytes` bounds the answer, `within_s` the whole exchange."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    content: bytes = b""
+    max_bytes: int = 1024 * 1024
+    within_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer, whatever its status."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Exchanges:
+    """Connections that are kept for further exchanges, until the `async with` ends."""
+
+    def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
+        self._rules = rules
+        self._authorities = authorities
+        self._verify = verify
+        self._opening = asyncio.Lock()
+        self._transport: httpx.AsyncHTTPTransport | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
+
+    async def send(self, asked: Asked) -> Answered:
+        """The answer of the first permitted address that takes the connection.
+
+        Raises EngineUnavailable: no permitted address, no connection, no whole answer within the limits.
+        """
+        server = HttpServer(asked.url)
+        try:
+            async with asyncio.timeout(asked.within_s):
+                last = EngineUnavailable(f"No connection to {server.host} could be made.")
+                for ip in await self._rules.resolve(server.host, server.port):
+                    try:
+                        return await self._exchange(asked, server, ip)
+                    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                        last = EngineUnavailable(_reason(server, error))
+                raise last
+        except TimeoutError:
+            raise EngineUnavailable(f"{server.host} did not answer in time.") from None
+
+    async def _exchange(self, asked: Asked, server: HttpServer, ip: str) -> Answered:
+        url = httpx.URL(asked.url)
+        request = httpx.Request(
+            asked.method,
+            url.copy_with(host=ip),
+            headers={"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", **asked.headers},
+            content=asked.content or None,
+            extensions={"timeout": {"connect": asked.within_s, "pool": asked.within_s}, "sni_hostname": server.host},
+        )
+        try:
+            response = await (await self._opened()).handle_async_request(request)
+            return await _whole(response, request, asked.max_bytes, server)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
+            raise
+        except httpx.TransportError as error:
+            raise EngineUnavailable(_reason(server, error)) from error
+
+    async def _opened(self) -> httpx.AsyncHTTPTransport:
+        async with self._opening:
+            if self._transport is None:
+                # Reading the system's certificates takes tens of milliseconds.
+                verify = await asyncio.to_thread(self._tls) if self._verify else False
+                self._transport = httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=_LIMITS)
+            return self._transport
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self._authorities is not None:
+            context.load_verify_locations(cafile=self._authorities)
+        return context
+
+
+async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> Answered:
+    response.request = request
+    pieces, size = list[bytes](), 0
+    try:
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > max_bytes:
+                raise EngineUnavailable(f"{server.host} sent more than {max_bytes} bytes.")
+            pieces.append(piece)
+    except httpx.DecodingError as error:
+        raise EngineUnavailable(_reason(server, error)) from error
+    finally:
+        await response.aclose()
+    return Answered(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
+
+
+def _reason(server: HttpServer, error: Exception) -> str:
+    """What is told: the host that the operator named, and the kind of the failure."""
+    kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
+    return f"No answer of {server.host}: {kind}."
+
+
+_INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
+_REFUSED = "The data source led to an address that connections are not allowed to."
+_MOST_LINKS = 50
+"""Of an error to what it came of; real ones have a handful."""
+
+
+class _Refusal(ConnectionRefusedError):
+    """What a refused connection raises: known again in whatever a driver makes of it."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call under way in one thread."""
+
+    rules: AddressRules
+    was_refused: bool = False
+    """About its last connection."""
+
+
+class _Here(threading.local):
+    """What goes on in this thread."""
+
+    call: _Call | None = None
+
+
+_here = _Here()
+_installing = threading.Lock()
+_installed: list[bool] = []
+
+
+def install_guard() -> None:
+    """Listen to the connections of this process. Once is enough; a process cannot be rid of it."""
+    with _installing:
+        if not _installed:
+            sys.addaudithook(_heard)
+            _installed.append(True)
+
+
+@contextmanager
+def guarded(rules: AddressRules) -> Generator[None]:
+    """Around a call that blocks: it connects only to where `rules` permit, as long as it stays in this thread.
+
+    To the call a refused connection looks like one that the host refused. Raises HostRefused when the call fails
+    over it, not when it fails over something else later. Needs `install_guard`.
+    """
+    outer, call = _here.call, _Call(rules)
+    _here.call = call
+    try:
+        yield
+    except EngineError:  # an error of ours says what it is; a guard within this one may have made it of a refusal
+        raise
+    except Exception as error:  # drivers wrap a refused connection in errors of any class
+        if _is_over_refusal(error, call):
+            raise HostRefused(_REFUSED) from error
+        raise
+    finally:
+        _here.call = outer
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    """The audit hook. It hears every event of the process: those of others must cost next to nothing."""
+    if event != "socket.connect":
+        return
+    call = _here.call
+    if call is None:
+        return
+    connecting, address = args
+    _here.call = None  # the rules themselves connect a socket, to learn which addresses are of this machine
+    try:
+        call.was_refused = not _permits(call.rules, connecting.family, address)
+    finally:
+        _here.call = call
+    if call.was_refused:
+        raise _Refusal(errno.ECONNREFUSED, _REFUSED)
+
+
+def _is_over_refusal(error: BaseException, call: _Call) -> bool:
+    """Whether a call failed over a refused connection: drivers go on without some, such as one that asks for updates.
+
+    A refusal that an error holds decides. One that was merely being handled when the error came up, and our text
+    without a refusal (asyncio makes one error of several so), count as long as no connection was permitted since.
+    """
+    return any(
+        isinstance(one, _Refusal) or (call.was_refused and _tells_refusal(one))
+        for one in _links(error, with_context=call.was_refused)
+    )
+
+
+def _tells_refusal(error: BaseException) -> bool:
+    return any(isinstance(part, str) and _REFUSED in part for part in error.args)
+
+
+def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
+    """An error and those that it holds: as its cause, in attributes such as `orig` and `reason`, as arguments."""
+    ahead, seen = deque[Any]([error]), set[int]()
+    while ahead and len(seen) < _MOST_LINKS:
+        one = ahead.popleft()
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        ahead += (one.__cause__, *vars(one).values(), *one.args)
+        if isinstance(one, BaseExceptionGroup):
+            ahead += one.exceptions
+        if with_context:
+            ahead.append(one.__context__)
+
+
+def _permits(rules: AddressRules, family: int, address: Any) -> bool:
+    """No sockets of this machine; and no names, whose address nobody could have checked."""
+    if family not in _INTERNET:
+        return False
+    host, port = address[:2]
+    literal = literal_address(host if isinstance(host, str) else bytes(host).decode("latin-1"))
+    if literal is None:
+        return False
+    try:
+        rules.resolve_blocking(str(literal), port)
+    except EngineUnavailable:
+        return False
+    return True

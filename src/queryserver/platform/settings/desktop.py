@@ -1,0 +1,347 @@
+"""The server itself: table `desktop` and most tables below it."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field
+
+from queryserver.platform.settings.editor import ConnectorPolicySettings, ExampleConnectorSettings
+from queryserver.platform.settings.sections import (
+    GIB,
+    LOOPBACK,
+    MIB,
+    NO_SECRET,
+    Count,
+    DatabaseSettings,
+    Flag,
+    Names,
+    Networks,
+    OptionalPlace,
+    Place,
+    Port,
+    Positive,
+    Secret,
+    Secrets,
+    Section,
+    TaskServerSettings,
+    Text,
+)
+from queryserver.platform.settings.stores import OzoneSettings
+
+
+class JwtSettings(Section):
+    """External tokens (RS256)."""
+
+    key_server_url: Names = ()
+    """Address of a JWKS document, or a list tried in order. Empty: external tokens are not taken."""
+    issuer: Text = ""
+    """The `iss` that a token must have; `*`: not compared. Required once a key server is set."""
+    audience: Text = ""
+    """What `aud` must equal or contain; `*`: not compared. Required once a key server is set."""
+    username_header: Text = "sub"
+    """The claim that holds the user name."""
+    key_server_ca: OptionalPlace = None
+    """PEM file of further authorities that are trusted for the key server."""
+    timeout_s: Positive = 5
+    """Limit of one fetch of the keys."""
+    cache_s: Count = 3600
+    """How long fetched keys are used without asking again."""
+    refetch_floor_s: Count = 30
+    """Least time between two fetches caused by unknown keys."""
+    max_stale_s: Count = 86400
+    """How long known keys stay usable while the key server is down."""
+    leeway_s: Count = 30
+    """Difference of clocks that is accepted."""
+    create_users: Flag = True
+    """Whether the first call of an unknown user creates the user."""
+
+
+class AuthSettings(Section):
+    """Logins and tokens."""
+
+    backend: Names = ("local",)
+    """Login back ends in the order they are asked: `local`, `ldap`, or a class as `package.module.Class`."""
+    api_auth: Names = ()
+    """Authenticators by priority. Empty: `jwt`, with a key server `custom_jwt,jwt`."""
+    access_token_lifetime_s: Positive = 86400
+    """Life of an access token."""
+    refresh_token_lifetime_s: Positive = 604800
+    """Life of a refresh token."""
+    rotate_refresh_tokens: Flag = False
+    """Whether each refresh also exchanges the refresh token."""
+    ignore_username_case: Flag = True
+    """Whether user names are compared without case."""
+    force_username_lowercase: Flag = True
+    """Whether user names are kept in lower case."""
+    force_username_uppercase: Flag = False
+    """Whether user names are kept in upper case."""
+    default_user_group: Text = "default"
+    """The group that every new user joins."""
+    recheck_s: Annotated[Positive, Field(le=60)] = 5
+    """Time after which a call that lasts (a wait, an event stream, a download, an upload) reads the user and the rights
+    again, and after which statements and sessions of disabled users are ended."""
+    first_login_becomes_admin: Flag = False
+    """Whether the first login makes an administrator while there is none."""
+    password_min_length: Positive = 10
+    """Least length of a new password, in characters."""
+    login_window_s: Annotated[Positive, Field(le=86400)] = 300
+    """Time in which failed logins are counted."""
+    login_failures_per_user_and_address: Count = 5
+    """Failed logins of one name from one address in that time; 0: no limit. An address from which the user has logged
+    in within 30 days is bound by this limit, and by that of the address, alone."""
+    login_failures_per_user: Count = 20
+    """Failed logins of one name from all addresses from which the user has not logged in lately; 0: no limit."""
+    login_failures_per_address: Count = 100
+    """Failed logins from one address; 0: no limit."""
+    jwt: JwtSettings = JwtSettings()
+
+    @property
+    def authenticators(self) -> tuple[str, ...]:
+        """Names of the authenticators in their order."""
+        return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
+
+    @property
+    def access_token_lifetime(self) -> timedelta:
+        return timedelta(seconds=self.access_token_lifetime_s)
+
+    @property
+    def refresh_token_lifetime(self) -> timedelta:
+        return timedelta(seconds=self.refresh_token_lifetime_s)
+
+    @property
+    def recheck(self) -> timedelta:
+        return timedelta(seconds=self.recheck_s)
+
+    @property
+    def login_window(self) -> timedelta:
+        return timedelta(seconds=self.login_window_s)
+
+
+class LdapUserSettings(Section):
+    """How users are found in the directory."""
+
+    user_filter: Text = "objectclass=*"
+    """Filter that users fit."""
+    user_name_attr: Text = "sAMAccountName"
+    """Attribute that holds the user name."""
+
+
+class LdapGroupSettings(Section):
+    """How groups are found in the directory."""
+
+    group_filter: Text = "objectclass=*"
+    """Filter that groups fit."""
+    group_name_attr: Text = "cn"
+    """Attribute that holds the name of a group."""
+    group_member_attr: Text = "member"
+    """Attribute that holds the members of a group."""
+
+
+class LdapSettings(Section):
+    """The directory behind the login back end `ldap`."""
+
+    ldap_url: Text = ""
+    """Address of the server, `ldap://` or `ldaps://`."""
+    ldap_cert: OptionalPlace = None
+    """PEM file of trusted authorities."""
+    use_start_tls: Flag = True
+    """Whether `ldap://` is encrypted by StartTLS; plain connections are refused."""
+    timeout_s: Positive = 10
+    """Limit of one login, all its steps together; at most 10 count."""
+    base_dn: Text = ""
+    """Where searches begin."""
+    search_bind_authentication: Flag = True
+    """True: find the user, then log in as the entry found; false: log in by the pattern."""
+    bind_dn: Text = ""
+    """Login for searches."""
+    bind_password: Secret = NO_SECRET
+    """Password for searches."""
+    ldap_username_pattern: Text = ""
+    """Login of a user, with `<username>` in it: an entry, or any other form that the directory takes."""
+    nt_domain: Text = ""
+    """Domain: users log in as `name@domain` instead of by the pattern."""
+    create_users_on_login: Flag = True
+    """Whether a login creates an unknown user."""
+    sync_groups_on_login: Flag = True
+    """Whether a login sets the groups of the user to those groups of the directory that also exist here."""
+    login_groups: Names = ()
+    """Groups whose members may log in; empty: everybody."""
+    users: LdapUserSettings = LdapUserSettings()
+    groups: LdapGroupSettings = LdapGroupSettings()
+
+
+def _zone(name: str) -> str:
+    # Minimal systems have no zone files at all; UTC needs none.
+    if name != "UTC":
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            message = "must be an IANA time zone such as Europe/Berlin."
+            raise ValueError(message) from None
+    return name
+
+
+def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            message = f"holds a bad regular expression: {error}."
+            raise ValueError(message) from None
+    return patterns
+
+
+class CustomSettings(Section):
+    """What this installation shows of its own."""
+
+    banner_top_html: Text = ""
+    """Text above every page of a client."""
+
+
+class MetricsSettings(Section):
+    """`GET /metrics`."""
+
+    enable_prometheus: Flag = True
+    """Whether metrics are served."""
+    token: Secret = NO_SECRET
+    """Bearer token that opens the metrics from anywhere."""
+    allowed_networks: Networks = LOOPBACK
+    """Addresses that need no token."""
+
+
+class LoggingSettings(Section):
+    """The log. Tokens, passwords and signed links never appear in it."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    """Least severity that is logged."""
+    format: Literal["text", "json"] = "text"
+    """Form of a line."""
+    file: OptionalPlace = None
+    """File of the log; empty: the terminal."""
+    max_bytes: Count = 10 * MIB
+    """Size at which the file is put aside; 0: never."""
+    backup_count: Count = 5
+    """How many files put aside are kept."""
+    redact: Annotated[Names, AfterValidator(_patterns)] = ()
+    """Further regular expressions whose matches are masked."""
+    audit_file: OptionalPlace = None
+    """File of the audit events; empty: the log."""
+    access_log: Flag = False
+    """Whether each call is written down at its end: user, client address, method, path without query, status, bytes and
+    duration."""
+    access_file: OptionalPlace = None
+    """File of these lines, in the form `format`; empty: the log."""
+
+
+class SmtpSettings(Section):
+    """The mail server."""
+
+    host: Text = ""
+    """Host name; empty: no mail is sent."""
+    port: Port = 25
+    """Port."""
+    user: Text = ""
+    """Login."""
+    password: Secret = NO_SECRET
+    """Password of the login."""
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    """How the connection is encrypted; `none` only for loopback."""
+    default_from_email: Text = ""
+    """Sender."""
+
+
+class DesktopSettings(Section):
+    """The server as a whole."""
+
+    http_host: Text = "127.0.0.1"
+    """Address to listen on."""
+    http_port: Annotated[Count, Field(le=65535)] = 8888
+    """Port to listen on; 0: a free one."""
+    workers: Positive = 1
+    """Processes that serve."""
+    url_prefix: Annotated[Text, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = ""
+    """Path before all paths, such as `/sql`."""
+    ssl_certificate: OptionalPlace = None
+    """PEM file of the certificate; with the key TLS is served."""
+    ssl_private_key: OptionalPlace = None
+    """PEM file of the private key."""
+    data_dir: Place = Path("queryserver-data")
+    """Directory of the generated key, the embedded database and local results; 0700."""
+    secret_key: Secret = NO_SECRET
+    """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once, kept in the data directory."""
+    secret_key_fallbacks: Secrets = ()
+    """Former keys, still good for reading."""
+    time_zone: Annotated[Text, AfterValidator(_zone)] = "UTC"
+    """Default zone of schedules and of date texts of storages."""
+    allowed_hosts: Names = ("*",)
+    """Values of `Host` that are served; `*`: all."""
+    trusted_proxies: Networks = ()
+    """Proxies whose word on the client's address is believed."""
+    cors_enabled: Flag = False
+    """Whether pages of other origins may call."""
+    cors_allowed_origins: Names = ()
+    """Those origins, such as `https://bi.example.com`; `*`: all, only without credentials."""
+    cors_allow_credentials: Flag = True
+    """Whether such calls may carry credentials."""
+    enable_sharing: Flag = False
+    """Told to clients."""
+    enable_download: Flag = True
+    """Whether results and files may be downloaded."""
+    docs_enabled: Flag = True
+    """Whether the description of the API and the pages for browsers (`/api/docs`, `/`) are served."""
+    host_label: Text = ""
+    """Name of this installation, told to clients."""
+    use_thrift_http_jwt: Flag = False
+    """Whether the caller's external token is passed on to Hive over http."""
+    connectors_blacklist: Names = ()
+    """Dialects that are not offered."""
+    connectors_whitelist: Names = ()
+    """The only dialects that are offered; empty: all."""
+    min_free_percent: Annotated[Count, Field(le=100)] = 5
+    """Share of each disk of this server that stays free: below it uploads, copies, imports, results and temporary
+    files are refused, while reading and deleting go on. 0: only `min_free_bytes` counts."""
+    min_free_bytes: Count = GIB
+    """Least that stays free of each disk of this server, whatever `min_free_percent` gives; 0: only that counts."""
+    computation_processes: Positive = 2
+    """Processes of each server process that format, split and detect what users send; one user has one at a time."""
+    computation_timeout_s: Positive = 20
+    """Processor time of one such computation."""
+    computation_memory_bytes: Annotated[Count, Field(ge=512 * MIB)] = GIB
+    """Memory of one such process."""
+    max_connections: Positive = 4000
+    """Open connections of one process; further ones get 503 and are closed. Lower when the limit of open files is."""
+    max_connections_per_address: Positive = 2000
+    """Open connections of one address (of an IPv6 network /64) to one process; further ones get 429. Those of
+    `trusted_proxies` are not counted; behind them it bounds the calls under way of one client address. A load balancer
+    that is not listed there is one address: list it, and set this to some hundreds."""
+    request_head_timeout_s: Positive = 15
+    """Time for a TLS handshake, and for a request line with its headers: from the connection, later from the first
+    byte."""
+    response_stall_timeout_s: Positive = 300
+    """A client that takes less than 1 KiB per second of a response over this time is disconnected."""
+    unsent_max_bytes: Positive = 128 * MIB
+    """Responses of one process that clients have not taken yet; above it the slowest clients are disconnected."""
+    shutdown_delay_s: Count = 0
+    """After the signal to stop everything is served for this long, while `is_ready` already is 503 `stopping`: time for
+    load balancers to take the server out. A second signal ends it."""
+    shutdown_grace_s: Count = 30
+    """Then no new statements are taken, and those that run, and other calls, have this time to finish. 15 s later at
+    the latest the process has ended."""
+    custom: CustomSettings = CustomSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    auth: AuthSettings = AuthSettings()
+    ldap: LdapSettings = LdapSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    logging: LoggingSettings = LoggingSettings()
+    smtp: SmtpSettings = SmtpSettings()
+    task_server: TaskServerSettings = TaskServerSettings()
+    connectors: dict[str, ExampleConnectorSettings] = Field(default_factory=dict[str, ExampleConnectorSettings])
+    connector_policy: ConnectorPolicySettings = ConnectorPolicySettings()
+    ozone: dict[str, OzoneSettings] = Field(default_factory=dict[str, OzoneSettings])
+
+    @property
+    def shutdown_grace(self) -> timedelta:
+        return timedelta(seconds=self.shutdown_grace_s)

@@ -1,0 +1,382 @@
+"""Statements, their results and sessions: tables `editor`, `notebook`, `metastore`, `limits`, `retention`."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from queryserver.platform.settings.sections import (
+    GIB,
+    KIB,
+    MIB,
+    NO_SECRET,
+    Count,
+    Flag,
+    Names,
+    Networks,
+    OptionalPlace,
+    Port,
+    Positive,
+    Secret,
+    Section,
+    Text,
+    Whole,
+)
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        message = "must be a text, a number or a boolean."
+        raise ValueError(message)
+    return value
+
+
+OptionValue: TypeAlias = Annotated[str | int | float | bool, BeforeValidator(_plain)]
+
+# Editor settings that a data source may have of its own (Contract editor 13, marked c), and `read_only`. They may
+# stand among the options too, where stored connectors have them (Contract platform 5.11).
+_LIFTED = (
+    "statement_timeout_s",
+    "metadata_timeout_s",
+    "sample_timeout_s",
+    "session_idle_s",
+    "shared_session",
+    "sample_views",
+    "read_only",
+)
+
+
+class InterpreterSettings(Section):
+    """A data source that statements can be sent to."""
+
+    name: Text = ""
+    """Name for people; empty: the key."""
+    interface: Annotated[Text, Field(min_length=1)]
+    """How it is reached: `duckdb`, `sqlite`, `sqlalchemy`, `hiveserver2`, `trino`, `phoenix`."""
+    dialect: Text = ""
+    """Its SQL; empty: the key."""
+    options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
+    """Settings of the interface, such as `url` or `path`."""
+    groups: Names | None = None
+    """Groups that may use it; absent: all users."""
+    read_only: Flag = False
+    """Whether changes of data are refused."""
+    statement_timeout_s: Positive | None = None
+    """Instead of `editor.statement_timeout_s`."""
+    metadata_timeout_s: Positive | None = None
+    """Instead of `editor.metadata_timeout_s`."""
+    sample_timeout_s: Positive | None = None
+    """Instead of `editor.sample_timeout_s`."""
+    session_idle_s: Positive | None = None
+    """Instead of `editor.session_idle_s`."""
+    shared_session: Flag | None = None
+    """Instead of `editor.shared_session`."""
+    sample_views: Flag | None = None
+    """Instead of `editor.sample_views`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lift_options(cls, values: Any) -> Any:
+        options = values.get("options") if isinstance(values, Mapping) else None
+        if not isinstance(options, Mapping):
+            return values
+        lifted = {name: options[name] for name in _LIFTED if name in options}
+        kept = {name: value for name, value in options.items() if name not in lifted}
+        return {**lifted, **values, "options": kept}
+
+
+class ExampleConnectorSettings(Section):
+    """A connector that `connector/examples/install` adds."""
+
+    nice_name: Text = ""
+    """Name for people; empty: the key."""
+    dialect: Annotated[Text, Field(min_length=1)]
+    """Its SQL."""
+    interface: Annotated[Text, Field(min_length=1)]
+    """How it is reached."""
+    settings: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
+    """Settings of the interface."""
+    groups: Names | None = None
+    """Groups that may use it; absent: the default group."""
+
+
+_DRIVERS = (
+    "hive impala druid phoenix mysql postgresql trino presto elasticsearch+http calcite awsathena+rest "
+    "redshift+psycopg2 snowflake bigquery oracle clickhouse mysql+pymysql postgresql+psycopg postgresql+asyncpg"
+)
+
+_BLOCKED = (
+    "0.0.0.0/32",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+    "::/128",
+    "fe80::/10",
+    "ff00::/8",
+    "fd00:ec2::254/128",
+    "fd20:ce::254/128",
+)
+
+
+class ConnectorPolicySettings(Section):
+    """What connectors may be and do."""
+
+    allowed_drivers: Names = tuple(_DRIVERS.split())
+    """Drivers that a connector's url may name."""
+    extra_url_options: dict[str, Names] = Field(default_factory=dict[str, Names])
+    """Driver to names of further options that its urls may have."""
+    session_conf_allowed: Names = (
+        "hive.execution.engine",
+        "mapreduce.job.queuename",
+        "tez.queue.name",
+        "mem_limit",
+        "request_pool",
+        "query_timeout_s",
+    )
+    """Engine options that clients and connectors may set."""
+    blocked_networks: Networks = tuple(map(ip_network, _BLOCKED))
+    """Addresses that no engine connection may go to."""
+    allowed_networks: Networks = ()
+    """The only addresses that engine connections may go to; empty: all that are not blocked."""
+    allow_service_database_server: Flag = False
+    """Whether stored connectors may use other databases on the server of `desktop.database`; interpreters of the
+    settings may. The service's own database is refused to all of them."""
+    test_timeout_s: Positive = 10
+    """Limit of a connection test."""
+    grant_to_default_group: Flag = True
+    """Whether the default group may use new connectors."""
+    local_database_dir: OptionalPlace = None
+    """Directory of the files that duckdb and sqlite may open; empty: only `:memory:`."""
+
+
+# A hundred years: beyond it sums with dates overflow.
+_MAX_DAYS = 36_500
+
+Days = Annotated[Positive, Field(le=_MAX_DAYS)]
+Hours = Annotated[Positive, Field(le=24 * _MAX_DAYS)]
+Seconds = Annotated[Positive, Field(le=86_400 * 365)]
+
+
+class EditorSettings(Section):
+    """Statements and their results."""
+
+    default_limit: Count = 5000
+    """Most rows of a result when the call gives no limit; 0: `result_max_rows`."""
+    result_max_rows: Positive = 1_000_000
+    """Highest limit that a call may give."""
+    result_max_bytes: Positive = GIB
+    """Most bytes of one result."""
+    batch_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
+    """Size of the JSON of one fetched batch."""
+    rendering_max_bytes: Annotated[Positive, Field(ge=32 * MIB)] = 192 * MIB
+    """Memory for the making of batches and samples in one process; half of it for one user. Further calls wait."""
+    cell_max_bytes: Annotated[Positive, Field(ge=64 * KIB)] = 16 * MIB
+    """Largest value of a result; a larger one ends its statement with `cell_too_large`."""
+    result_retention_h: Hours = 24
+    """How long a result is kept, from the end of its statement."""
+    log_retention_days: Days = 7
+    """How long logs of statements are kept."""
+    history_retention_days: Days = 365
+    """How long records of statements are kept."""
+    log_max_bytes: Positive = MIB
+    """Log kept of one statement."""
+    statement_max_bytes: Positive = 10 * MIB
+    """Longest text of a statement or script."""
+    statement_text_kept_bytes: Annotated[Positive, Field(ge=16 * KIB)] = 16 * KIB
+    """Texts of statements and scripts up to this size are kept as long as their record. Of longer ones the first 4,000
+    characters and a hash are, and the whole for `statement_text_retention_h`."""
+    statement_text_retention_h: Hours = 24
+    """How long longer texts are kept whole, from the end of their statement and of its result."""
+    statement_text_max_bytes_per_user: Positive = 256 * MIB
+    """Longer texts of one user that are kept whole."""
+    request_body_max_bytes: Positive = 16 * MIB
+    """Largest body of an editor call."""
+    statement_timeout_s: Seconds = 3600
+    """How long a statement may run when the call says nothing; impala: 600."""
+    metadata_timeout_s: Seconds = 30
+    """Time for lists of databases, tables, columns and functions, and for explain."""
+    sample_timeout_s: Seconds = 10
+    """Time for sample rows."""
+    metadata_cache_s: Count = 60
+    """How long metadata are kept."""
+    metadata_max_names: Positive = 50_000
+    """Most names in one answer."""
+    cancel_wait_s: Seconds = 10
+    """How long a cancellation waits for the engine."""
+    lease_timeout_s: Annotated[Seconds, Field(ge=3)] = 30
+    """How long a silent server keeps its statements before another takes them over."""
+    session_idle_s: Seconds = 900
+    """How long an unused engine session stays open."""
+    shared_session: Flag = False
+    """Whether calls without a session share one per user."""
+    sample_views: Flag = True
+    """Whether sample rows of views are read."""
+    escape_default: Flag = False
+    """Whether cells are HTML-escaped when the call says nothing."""
+    max_statements_per_user: Positive = 50
+    """Statements of one user that wait or run."""
+    max_sessions_per_user: Positive = 50
+    """Open sessions of one user."""
+    max_sessions_per_connector: Annotated[Positive, Field(ge=2)] = 128
+    """Sessions of one connector that one process keeps open for `create_session`; at most half of them of one user, and
+    of the last quarter no more than an equal share."""
+    max_streams_per_user: Positive = 20
+    """Event streams, waits and downloads of one user."""
+    stream_max_s: Seconds = 3600
+    """Longest event stream."""
+    spool_max_bytes_per_user: Positive = 20 * GIB
+    """Stored results of one user."""
+
+    @property
+    def result_retention(self) -> timedelta:
+        return timedelta(hours=self.result_retention_h)
+
+    @property
+    def statement_text_retention(self) -> timedelta:
+        return timedelta(hours=self.statement_text_retention_h)
+
+    @property
+    def log_retention(self) -> timedelta:
+        return timedelta(days=self.log_retention_days)
+
+    @property
+    def history_retention(self) -> timedelta:
+        return timedelta(days=self.history_retention_days)
+
+    @property
+    def cancel_wait(self) -> timedelta:
+        return timedelta(seconds=self.cancel_wait_s)
+
+    @property
+    def lease_timeout(self) -> timedelta:
+        return timedelta(seconds=self.lease_timeout_s)
+
+
+class NotebookSettings(Section):
+    """What clients are told about the editor, and the data sources."""
+
+    default_limit: Count = 5000
+    """Another name of `editor.default_limit`."""
+    default_interpreter: Text = ""
+    """Key, id or display name of the data source that is meant when a call names none; empty: the first."""
+    interpreters_shown_on_wheel: Names = ()
+    """Keys of the data sources that clients show first."""
+    interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])
+
+
+class MetastoreSettings(Section):
+    """Metadata as older settings files have them."""
+
+    allow_sample_data_from_views: Flag = True
+    """Another name of `editor.sample_views`."""
+
+
+class LimitsSettings(Section):
+    """Limits of every call that has none of its own."""
+
+    max_body_bytes: Positive = 10 * MIB
+    """Largest body of a call."""
+    max_json_depth: Annotated[Positive, Field(le=1000)] = 64
+    """Deepest nesting of JSON."""
+    api_requests_per_minute: Count = 0
+    """Calls of one user, or of one address on public paths; 0: no limit."""
+    calls_per_user: Annotated[Positive, Field(ge=2)] = 64
+    """Calls of one user that one process works on at once, besides `editor.max_streams_per_user` event streams, waits
+    and transfers; further ones wait."""
+
+
+class RetentionSettings(Section):
+    """The automatic clean-up."""
+
+    tasks_days: Days = 30
+    """How long ended tasks are listed."""
+    run_every_s: Seconds = 3600
+    """How often a server cleans up."""
+
+    @property
+    def run_every(self) -> timedelta:
+        return timedelta(seconds=self.run_every_s)
+
+
+class EngineTlsSettings(Section):
+    """Encryption of the connection."""
+
+    enabled: Flag = False
+    """Whether TLS is used."""
+    cacerts: OptionalPlace = None
+    """PEM file of trusted authorities."""
+    # Pydantic has a method of the key's own name.
+    validate_certificate: Flag = Field(default=True, alias="validate")
+    """Whether certificates are checked."""
+
+
+class BeeswaxSettings(Section):
+    """HiveServer2, for interpreters of the dialect hive without options."""
+
+    hive_server_host: Text = "localhost"
+    """Host name, or a comma list."""
+    hive_server_port: Port = 10000
+    """Port."""
+    transport_mode: Literal["binary", "http"] = "binary"
+    """Transport."""
+    http_path: Text = "cliservice"
+    """Path, for http."""
+    auth_mechanism: Literal["", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT"] = ""
+    """How the service logs in; empty: by `use_sasl`."""
+    auth_username: Text = ""
+    """Login of the service; empty: the caller's name."""
+    auth_password: Secret = NO_SECRET
+    """Password of the service."""
+    use_sasl: Flag = True
+    """Whether an empty `auth_mechanism` means NONE (SASL) or NOSASL."""
+    server_conn_timeout: Positive = 120
+    """Seconds to wait for a connection."""
+    close_queries: Flag = False
+    """Whether results are closed once the client leaves its editor."""
+    close_sessions: Flag = False
+    """Taken from older files, without effect."""
+    max_number_of_sessions: Whole = -1
+    """Taken from older files, without effect."""
+    ssl: EngineTlsSettings = EngineTlsSettings()
+
+
+class ImpalaSettings(Section):
+    """Impala, for interpreters of the dialect impala without options."""
+
+    server_host: Text = "localhost"
+    """Host name, or a comma list."""
+    server_port: Port = 21050
+    """Port."""
+    impersonation_enabled: Flag = False
+    """Whether statements run as the caller."""
+    use_thrift_http: Flag = False
+    """Whether the transport is http."""
+    auth_username: Text = ""
+    """Login of the service; empty: the caller's name."""
+    auth_password: Secret = NO_SECRET
+    """Password of the service."""
+    server_conn_timeout: Positive = 120
+    """Seconds to wait for a connection."""
+    query_timeout_s: Count = 600
+    """Sent as a session option."""
+    session_timeout_s: Count = 3600
+    """Sent as a session option."""
+    close_queries: Flag = False
+    """Whether results are closed once the client leaves its editor."""
+    ssl: EngineTlsSettings = EngineTlsSettings()
+
+
+class SparkSettings(Section):
+    """Spark Thrift Server, for interpreters of the dialect sparksql without options."""
+
+    sql_server_host: Text = "localhost"
+    """Host name."""
+    sql_server_port: Port = 10000
+    """Port."""
+    use_sasl: Flag = True
+    """Whether the login is SASL."""

@@ -1,0 +1,335 @@
+"""Reading the settings: file, environment, command line; all problems at once (Contract platform 11).
+
+A variable is `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, in any case; one of a whole table holds JSON, and variables of
+keys within the table are laid over it. Why not by pydantic-settings: ADR 50.
+"""
+
+import difflib
+import json
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.platform.settings.rules import contradictions
+from queryserver.platform.settings.sections import SECRET_OPTIONS, Key, Section, keys
+from queryserver.platform.settings.tree import Origin, Settings, Sources
+from queryserver.platform.text import boolean_of
+
+DEFAULT_FILES = (Path("queryserver.toml"), Path("/etc/queryserver/queryserver.toml"))
+
+PREFIX = "queryserver__"
+CONFIG_FILE = "QUERYSERVER_CONFIG"
+DATA_DIRECTORY = "QUERYSERVER_DATA_DIR"
+ADMIN_PASSWORD = "QUERYSERVER_ADMIN_PASSWORD"
+
+# Keys that older settings files have under another name: setting one sets both (Contract editor 13).
+_SAME = (
+    (("editor", "default_limit"), ("notebook", "default_limit")),
+    (("editor", "sample_views"), ("metastore", "allow_sample_data_from_views")),
+)
+
+_SCRIPT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read. With problems, `settings` holds defaults where the given values are no good: only for showing."""
+
+    settings: Settings
+    problems: list[str]
+
+
+def load_settings(
+    path: Path | None, environ: Mapping[str, str], *, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings of `path`, or of the first file found, under the environment and `overrides` (`section.key`: value).
+
+    Raises ConfigurationError with every problem.
+    """
+    reading = read_settings(path, environ, overrides=overrides)
+    if reading.problems:
+        raise ConfigurationError(reading.problems)
+    return reading.settings
+
+
+def read_settings(
+    path: Path | None,
+    environ: Mapping[str, str],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    with_secrets: bool = True,
+) -> Reading:
+    """Like `load_settings`, with the problems beside whatever is good.
+
+    Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
+    """
+    file = path or _found_file(environ)
+    layers = _Layers()
+    if file:
+        layers.put(_file_values(file, layers.problems), Origin.FILE)
+    _put_variables(layers, environ)
+    for key, value in (overrides or {}).items():
+        layers.put(_nested(key.split("."), value), Origin.COMMAND_LINE)
+    _join_same(layers)
+    _fetch_secrets(layers.values, "", layers.problems, fetch=with_secrets)
+    settings = _validated(layers.values, layers.problems)
+    if with_secrets:
+        for key, text in contradictions(settings, layers.origins):
+            layers.problems.setdefault(key, text)
+    password = environ.get(ADMIN_PASSWORD)
+    sources = Sources(file, layers.origins, SecretStr(password) if password else None)
+    return Reading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
+
+
+def _found_file(environ: Mapping[str, str]) -> Path | None:
+    if environ.get(CONFIG_FILE):
+        return Path(environ[CONFIG_FILE])
+    return next((file for file in DEFAULT_FILES if file.is_file()), None)
+
+
+def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        problems[str(file)] = f"cannot be read: {error.strerror or type(error).__name__}."
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems[str(file)] = f"is no TOML file: {error}."
+    return {}
+
+
+class _Layers:
+    """The values of several sources joined, the later ones on top, with the origin of each and what is wrong.
+
+    `origins` and `problems` have full names of keys. The first complaint about a key stays.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
+        self.problems: dict[str, str] = {}
+        self._spellings: dict[tuple[str, Origin], str] = {}
+
+    def put(self, given: Mapping[str, Any], origin: Origin) -> None:
+        """Lay a table of `origin` on top."""
+        self._section(Settings, given, self.values, "", origin)
+
+    def _section(
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], prefix: str, origin: Origin
+    ) -> None:
+        known = keys(section)
+        secrets = {name for name, key in known.items() if key.is_secret}
+        for written, value in given.items():
+            name, given_value = _without_source(written.lower(), value, secrets)
+            full = f"{prefix}{name}"
+            if name not in known:
+                self.problems.setdefault(full, _unknown(name, known))
+            elif self._spellings.setdefault((full, origin), written) != written:
+                self.problems.setdefault(full, "is given twice; its twins _file and _script count too.")
+            else:
+                self._key(known[name], given_value, into, full, origin)
+
+    def _key(self, key: Key, value: Any, into: dict[str, Any], full: str, origin: Origin) -> None:
+        if origin is Origin.ENVIRONMENT and isinstance(value, str):
+            value = _from_text(key, value)
+        if not key.is_table:
+            into[key.name] = value
+            self.origins[full] = origin
+        elif not isinstance(value, Mapping):
+            self.problems.setdefault(full, "must be a table.")
+        elif key.section:
+            self._section(key.section, value, into.setdefault(key.name, {}), f"{full}.", origin)
+        elif key.entries:
+            self._entries(key.entries, value, into.setdefault(key.name, {}), full, origin)
+        else:
+            self._options(value, into.setdefault(key.name, {}), full, origin)
+
+    def _entries(
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin
+    ) -> None:
+        for written, value in given.items():
+            name = _same_name(written, into)
+            table = _json(value) if origin is Origin.ENVIRONMENT and isinstance(value, str) else value
+            if isinstance(table, Mapping):
+                self._section(section, table, into.setdefault(name, {}), f"{full}.{name}.", origin)
+            else:
+                self.problems.setdefault(f"{full}.{name}", "must be a table.")
+
+    def _options(self, given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin) -> None:
+        for written, value in given.items():
+            base, given_value = _without_source(written, value, SECRET_OPTIONS)
+            name = _same_name(base, into)
+            into[name] = given_value
+            self.origins[f"{full}.{name}"] = origin
+
+
+def _same_name(name: str, present: Iterable[str]) -> str:
+    """Names from the environment have no case of their own: they mean what the file has."""
+    return next((other for other in present if other.lower() == name.lower()), name)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"is not a known key; did you mean {close[0]}?" if close else "is not a known key."
+
+
+def _put_variables(layers: _Layers, environ: Mapping[str, str]) -> None:
+    if environ.get(DATA_DIRECTORY):
+        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, Origin.ENVIRONMENT)
+    for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
+        if name.lower().startswith(PREFIX):
+            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), Origin.ENVIRONMENT)
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    return reduce(lambda inner, name: {name: inner}, reversed(path), value)
+
+
+def _from_text(key: Key, text: str) -> Any:
+    """The value in the type of its key. A text that does not fit stays as it is: the check of types reports it."""
+    if key.is_table or (key.is_list and text.lstrip().startswith("[")):
+        return _json(text)
+    if key.kind is bool:
+        value = boolean_of(text.strip())
+        return text if value is None else value
+    if key.kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _join_same(layers: _Layers) -> None:
+    for one, other in _SAME:
+        for (section, key), (from_section, from_key) in ((one, other), (other, one)):
+            source, target = layers.values.get(from_section, {}), layers.values.setdefault(section, {})
+            if from_key in source and key not in target:
+                target[key] = source[from_key]
+                layers.origins[f"{section}.{key}"] = layers.origins[f"{from_section}.{from_key}"]
+
+
+@dataclass(frozen=True, slots=True)
+class _SecretSource:
+    """`<key>_file` or `<key>_script`. Stands for the value until it is known that no later source replaces it."""
+
+    kind: str
+    where: Any
+
+    def fetch(self) -> str:
+        """The content of the file, or what the command prints, without the last line end.
+
+        Raises ValueError with a text for a person, free of what was read.
+        """
+        if not isinstance(self.where, str) or not self.where.strip():
+            message = f"its {self.kind} must be given as text."
+            raise ValueError(message)
+        return (_content(self.where) if self.kind == "file" else _output(self.where)).rstrip("\r\n")
+
+
+def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
+    """The key that `name` means and its value: of `<secret>_file` and `<secret>_script` a `_SecretSource`."""
+    base, _, kind = name.rpartition("_")
+    return (base, _SecretSource(kind, value)) if kind in {"file", "script"} and base in secrets else (name, value)
+
+
+def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str], *, fetch: bool) -> None:
+    """Put the secrets in the place of their sources; without `fetch` take the sources out."""
+    for name, value in list(values.items()):
+        if isinstance(value, dict):
+            _fetch_secrets(value, f"{prefix}{name}.", problems, fetch=fetch)
+        elif isinstance(value, _SecretSource):
+            del values[name]
+            try:
+                if fetch:
+                    values[name] = value.fetch()
+            except ValueError as error:
+                problems.setdefault(f"{prefix}{name}", str(error))
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"its file {path} cannot be read: {_reason(error)}."
+        raise ValueError(message) from None
+
+
+def _output(command: str) -> str:
+    try:
+        done = subprocess.run(
+            shlex.split(command), capture_output=True, timeout=_SCRIPT_S, check=True, stdin=subprocess.DEVNULL
+        )
+        return done.stdout.decode()
+    except subprocess.TimeoutExpired:
+        message = f"its script did not end within {_SCRIPT_S} s."
+    except subprocess.CalledProcessError as error:
+        message = f"its script ended with exit code {error.returncode}."
+    except (OSError, ValueError) as error:
+        message = f"its script cannot be run: {_reason(error)}."
+    raise ValueError(message)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
+def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
+    """The tree. What is wrong is reported and taken out, so that the rest can be checked as a whole too."""
+    while True:
+        try:
+            return Settings.model_validate(values)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+            paths = [_place(values, detail["loc"]) for detail in details]
+            for path, detail in zip(paths, details, strict=True):
+                problems.setdefault(".".join(path), _text(detail))
+                _take_out(values, path)
+
+
+def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The place of a problem as a key: without positions in lists and without the types that were tried."""
+    path = list[str]()
+    for name in map(str, loc):
+        if not isinstance(values, dict):
+            break
+        path.append(name)
+        values = values.get(name)
+    return path
+
+
+def _text(detail: ErrorDetails) -> str:
+    text = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if detail["type"] == "missing":
+        text = "must be given"
+    elif detail["type"] == "string_too_short":
+        text = "must not be empty"
+    elif detail["type"] == "string_pattern_mismatch":
+        text = f"must look like {detail.get('ctx', {}).get('pattern')}"
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def _take_out(values: dict[str, Any], path: list[str]) -> None:
+    """Remove the value at `path`; when it is missing there, the nearest table around it."""
+    for length in range(len(path), 0, -1):
+        table: Any = values
+        for name in path[: length - 1]:
+            table = table.get(name) if isinstance(table, dict) else None
+        if isinstance(table, dict) and path[length - 1] in table:
+            del table[path[length - 1]]
+            return

@@ -1,0 +1,485 @@
+"""The tables of the settings file, but for those of stores and connectors."""
+
+import ast
+import inspect
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args, get_origin
+from urllib.parse import parse_qs, quote, urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# Options of data sources are named by their interface; these are secrets: masked, and may come from a file or a script.
+SECRET_OPTIONS = frozenset({"url", "password", "auth_password", "credentials_json", "token"})
+
+
+class Section(BaseModel):
+    """One table of the settings file."""
+
+    # Values of a file keep their types, those of the environment are converted while they are read: strict types
+    # report a mistake where a lenient reading would guess.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(name for part in value.replace("\n", ",").split(",") if (name := part.strip()))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _place(value: Any) -> Any:
+    if isinstance(value, str) and value:
+        return Path(value).expanduser()
+    if isinstance(value, Path):
+        return value
+    message = "must be a path."
+    raise ValueError(message)
+
+
+def _optional_place(value: Any) -> Any:
+    return None if value is None or value == "" else _place(value)
+
+
+Flag: TypeAlias = StrictBool
+Text: TypeAlias = StrictStr
+Whole: TypeAlias = StrictInt
+Count: TypeAlias = Annotated[StrictInt, Field(ge=0)]
+Positive: TypeAlias = Annotated[StrictInt, Field(ge=1)]
+Port: TypeAlias = Annotated[StrictInt, Field(ge=1, le=65535)]
+Names: TypeAlias = Annotated[tuple[StrictStr, ...], BeforeValidator(_names)]
+"""A comma list or an array."""
+Place: TypeAlias = Annotated[Path, BeforeValidator(_place)]
+"""A path; relative ones count from the working directory."""
+OptionalPlace: TypeAlias = Annotated[Path | None, BeforeValidator(_optional_place)]
+"""A path; the empty text is none."""
+Secret: TypeAlias = SecretStr
+"""May be given as `<key>_file` or `<key>_script` instead."""
+Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], BeforeValidator(_names)]
+
+NO_SECRET = SecretStr("")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a section."""
+
+    name: str
+    """As the file has it."""
+    attribute: str
+    """As Python has it; only where Pydantic has a method of the key's name it is another."""
+    field: FieldInfo
+    kind: Any
+    """The type without "or None"."""
+    section: type[Section] | None
+    """The section that the key holds."""
+    entries: type[Section] | None
+    """The section of each entry of a table whose names are free."""
+
+    @property
+    def has_free_names(self) -> bool:
+        """Whether the key holds a table of plain values under free names."""
+        return get_origin(self.kind) is dict and self.entries is None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the key is the head of one table or of several."""
+        return self.section is not None or get_origin(self.kind) is dict
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the key holds a list."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value must not be shown."""
+        extra = self.field.json_schema_extra
+        return SecretStr in (self.kind, *get_args(self.kind)) or (isinstance(extra, dict) and bool(extra.get("secret")))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that are allowed; empty: anything of its kind."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+
+@cache
+def keys(section: type[Section]) -> Mapping[str, Key]:
+    """The keys of a section by their name in the file."""
+    return {(field.alias or name): _key(name, field) for name, field in section.model_fields.items()}
+
+
+def _key(attribute: str, field: FieldInfo) -> Key:
+    kind: Any = field.annotation
+    if get_origin(kind) in {Union, types.UnionType}:
+        kinds = [part for part in get_args(kind) if part is not type(None)]
+        kind = kinds[0] if len(kinds) == 1 else kind
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    entries = _section(get_args(kind)[-1]) if get_origin(kind) is dict else None
+    return Key(field.alias or attribute, attribute, field, kind, _section(kind), entries)
+
+
+def _section(kind: Any) -> type[Section] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key, Any]]:
+    """Path, key and value of every setting; in each table the plain values first, as TOML wants them."""
+    for key in sorted(keys(type(section)).values(), key=lambda key: key.is_table):
+        value, place = getattr(section, key.attribute), (*path, key.name)
+        if key.section:
+            yield from leaves(value, place)
+        elif key.entries:
+            for name, entry in value.items():
+                yield from leaves(entry, (*place, name))
+        elif key.has_free_names:
+            yield from (((*place, name), key, option) for name, option in value.items())
+        else:
+            yield place, key, value
+
+
+def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple[str, type[Section]]]:
+    """The dotted name of each table and its section; `entry` stands for names that are free."""
+    yield name, section
+    for key in keys(section).values():
+        if inner := key.section or key.entries:
+            below = [*filter(None, [name]), key.name, *([entry] if key.entries else [])]
+            yield from tables(inner, entry, ".".join(below))
+
+
+@cache
+def descriptions(section: type[Section]) -> Mapping[str, str]:
+    """Name of a key to the text below it, in one line. Read from the source: Python keeps no docstrings of attributes.
+
+    Pydantic's `use_attribute_docstrings` would parse the source of all sections at each start.
+    """
+    body = next(node for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef)).body
+    texts = {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+    return {name: texts[key.attribute] for name, key in keys(section).items() if key.attribute in texts}
+
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+def _networks(value: Any) -> Any:
+    if isinstance(value, str):
+        value = [name for part in value.replace("\n", ",").split(",") if (name := part.strip())]
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(_network(name) for name in value)
+
+
+def _network(name: Any) -> Network:
+    if isinstance(name, IPv4Network | IPv6Network):
+        return name
+    try:
+        return ip_network(str(name), strict=False)
+    except ValueError:
+        message = f"holds {str(name)[:60]!r}, which is no address range such as 10.0.0.0/8."
+        raise ValueError(message) from None
+
+
+Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
+"""Addresses and ranges, as a comma list or an array."""
+
+LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+
+
+def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address in its plain form: a mapped IPv4 address as IPv4, no zone. None when `text` is no address."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+
+
+def contains(networks: Iterable[Network], text: str) -> bool:
+    """Whether the address that `text` is lies in one of the ranges."""
+    address = parsed_address(text)
+    return address is not None and any(address in network for network in networks)
+
+
+SCHEMES = ("postgresql", "postgres")
+
+DRIVERS_OWN = "prefer"
+"""How the driver encrypts when nobody tells it."""
+
+SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
+
+class DatabaseSettings(Section):
+    """The service's own database is a PostgreSQL, given by `url` or by its parts."""
+
+    url: Secret = NO_SECRET
+    """`postgresql://user:password@host:port/name`."""
+    host: Text = ""
+    """Host name, or the directory of a socket."""
+    port: Port = 5432
+    """Port."""
+    name: Text = ""
+    """Name of the database."""
+    user: Text = ""
+    """Login."""
+    password: Secret = NO_SECRET
+    """Password of the login."""
+    sslmode: SslMode = DRIVERS_OWN
+    """How the connection is encrypted, in the words of libpq; a `sslmode` in `url` goes first."""
+    embedded: Flag = False
+    """Run a private PostgreSQL in `desktop.data_dir`."""
+    auto_migrate: Flag = False
+    """Bring the schema up to date at each start. Always so in the embedded mode."""
+    pool_min: Count = 1
+    """Connections that each process keeps open."""
+    pool_max: Positive = 10
+    """Most connections of one process."""
+    connect_timeout_s: Positive = 5
+    """Limit of making, or waiting for, a connection."""
+    statement_timeout_s: Positive = 30
+    """Limit of one statement of the service itself."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgresql(cls, url: Secret) -> Secret:
+        text = url.get_secret_value()
+        scheme = text.partition(":")[0].lower()
+        if text and scheme not in SCHEMES:
+            message = (
+                f"must be a PostgreSQL address (postgresql://…), not {scheme[:20]}: "
+                "the service needs a database that takes concurrent writes."
+            )
+            raise ValueError(message)
+        return url
+
+    @property
+    def dsn(self) -> str | None:
+        """The address for the driver; None when no database is configured. It holds the password: never log it."""
+        url = self.url.get_secret_value() or self._from_parts()
+        if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
+            return url
+        return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
+
+    @property
+    def connect_timeout(self) -> timedelta:
+        return timedelta(seconds=self.connect_timeout_s)
+
+    @property
+    def statement_timeout(self) -> timedelta:
+        return timedelta(seconds=self.statement_timeout_s)
+
+    def _from_parts(self) -> str | None:
+        if not self.host and not self.name:
+            return None
+        password = self.password.get_secret_value()
+        login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
+        # A socket's directory cannot stand before the port, so the host is always a parameter.
+        place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
+        return f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
+
+
+class CatalogSettings(Section):
+    """A catalogue service that search asks."""
+
+    interface: Literal["", "local", "atlas", "navigator", "dummy"] = ""
+    """Kind of the catalogue; empty or `local`: none."""
+    api_url: Text = ""
+    """Its address."""
+    server_user: Text = ""
+    """Login."""
+    server_password: Secret = NO_SECRET
+    """Password of the login."""
+    search_cluster: Text = "cm"
+    """Cluster whose objects are found."""
+    timeout_s: Positive = 10
+    """Limit of one call."""
+
+
+class IndexSettings(Section):
+    """The index of tables and columns."""
+
+    enabled: Flag = True
+    """Whether it is kept."""
+    refresh_interval_s: Positive = 3600
+    """How often it is renewed."""
+    max_tables: Count = 50_000
+    """Most tables of one data source."""
+    max_columns: Count = 500
+    """Most columns of one table."""
+
+
+class SearchSettings(Section):
+    """Live search in file stores."""
+
+    max_entries: Positive = 5000
+    """Most entries that are looked at."""
+    max_dirs: Positive = 50
+    """Most directories that are opened."""
+    max_seconds: Positive = 3
+    """Time of one search."""
+
+
+class MetadataSettings(Section):
+    """Search."""
+
+    catalog: CatalogSettings = CatalogSettings()
+    index: IndexSettings = IndexSettings()
+    search: SearchSettings = SearchSettings()
+
+
+class LocalResults(Section):
+    """A directory that all processes share."""
+
+    backend: ClassVar[str] = "local"
+    location: Annotated[Text, Field(min_length=1)]
+
+
+class S3Results(Section):
+    """Objects below a prefix; without keys the environment's credentials count."""
+
+    backend: ClassVar[str] = "s3"
+    location: Annotated[Text, Field(pattern=r"^s3a?://[^/]+")]
+    region: Text = ""
+    endpoint: Text = ""
+    access_key_id: Secret = NO_SECRET
+    secret_access_key: Secret = NO_SECRET
+    session_token: Secret = NO_SECRET
+    sse: Text = ""
+
+
+class HdfsResults(Section):
+    """Files below an HDFS directory; without an address the `hdfs` cluster of the settings counts."""
+
+    backend: ClassVar[str] = "hdfs"
+    location: Annotated[Text, Field(pattern=r"^hdfs://")]
+    webhdfs_url: Text = ""
+    user: Text = ""
+
+
+class AbfsResults(Section):
+    """Blobs below a prefix."""
+
+    backend: ClassVar[str] = "abfs"
+    location: Annotated[Text, Field(pattern=r"^abfss?://[^@/]+@[^/]+")]
+    tenant_id: Text = ""
+    client_id: Text = ""
+    client_secret: Secret = NO_SECRET
+    account_key: Secret = NO_SECRET
+
+
+ResultStorage: TypeAlias = LocalResults | S3Results | HdfsResults | AbfsResults
+
+_BACKENDS = (LocalResults, S3Results, HdfsResults, AbfsResults)
+# Ends of the class names that older settings files hold.
+_OLD_NAMES = {"FileSystemStorage": LocalResults, "S3Boto3Storage": S3Results}
+
+
+def _result_storage(value: Any) -> Any:
+    """`{"backend": …, "properties": {…}}`, as JSON text or as a table. The empty text is the default."""
+    if value is None or value == "":
+        return None
+    given = _object(value)
+    unknown = given.keys() - {"backend", "properties"}
+    if unknown:
+        message = f"has no key {min(unknown)}; it has backend and properties."
+        raise ValueError(message)
+    kind = _backend(given.get("backend"))
+    try:
+        return kind.model_validate(given.get("properties", {}))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        message = f"property {'.'.join(map(str, first['loc'])) or 'properties'}: {first['msg']}"
+        raise ValueError(message) from None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            message = "must be a JSON object."
+            raise ValueError(message) from None
+    if not isinstance(value, Mapping):
+        message = "must be a JSON object."
+        raise ValueError(message)
+    return value
+
+
+def _backend(name: Any) -> type[ResultStorage]:
+    for kind in _BACKENDS:
+        if name == kind.backend:
+            return kind
+    for ending, kind in _OLD_NAMES.items():
+        if isinstance(name, str) and name.endswith(ending):
+            return kind
+    message = f"backend must be one of {', '.join(kind.backend for kind in _BACKENDS)}."
+    raise ValueError(message)
+
+
+class TaskServerSettings(Section):
+    """Worker processes, the broker and the result store."""
+
+    enabled: Flag = False
+    """Whether statements are run by `queryserver worker` processes."""
+    beat_enabled: Flag = False
+    """Whether `queryserver beat` fires the schedules; needs `enabled`."""
+    broker_url: Secret = Secret("redis://localhost:6379/0")
+    """Redis."""
+    result_file_storage: Annotated[ResultStorage | None, BeforeValidator(_result_storage)] = Field(
+        default=None, json_schema_extra={"secret": True}
+    )
+    """JSON: `{"backend": "local" | "s3" | "hdfs" | "abfs", "properties": {"location": …}}`. Empty: local files in
+    `<data_dir>/results`."""
+    concurrency: Positive = 8
+    """Statements that one worker runs at once."""
+    heartbeat_s: Positive = 10
+    """How often a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
+    queue: Text = "queryserver"
+    """Name of the queue."""
+    email_after_s: Count = 0
+    """Owners get mail about statements that ran longer; 0: never."""
+    email_max_rows: Count = 10_000
+    """Most rows of an attached CSV file."""
+    email_max_bytes: Count = 5 * MIB
+    """Largest attached CSV file."""
+    email_allowed_domains: Names = ()
+    """Domains that mail may go to; empty: only addresses of known users."""
+
+    @field_validator("broker_url")
+    @classmethod
+    def _is_redis(cls, url: Secret) -> Secret:
+        scheme = url.get_secret_value().partition(":")[0].lower()
+        if scheme not in {"redis", "rediss", "unix"}:
+            message = f"must be a Redis address (redis://…), not {scheme[:20]}."
+            raise ValueError(message)
+        return url

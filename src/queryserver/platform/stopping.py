@@ -1,0 +1,82 @@
+"""The steps of a stop, and their time limits (Contract platform 9.5)."""
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import structlog
+
+from queryserver.platform.logs import stop_logging
+
+STATEMENTS_STOPPED_WITHIN_S = 5.0
+"""After the grace: for engines to confirm that the statements still running were canceled."""
+
+STATEMENTS_RECORDED_WITHIN_S = 1.5
+"""For the end of the statements whose engine did not confirm."""
+
+SESSIONS_CLOSED_WITHIN_S = 1.5
+"""For engine sessions, and for the leases of this process."""
+
+CALLS_ANSWERED_WITHIN_S = 3.0
+"""For calls that are still under way when statements have used up the grace."""
+
+ENGINES_CLOSED_WITHIN_S = 2.0
+"""For connections, and for threads inside drivers."""
+
+REST_S = 15.0
+"""Everything after the grace, with what else is closed. The process ends then, whatever still runs in it."""
+
+
+log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]:
+    """One line about a step of the stop, when it is over: how long it took, and how long it may take."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = round(time.monotonic() - started, 2)
+        log.info("stop", step=step, seconds=seconds, limit_s=within_s, **facts)
+
+
+_LOG_WITHIN_S = 1.0
+_LOOK_EVERY_S = 0.1
+
+stopping_log = logging.getLogger(__name__)
+
+
+def _leave() -> None:
+    """End the process without waiting for its threads: one inside a driver may never come back."""
+    writing = threading.Thread(target=stop_logging, daemon=True)
+    writing.start()
+    writing.join(_LOG_WITHIN_S)
+    os._exit(0)
+
+
+class StopClock:
+    """Ends the process at a time that is set when it is told to stop. It may be moved forward, never back."""
+
+    def __init__(self) -> None:
+        self._ends_at = math.inf
+        self._is_watched = False
+
+    def set(self, within_s: float) -> None:
+        """The process has that long from now on, at most. For signal handlers, too: it takes no lock of ours."""
+        self._ends_at = min(self._ends_at, time.monotonic() + within_s)
+        if not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._watch, name="stop-clock", daemon=True).start()
+
+    def _watch(self) -> None:
+        while time.monotonic() < self._ends_at:
+            time.sleep(_LOOK_EVERY_S)
+        ours = threading.current_thread()
+        busy = sorted({one.name for one in threading.enumerate() if one is not ours and not one.daemon})
+        stopping_log.error("The stop takes too long: the process ends now. Threads at work: %s", ", ".join(busy))
+        _leave()

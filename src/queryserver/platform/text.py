@@ -1,0 +1,230 @@
+r"""Strict JSON as clients may send it (Contract platform 1.2).
+
+No duplicate keys, no NaN, no U+0000, no half surrogate pairs, bounded depth and size.
+
+Python's own parser is used where it can do no harm: on short texts without `\u` escapes. It keeps the interpreter
+lock from the first to the last character (0.9 s for 16 MB of `[],`), so longer texts are read token by token.
+"""
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from queryserver.errors.base import InvalidJson
+
+MAX_DEPTH = 64
+_SHORT_BYTES = 64 * 1024
+_SAFE_DEPTH = 100  # far from the interpreter's recursion limit
+# 16 MiB could hold 8 million values, which take gigabytes as Python objects.
+MAX_VALUES = 1_000_000
+_MAX_DIGITS = 4300  # as many as int() reads
+
+_HEX = "[0-9A-Fa-f]"
+# Either half of a surrogate pair must not stand alone, and U+0000 is no text.
+_UNICODE_ESCAPE = (
+    rf"u(?!0000)(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
+    rf"|[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}})"
+)
+_STRING_PIECE = re.compile(rf'(?:[^"\\\x00-\x1f]{{1,4096}}+|\\(?:["\\/bfnrt]|{_UNICODE_ESCAPE})){{0,1024}}+')
+_BLANKS = re.compile(r"[ \t\n\r]{0,65536}+")
+_TOKEN = re.compile(
+    r"[ \t\n\r]{0,64}+(?:"
+    r"([\[\]{},:])"
+    r'|("[^"\\\x00-\x1f]{0,4096}+")'
+    rf"|(-?(?:0|[1-9][0-9]{{0,{_MAX_DIGITS - 1}}}+)(\.[0-9]{{1,65536}}+)?([eE][+-]?[0-9]{{1,65536}}+)?)"
+    r"|(true|false|null)"
+    r'|(")'
+    r")"
+)
+_PUNCTUATION, _STRING, _NUMBER, _FRACTION, _EXPONENT, _WORD, _QUOTE = range(1, 8)
+_WORDS = {"true": True, "false": False, "null": None}
+
+_TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
+_FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
+
+
+def boolean_of(text: str) -> bool | None:
+    """The boolean that a word of a form, an option or a variable stands for, in any case; None: it is none.
+
+    Blanks count, and the empty text is none: only in forms it means false. Cells of files have a rule of their own
+    (`formats/converting`): there `1` is a number and `no` a text.
+    """
+    word = text.lower()
+    return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
+
+
+def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
+    """The value that `source` stands for. Raises InvalidJson.
+
+    16 MiB take 10 ms as one long text and seconds as small values: what is above some KiB belongs into a thread.
+    """
+    try:
+        text = source.decode() if isinstance(source, bytes) else source
+    except UnicodeDecodeError:
+        raise InvalidJson("The JSON text is not valid UTF-8.") from None
+    levels = text.count("[") + text.count("{")  # at most
+    harmless = len(text) <= _SHORT_BYTES and "\\u" not in text and levels <= min(max_depth, _SAFE_DEPTH)
+    return _parse_short(text) if harmless else StepwiseParser(text, max_depth).parse()
+
+
+def _parse_short(text: str) -> object:
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise InvalidJson(f"The JSON text does not parse: {error}.") from None
+    except ValueError:  # an integer of more digits than are read
+        raise InvalidJson("A JSON number is too large.") from None
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(members)
+    if len(unique) != len(members):
+        raise InvalidJson("A JSON object has the same key twice.")
+    return unique
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise InvalidJson("A JSON number is too large.")
+    return number
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise InvalidJson(f"{word} is no JSON value.")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant)
+
+
+class StepwiseParser:
+    """Reads one token after the other; no step takes longer than some milliseconds."""
+
+    def __init__(self, text: str, max_depth: int) -> None:
+        self._text = text
+        self._max_depth = max_depth
+        self._position = 0
+        self._values = 0
+        self._open: list[list[Any] | dict[str, Any]] = []
+        self._keys: list[str] = []
+
+    def parse(self) -> object:
+        """The one value of the text. Raises InvalidJson."""
+        while True:
+            token = self._token()
+            if token[_PUNCTUATION]:
+                value = self._opened(token[_PUNCTUATION])
+                if value is None:
+                    continue
+            else:
+                value = self._scalar(token)
+            value, is_root = self._placed(value)
+            if is_root:
+                return value
+
+    def _opened(self, mark: str) -> list[Any] | dict[str, Any] | None:
+        """Start a list or object; one that is empty is complete and given back."""
+        if mark not in "[{" or len(self._open) == self._max_depth:
+            raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
+        self._count()
+        container: list[Any] | dict[str, Any] = [] if mark == "[" else {}
+        self._skip_blanks()
+        if self._text.startswith("]" if mark == "[" else "}", self._position):
+            self._position += 1
+            return container
+        self._open.append(container)
+        if mark == "{":
+            self._read_key({})
+        return None
+
+    def _placed(self, value: object) -> tuple[object, bool]:
+        """Put a complete value where it belongs, and close what ends behind it; the root itself comes back."""
+        while self._open:
+            container = self._open[-1]
+            if isinstance(container, list):
+                container.append(value)
+            else:
+                container[self._keys.pop()] = value
+            mark = self._token()[_PUNCTUATION]
+            if mark == ",":
+                if isinstance(container, dict):
+                    self._read_key(container)
+                return None, False
+            if mark != ("]" if isinstance(container, list) else "}"):
+                raise self._error("',' or a closing bracket is missing")
+            value = self._open.pop()
+        self._skip_blanks()
+        if self._position < len(self._text):
+            raise self._error("more than one value")
+        return value, True
+
+    def _read_key(self, container: dict[str, Any]) -> None:
+        token = self._token()
+        if token.lastindex not in (_STRING, _QUOTE):
+            raise self._error("a key is missing")
+        key = self._string(token)
+        if key in container:
+            raise InvalidJson("A JSON object has the same key twice.")
+        if self._token()[_PUNCTUATION] != ":":
+            raise self._error("':' is missing")
+        self._keys.append(key)
+
+    def _scalar(self, token: re.Match[str]) -> object:
+        self._count()
+        if token.lastindex in (_STRING, _QUOTE):
+            return self._string(token)
+        if token[_WORD]:
+            return _WORDS[token[_WORD]]
+        if token[_FRACTION] or token[_EXPONENT]:
+            return _finite(token[_NUMBER])
+        return int(token[_NUMBER])
+
+    def _string(self, token: re.Match[str]) -> str:
+        if token[_STRING]:
+            return token[_STRING][1:-1]
+        pieces: list[str] = []
+        while piece := _taken(_STRING_PIECE, self._text, self._position):
+            self._position += len(piece)
+            pieces.append(json.loads(f'"{piece}"') if "\\" in piece else piece)
+        if not self._text.startswith('"', self._position):
+            raise self._error("a string that does not end, a bad escape, or a character that needs one")
+        self._position += 1
+        return "".join(pieces)
+
+    def _token(self) -> re.Match[str]:
+        token = _TOKEN.match(self._text, self._position)
+        if token is None:
+            self._skip_blanks()
+            token = _TOKEN.match(self._text, self._position)
+            if token is None:
+                raise self._error("no JSON")
+        self._position = token.end()
+        return token
+
+    def _skip_blanks(self) -> None:
+        while blanks := _taken(_BLANKS, self._text, self._position):
+            self._position += len(blanks)
+
+    def _count(self) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise InvalidJson(f"The JSON text has more than {MAX_VALUES} values.")
+
+    def _error(self, problem: str) -> InvalidJson:
+        return InvalidJson(f"The JSON text does not parse: {problem} at character {self._position}.")
+
+
+def _taken(pattern: re.Pattern[str], text: str, start: int) -> str:
+    match = pattern.match(text, start)
+    return match[0] if match else ""
+
+
+_NATURAL_ORDER_NUMBER = re.compile(r"([0-9]{1,18})")
+
+
+def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
+    """What to sort by. Digits count as numbers; names that differ in case only keep one order."""
+    parts = _NATURAL_ORDER_NUMBER.split(name.casefold())
+    # Text stands at even places and numbers at odd ones, so that like is compared with like.
+    return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name

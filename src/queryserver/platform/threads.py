@@ -1,0 +1,144 @@
+"""The threads of one process, a pool for each purpose: no kind of work waits behind another."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, TypeVar
+
+from queryserver.errors.base import TooComplex
+from queryserver.platform.shares import FairPlaces
+
+_RENDERING = 4
+_FEW = 2
+_UNPACKING = 4
+_PARQUET = 2
+
+T = TypeVar("T")
+
+
+class Stop:
+    """Tells a thread that its caller has left or that its time is over."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def set(self) -> None:
+        """From now on `check` raises."""
+        self._event.set()
+
+    def check(self) -> None:
+        """To be called between pieces of work. Raises TooComplex."""
+        if self._event.is_set():
+            raise TooComplex("The work was stopped.")
+
+
+class Turn:
+    """A place of a user in a pool: one piece of work after the other."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._running: asyncio.Future[Any] | None = None
+        self.stop = Stop()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` gives. A cancelled caller does not wait for the thread, the place does."""
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._running = running
+        running.add_done_callback(_retrieve)
+        return await asyncio.shield(running)
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Stop the work, and call when no thread works for this turn any more: at once if none does."""
+        self.stop.set()
+        if self._running is None or self._running.done():
+            call()
+        else:
+            self._running.add_done_callback(lambda _: call())
+
+
+def _retrieve(work: "asyncio.Future[Any]") -> None:
+    """Nobody may be left to take an error; asyncio would report it as lost."""
+    if not work.cancelled():
+        work.exception()
+
+
+class FairThreads:
+    """A pool in which a user has one thread at a time, and users take turns. Work that was given up keeps its place
+    until its thread has ended: nobody gets more threads by leaving.
+    """
+
+    def __init__(self, threads: Executor, places: FairPlaces) -> None:
+        self._threads = threads
+        self._places = places
+
+    @asynccontextmanager
+    async def turn(self, user_id: int) -> AsyncGenerator[Turn]:
+        """A turn of the user. Raises TooManyRequests."""
+        await self._places.take(user_id)
+        turn = Turn(self._threads)
+        try:
+            yield turn
+        finally:
+            turn.when_ended(lambda: self._places.give_back(user_id))
+
+    async def run(self, user_id: int, work: Callable[[Stop], T]) -> T:
+        """What `work` gives; it checks the `Stop` between its pieces. Raises TooManyRequests."""
+        async with self.turn(user_id) as turn:
+            return await turn.run(lambda: work(turn.stop))
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Pools by purpose."""
+
+    rendering: Executor
+    """Results: pages, samples, downloads. No other work runs here."""
+    bodies: FairThreads
+    """Large request bodies of users."""
+    answers: FairThreads
+    """Large answers to users that are no results."""
+    upkeep: Executor
+    """What the server tells of itself: metrics, the description of the API."""
+    metadata: Executor
+    """Answers of catalogues: packed, unpacked, sorted."""
+    uploads: Executor
+    """Digests of uploads, free space."""
+    searching: FairThreads
+    """Queries of the metadata search."""
+    indexing: Executor
+    """Segments of the metadata index."""
+    importing: FairThreads
+    """Rows of workbooks that are shown before an import."""
+    unpacking: FairThreads
+    """Compressed files that are shown."""
+    parquet: FairThreads
+    """Parquet files that are shown: their threads also wait for the store."""
+
+
+@contextmanager
+def open_threads() -> Generator[Threads]:
+    """All pools. At the end each finishes the work that it has."""
+    with ExitStack() as stack:
+
+        def pool(name: str, threads: int = _FEW) -> Executor:
+            return stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=name))
+
+        def fair(name: str, threads: int = _FEW) -> FairThreads:
+            return FairThreads(pool(name, threads), FairPlaces(threads))
+
+        yield Threads(
+            rendering=pool("rendering", _RENDERING),
+            bodies=fair("bodies"),
+            answers=fair("answers"),
+            upkeep=pool("upkeep"),
+            metadata=pool("metadata"),
+            uploads=pool("uploads"),
+            searching=fair("searching"),
+            indexing=pool("indexing"),
+            importing=fair("import-previews"),
+            unpacking=fair("unpacking", _UNPACKING),
+            parquet=fair("parquet", _PARQUET),
+        )

@@ -1,0 +1,1 @@
+"""The metadata search: its query language, its sources, its index."""

@@ -1,0 +1,172 @@
+"""What the editor asked of data sources anyway, put into the index (Contract platform 8.4)."""
+
+import asyncio
+import hashlib
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import structlog
+
+from queryserver.catalog.cache import Question, TableList
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines.metadata import DatabaseDescription, TableDescription, TableKind
+from queryserver.engines.protocol import CatalogEngine, EngineCapabilities
+from queryserver.errors.base import QueryServerError
+from queryserver.identity.model import User
+from queryserver.search.model import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeKey
+from queryserver.search.repository import MetadataIndexRecords
+
+_PASSWORD = re.compile(r"://[^/@]*@")
+_SECRET = re.compile(r"(?i)passw|passphrase|secret|token|private_key|credentials_json|access_key|api_key")
+
+
+def scope_key(user: User, connector: Connector, *, as_caller: bool, places: Sequence[tuple[str, int]] = ()) -> ScopeKey:
+    """Whose rows a look of the user belongs to. The address has no secret in it: its digest could be guessed.
+
+    `places`: hosts and ports of the engine. A connector without options has them of other sections of the settings.
+    """
+    options = {
+        name: _PASSWORD.sub("://", value) if isinstance(value, str) else value
+        for name, value in connector.options.items()
+        if not _SECRET.search(name)
+    }
+    told = [connector.dialect, connector.interface, connector.version, sorted(options.items()), sorted(places)]
+    address = hashlib.sha256(orjson.dumps(told)).digest()
+    return ScopeKey(connector.key, user.id if as_caller else None, address, connector.is_stored)
+
+
+class Scoping:
+    """Which connectors have metadata, and which of them show each caller something else."""
+
+    def __init__(self, connectors: Connectors) -> None:
+        self._connectors = connectors
+
+    def key(self, user: User, connector: Connector) -> ScopeKey | None:
+        """None: the connector tells no metadata."""
+        try:
+            engine = self._connectors.engine(connector)
+        except QueryServerError:  # it cannot be run here
+            return None
+        if not isinstance(engine, CatalogEngine):
+            return None
+        capable = engine.capabilities
+        return scope_key(user, connector, as_caller=_acts_as_caller(capable), places=capable.places)
+
+    def acts_as_caller(self, connector: Connector) -> bool:
+        """Whether the data source is asked under the name, or with the login or token, of each caller."""
+        return _acts_as_caller(self._connectors.engine(connector).capabilities)
+
+
+def _acts_as_caller(capable: EngineCapabilities) -> bool:
+    return capable.wants_credentials or capable.wants_external_token or capable.acts_as_caller
+
+
+log = structlog.get_logger(__name__)
+
+_QUEUED = 200  # answers that wait; more are left to the refresh
+_CHANGED = "transient_lastDdlTime"
+
+
+class IndexFeed:
+    """Takes answers as they come, and writes them in a task of its own. Use `running()`."""
+
+    def __init__(self, records: MetadataIndexRecords, scoping: Scoping, *, max_tables: int, max_columns: int) -> None:
+        self._records = records
+        self._scoping = scoping
+        self._max_tables = max_tables
+        self._max_columns = max_columns
+        self._waiting: deque[tuple[ScopeKey, Question[Any], Any]] = deque(maxlen=_QUEUED)
+        self._came = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Write while inside."""
+        task = asyncio.create_task(self._write(), name="metadata-index-feed")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def heard(self, user: User, connector: Connector, question: Question[Any], answer: object) -> None:
+        """An engine answered. Never waits and never fails; when too many answers wait, the oldest is dropped."""
+        key = self._scoping.key(user, connector)
+        if key is not None and question.kind in ("databases", "database", "tables", "table"):
+            self._waiting.append((key, question, answer))
+            self._idle.clear()
+            self._came.set()
+
+    async def settled(self) -> None:
+        """Returns once all that was heard is written."""
+        await self._idle.wait()
+
+    async def _write(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._waiting:
+                key, question, answer = self._waiting.popleft()
+                try:
+                    scope = await self._records.scope(key)
+                    objects = await asyncio.to_thread(objects_of, question, answer, self._max_columns)
+                    await self._records.put(scope.id, objects, max_tables=self._max_tables)
+                except QueryServerError as error:
+                    log.warning("metadata not indexed", connector=key.connector, code=error.code)
+                except Exception:  # the outer wall of a task: without it nothing would be indexed any more
+                    log.exception("metadata not indexed", connector=key.connector)
+            self._idle.set()
+
+
+def objects_of(question: Question[Any], answer: Any, max_columns: int) -> Sequence[IndexedObject]:
+    """What an answer tells of objects."""
+    if question.kind == "databases":
+        return [IndexedObject(DATABASE, name, "") for name in answer]
+    if isinstance(answer, DatabaseDescription):
+        return [IndexedObject(DATABASE, answer.name, "", answer.comment, answer.owner_name)]
+    if isinstance(answer, TableList):
+        database = str(question.names[0] or "")
+        told = zip(answer.names, answer.kinds, answer.comments, strict=True)
+        return [
+            IndexedObject(kind_of(TableKind(kind)), database, name, comment or None) for name, kind, comment in told
+        ]
+    if isinstance(answer, TableDescription):
+        return [described(answer, max_columns)]
+    return []
+
+
+def described(table: TableDescription, max_columns: int) -> IndexedObject:
+    """A table with the first `max_columns` of its columns; 0: with none."""
+    return IndexedObject(
+        kind_of(table.kind),
+        table.database,
+        table.name,
+        table.comment,
+        table.owner,
+        _modified_at(table),
+        [IndexedColumn(one.name, one.comment) for one in table.columns[:max_columns]],
+        columns_cut=len(table.columns) > max_columns,
+    )
+
+
+def kind_of(kind: TableKind) -> str:
+    """As the search names it."""
+    return VIEW if kind.is_view else TABLE
+
+
+def _modified_at(table: TableDescription) -> datetime | None:
+    """When the table was changed last as the hive family tells it, else when it was made."""
+    changed = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
+    try:
+        if changed.isdecimal():
+            return datetime.fromtimestamp(int(changed), UTC)
+        return datetime.fromisoformat(table.create_time) if table.create_time else None
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,182 @@
+"""The source sql: databases, tables, views and columns of the connectors that the caller may use."""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.statements import SourceNotConfigured
+from queryserver.identity.model import METADATA, User
+from queryserver.platform.lru import LruCache
+from queryserver.platform.threads import FairThreads, Stop
+from queryserver.search.feeding import Scoping
+from queryserver.search.matching import FIELD, Found, Hit, Segment, View, build
+from queryserver.search.model import (
+    DATABASE,
+    FacetName,
+    Match,
+    ObjectRow,
+    Record,
+    Scope,
+    ScopeKey,
+    Search,
+    SourceAnswer,
+)
+from queryserver.search.refresh import IndexRefresh
+from queryserver.search.repository import MetadataIndexRecords
+
+_MAX_BYTES = 256 * 1024 * 1024
+_OVERLAY_ROWS = 1000
+
+
+@dataclass(slots=True)
+class _Held:
+    """A scope: what was read at first, and above it what changed since."""
+
+    epoch: int
+    version: int
+    base: Segment
+    changed: dict[int, ObjectRow] = field(default_factory=dict[int, ObjectRow])
+    overlay: Segment | None = None
+    alive: pa.Array | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About the memory that it takes."""
+        above = self.overlay.size_bytes if self.overlay else 0
+        return self.base.size_bytes + above + sum(600 + len(row.columns or "") for row in self.changed.values())
+
+
+class IndexViews:
+    """Views of scopes. Above 256 MiB those that were not used for longest are dropped, to be read again."""
+
+    def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
+        self._records = records
+        self._threads = threads
+        self._held = LruCache[int, _Held](_MAX_BYTES, weigh=lambda held: held.size_bytes, least=1)
+        self._reading: dict[int, asyncio.Lock] = {}
+
+    async def of(self, scope: Scope, dialect: str) -> Sequence[View]:
+        """The views that make up a scope, not older than it. Raises DatabaseUnavailable."""
+        async with self._reading.setdefault(scope.id, asyncio.Lock()):
+            held = self._held.get(scope.id)
+            if held is None or held.epoch != scope.epoch:
+                held = await self._read(scope)
+            elif held.version < scope.version:
+                held = await self._caught_up(held, scope)
+            for dropped in self._held.put(scope.id, held):
+                self._reading.pop(dropped, None)
+        connector = scope.key.connector
+        views = [View(held.base, connector, dialect, held.alive)]
+        return [*views, View(held.overlay, connector, dialect)] if held.overlay else views
+
+    async def _read(self, scope: Scope) -> _Held:
+        rows = [row async for portion in self._records.read(scope.id, after_version=-1) for row in portion]
+        segment = await asyncio.get_running_loop().run_in_executor(self._threads, build, rows)
+        return _Held(scope.epoch, scope.version, segment)
+
+    async def _caught_up(self, held: _Held, scope: Scope) -> _Held:
+        changed = dict(held.changed)
+        async for portion in self._records.read(scope.id, after_version=held.version):
+            changed.update({row.id: row for row in portion})
+            if len(changed) > max(_OVERLAY_ROWS, len(held.base.rows) // 10):
+                return await self._read(scope)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _with_overlay, held, scope, changed)
+
+
+def _with_overlay(held: _Held, scope: Scope, changed: dict[int, ObjectRow]) -> _Held:
+    dead = {place for one in changed if (place := held.base.places.get(one)) is not None}
+    alive = pa.array([place not in dead for place in range(len(held.base.rows))], pa.bool_())
+    return _Held(held.epoch, scope.version, held.base, changed, build(list(changed.values())), alive)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexParts:
+    """What the source works with; `refresh` None: the index is switched off."""
+
+    records: MetadataIndexRecords
+    connectors: Connectors
+    scoping: Scoping
+    views: IndexViews
+    refresh: IndexRefresh | None
+    threads: FairThreads
+
+
+class IndexSource:
+    """See `interfaces.search.SearchSource`."""
+
+    def __init__(self, parts: IndexParts) -> None:
+        self._parts = parts
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        """See the Protocol. Rows of connectors that the caller may not use any more are not looked at."""
+        if not user.may(METADATA):
+            raise PermissionDenied("You may not search metadata.")
+        if self._parts.refresh is None:
+            raise SourceNotConfigured("The metadata index is switched off.")
+        wanted: dict[ScopeKey, Connector] = {}
+        for connector in self._parts.connectors.visible(user):
+            if search.dialects and connector.dialect not in search.dialects:
+                continue
+            key = self._parts.scoping.key(user, connector)
+            if key is not None:
+                wanted[key] = connector
+                if key.user_id is not None:
+                    self._parts.refresh.wanted_by(user, connector, key)
+        scopes = await self._parts.records.scopes(list(wanted))
+        return await self._searched(user, search, scopes, {key: one.dialect for key, one in wanted.items()})
+
+    async def _searched(
+        self, user: User, search: Search, scopes: Sequence[Scope], dialects: dict[ScopeKey, str]
+    ) -> SourceAnswer:
+        views: list[View] = []
+        for scope in scopes:
+            views += await self._parts.views.of(scope, dialects[scope.key])
+        truncated = any(scope.truncated for scope in scopes)
+        return await self._parts.threads.run(user.id, partial(_search, search, views, truncated))
+
+
+def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) -> SourceAnswer:
+    found = [Found(view, search, stop) for view in views]
+    facets: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
+    for facet, counts in facets.items():
+        for one in found:
+            stop.check()
+            for value, number in one.facet(facet).items():
+                counts[value] = counts.get(value, 0) + number
+    firsts = heapq.merge(*(one.first(search.reach, number) for number, one in enumerate(found)))
+    hits = [hit for hit, _ in zip(firsts, range(search.reach), strict=False)]
+    return SourceAnswer(
+        matches=[Match(hit.position, _record(hit, views[hit.view].dialect)) for hit in hits],
+        total=sum(one.total for one in found),
+        facets=facets,
+        truncated=truncated,
+        message="Some data sources hold more than is indexed." if truncated else "",
+    )
+
+
+def _record(hit: Hit, dialect: str) -> Record:
+    row = hit.row
+    parts = [part for part in (row.database, row.name, hit.column) if part]
+    path, name = ".".join(parts), parts[-1] if parts else ""
+    is_database = row.kind == DATABASE
+    return Record(
+        original_name=path,
+        name=name,
+        type=FIELD if hit.column else row.kind,
+        source_type=dialect.upper(),
+        identity=f"{hit.connector}:{path}",
+        parent_path="" if is_database else "/" + "/".join(parts[:-1]),
+        description=hit.comment,
+        owner=row.owner,
+        last_modified=row.modified_at,
+        connector=hit.connector,
+        dialect=dialect,
+    )

@@ -1,0 +1,379 @@
+"""A query matched against a segment of the index: which rows, how many of what, and the first of them."""
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute
+
+from queryserver.platform.threads import Stop
+from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
+from queryserver.search.query_language import Position, Query, Term, folded
+
+# Their functions are made at import time, unseen by type checkers.
+pc: Any = pyarrow.compute
+
+FIELD = "FIELD"
+KINDS = (DATABASE, TABLE, VIEW)
+_CHUNK = 4000  # objects whose columns are cut at once
+_NOT_WORD = r"[^\pL\pN]"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`parents`, `codes` and `comment_codes` have one number per column: its object, its name and its comment."""
+
+    rows: Sequence[ObjectRow]
+    """Without the text of columns."""
+    kinds: pa.Array
+    databases: pa.Array
+    owners: pa.Array
+    moments: pa.Array
+    names: pa.Array
+    paths: pa.Array
+    comments: pa.Array
+    shown_columns: pa.Array
+    columns: pa.Array
+    """Distinct names; each of these two as shown and folded."""
+    shown_column_comments: pa.Array
+    column_comments: pa.Array
+    codes: pa.Array
+    comment_codes: pa.Array
+    parents: pa.Array
+    places: dict[int, int] = field(repr=False)
+    """Object id to its row."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About the memory that it takes."""
+        texts = (self.columns, self.shown_columns, self.column_comments, self.shown_column_comments, self.comments)
+        arrays = (self.codes, self.comment_codes, self.parents, self.names, self.paths, *texts)
+        return sum(array.nbytes for array in arrays) + 600 * len(self.rows)
+
+
+def build(rows: Sequence[ObjectRow]) -> Segment:
+    """A segment of objects in any order."""
+    ordered = sorted(rows, key=order_of)
+    parents, names, comments = _columns(ordered)
+    light = [_without_columns(row) for row in ordered]
+    return Segment(
+        rows=light,
+        kinds=pa.array([KINDS.index(row.kind) for row in light], pa.int8()),
+        databases=fold(_strings(row.database for row in light)),
+        owners=_strings(row.owner for row in light).dictionary_encode(),
+        moments=pa.array([row.modified_at for row in light], pa.timestamp("us", tz="UTC")),
+        names=fold(_strings(row.name or row.database for row in light)),
+        paths=fold(_strings(".".join(part for part in (row.database, row.name) if part) for row in light)),
+        comments=fold(_strings(row.comment for row in light)),
+        shown_columns=names.dictionary,
+        columns=fold(names.dictionary),
+        shown_column_comments=comments.dictionary,
+        column_comments=fold(comments.dictionary),
+        codes=names.indices,
+        comment_codes=comments.indices,
+        parents=parents,
+        places={row.id: place for place, row in enumerate(light)},
+    )
+
+
+def order_of(row: ObjectRow) -> tuple[bool, float, str, str]:
+    """Newest first, those without a time last, then by name."""
+    return (*newest(row.modified_at), row.database, row.name)
+
+
+def newest(moment: datetime | None) -> tuple[bool, float]:
+    """Sorts newest first."""
+    return moment is None, -moment.timestamp() if moment else 0.0
+
+
+def fold(texts: pa.Array) -> pa.Array:
+    """As `domain.search_terms.folded`: the few texts beyond ASCII by that itself."""
+    lowered = pc.ascii_lower(texts)
+    foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
+    if not len(foreign):
+        return lowered
+    replaced = lowered.to_pylist()
+    for place in foreign.to_pylist():
+        replaced[place] = folded(texts[place].as_py())
+    return _strings(replaced)
+
+
+def contains(texts: pa.Array, term: Term) -> pa.Array:
+    """Which folded texts have the term in them."""
+    if term.is_literal:
+        return pc.match_substring(texts, "".join(term.literals))
+    return pc.match_like(texts, f"%{term.like}%")
+
+
+def is_whole(texts: pa.Array, term: Term) -> pa.Array:
+    """Which folded texts are the term."""
+    return pc.equal(texts, "".join(term.literals)) if term.is_literal else pc.match_like(texts, term.like)
+
+
+def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
+    """The `Position` of the worst term in each folded name."""
+    inside = pa.repeat(pa.scalar(True), len(names))
+    for term in terms:
+        inside = pc.and_(inside, contains(names, term))
+    some = names.filter(inside)
+    worst = pa.repeat(_number(Position.EXACT), len(some))
+    words = pc.binary_join_element_wise("", _spaced(some), " ") if terms else some
+    for term in terms:
+        worst = pc.max_element_wise(worst, _positions(some, words, term))
+    return pc.replace_with_mask(pa.repeat(_number(Position.ELSEWHERE), len(names)), inside, worst)
+
+
+def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
+    """For names that have the term in them."""
+    literal = "".join(term.literals)
+    starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
+    in_words = contains(words, term.as_word)
+    found = pc.if_else(in_words, _number(Position.WORD_STARTS), _number(Position.INSIDE))
+    found = pc.if_else(starts, _number(Position.STARTS), found)
+    return pc.if_else(is_whole(names, term), _number(Position.EXACT), found)
+
+
+def _spaced(names: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(names, pattern=_NOT_WORD, replacement=" ")
+
+
+def _number(value: int) -> pa.Scalar:
+    return pa.scalar(value, pa.int8())
+
+
+def _columns(rows: Sequence[ObjectRow]) -> tuple[pa.Array, pa.DictionaryArray, pa.DictionaryArray]:
+    """The row of its object, name and comment of each column."""
+    parents: list[pa.Array] = [pa.array([], pa.int32())]
+    names: list[pa.Array] = [_strings([]).dictionary_encode()]
+    comments: list[pa.Array] = [_strings([]).dictionary_encode()]
+    for start in range(0, len(rows), _CHUNK):
+        joined = pa.array([row.columns or None for row in rows[start : start + _CHUNK]], pa.string())
+        lists = pc.split_pattern(joined, RECORD)
+        parents.append(pc.add(pc.list_parent_indices(lists).cast(pa.int32()), pa.scalar(start, pa.int32())))
+        pairs = pc.split_pattern(pc.list_flatten(lists), UNIT, max_splits=1)
+        names.append(pc.list_element(pairs, 0).dictionary_encode())
+        comments.append(pc.list_element(pairs, 1).dictionary_encode())
+    return pa.concat_arrays(parents), _unified(names), _unified(comments)
+
+
+def _unified(parts: Sequence[pa.Array]) -> pa.DictionaryArray:
+    return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+
+
+def _without_columns(row: ObjectRow) -> ObjectRow:
+    return ObjectRow(row.id, row.kind, row.database, row.name, row.comment, row.owner, row.modified_at, None)
+
+
+def _strings(texts: Iterable[str]) -> pa.Array:
+    return pa.array(list(texts), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A segment as one data source has it. `alive`: which of its objects count still; None: all."""
+
+    segment: Segment
+    connector: str
+    dialect: str
+    alive: pa.Array | None = None
+
+
+class Hit(NamedTuple):
+    """A row that was found; hits sort in the order of results."""
+
+    position: int
+    is_undated: bool
+    age: float
+    database: str
+    table: str
+    column: str
+    connector: str
+    view: int
+    row: ObjectRow
+    comment: str
+
+
+class Found:
+    """What a query matches in one view. `stop` is checked between terms."""
+
+    def __init__(self, view: View, search: Search, stop: Stop) -> None:
+        self._view = view
+        self._segment = view.segment
+        self._search = search
+        self.objects, self.columns = _matched(view, search.query, stop)
+
+    @property
+    def total(self) -> int:
+        """How many rows."""
+        return _count(self.objects) + _count(self.columns)
+
+    def facet(self, facet: FacetName) -> dict[str, int]:
+        """The counts of one facet; no indexed object has tags."""
+        segment = self._segment
+        if facet is FacetName.TYPE:
+            counts = _counts(segment.kinds.filter(self.objects))
+            return {KINDS[code]: number for code, number in counts.items()} | {FIELD: _count(self.columns)}
+        if facet is FacetName.OWNER:
+            names = segment.owners.dictionary.to_pylist()
+            return {names[code]: number for code, number in self._by_object(segment.owners.indices) if names[code]}
+        if facet is FacetName.LAST_MODIFIED:
+            ages = _ages(segment.moments, self._search.now)
+            return {AGES[code]: number for code, number in self._by_object(ages)}
+        return {}
+
+    def first(self, reach: int, number: int) -> Iterator[Hit]:
+        """The first hits in their order; `number` is that of the view."""
+        segment, terms = self._segment, self._search.query.terms
+        found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
+        of_objects = positions(segment.names, terms).take(found_objects)
+        of_columns = positions(segment.columns, terms).take(segment.codes.take(found_columns))
+        left = reach
+        for position in range(Position.ELSEWHERE + 1):
+            objects = _at(found_objects, of_objects, position, left)
+            columns = _at(found_columns, of_columns, position, left)
+            hits = heapq.merge(
+                (self._hit(position, place, None, number) for place in objects),
+                (self._hit(position, segment.parents[place].as_py(), place, number) for place in columns),
+            )
+            yield from (hit for hit, _ in zip(hits, range(left), strict=False))
+            left -= min(len(objects) + len(columns), left)
+            if not left:
+                return
+
+    def _hit(self, position: int, parent: int, column: int | None, number: int) -> Hit:
+        segment, row = self._segment, self._segment.rows[parent]
+        name, comment = "", row.comment
+        if column is not None:
+            name = segment.shown_columns[segment.codes[column].as_py()].as_py()
+            comment = segment.shown_column_comments[segment.comment_codes[column].as_py()].as_py()
+        undated, age = newest(row.modified_at)
+        return Hit(position, undated, age, row.database, row.name, name, self._view.connector, number, row, comment)
+
+    def _by_object(self, codes: pa.Array) -> Iterator[tuple[int, int]]:
+        """Counts of what objects have, columns counted with their object."""
+        counts = _counts(codes.filter(self.objects))
+        for code, number in _counts(codes.take(self._segment.parents.filter(self.columns))).items():
+            counts[code] = counts.get(code, 0) + number
+        return iter(counts.items())
+
+
+def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
+    segment = view.segment
+    objects = _all(len(segment.rows)) if view.alive is None else view.alive
+    parents = _filtered(view, query.filters)
+    parents = objects if parents is None else pc.and_(objects, parents)
+    objects = pc.and_(parents, _of_type(segment.kinds, query.filters.get("type")))
+    columns = _all(len(segment.codes))
+    if parents is not objects or view.alive is not None or query.filters:
+        columns = parents.take(segment.parents)
+    if not _is_type(FIELD, query.filters.get("type")):
+        columns = _all(len(segment.codes), value=False)
+    for term in query.terms:
+        stop.check()
+        paths = contains(segment.paths, term)
+        objects = pc.and_(objects, pc.or_(paths, contains(segment.comments, term)))
+        columns = pc.and_(columns, _columns_with(segment, term, paths, columns))
+    return objects, columns
+
+
+def _columns_with(segment: Segment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
+    """Which columns have the term in their path or comment; `paths`: which objects have it in theirs."""
+    hits = contains(segment.columns, term).take(segment.codes)
+    for found, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
+        if pc.any(found).as_py():
+            hits = pc.or_(hits, found.take(codes))
+    if term.is_literal and "." not in "".join(term.literals):
+        return hits
+    return _with_spanning(segment, term, hits, candidates)
+
+
+def _with_spanning(segment: Segment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
+    """Hits, and columns where the term begins in the name of the table and ends in that of the column."""
+    left = pc.and_not(candidates, hits)
+    for literal in term.literals:
+        for part in re.split(r"\.", literal):
+            if part:
+                piece = Term((part,))
+                in_path = contains(segment.paths, piece).take(segment.parents)
+                left = pc.and_(left, pc.or_(in_path, contains(segment.columns, piece).take(segment.codes)))
+    places = pc.indices_nonzero(left)
+    if not len(places):
+        return hits
+    paths = segment.paths.take(segment.parents.take(places))
+    names = segment.columns.take(segment.codes.take(places))
+    spanning = contains(pc.binary_join_element_wise(paths, names, "."), term)
+    return pc.replace_with_mask(hits, left, spanning)
+
+
+def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
+    """Which objects pass all filters but that of the type; None: all do."""
+    segment, passed = view.segment, None
+    for name, terms in filters.items():
+        if name == "db":
+            one = _any_whole(segment.databases, terms)
+        elif name == "table":
+            tables = pc.not_equal(segment.kinds, 0)
+            one = pc.and_(tables, _any_whole(segment.names, terms))
+        elif name == "owner":
+            owners = _any_whole(_folded_owners(segment), terms)
+            one = owners.take(segment.owners.indices)
+        elif name == "source":
+            words = [word for word in (folded(view.dialect), "sql") if any(term.is_whole(word) for term in terms)]
+            one = _all(len(segment.rows), value=bool(words))
+        elif name == "tag":
+            one = _all(len(segment.rows), value=False)
+        else:
+            continue
+        passed = one if passed is None else pc.and_(passed, one)
+    return passed
+
+
+def _folded_owners(segment: Segment) -> pa.Array:
+    return pa.array([folded(owner) for owner in segment.owners.dictionary.to_pylist()], pa.string())
+
+
+def _any_whole(texts: pa.Array, terms: Sequence[Term]) -> pa.Array:
+    passed = is_whole(texts, terms[0])
+    for term in terms[1:]:
+        passed = pc.or_(passed, is_whole(texts, term))
+    return passed
+
+
+def _is_type(kind: str, terms: Sequence[Term] | None) -> bool:
+    return terms is None or any(term.is_whole(folded(kind)) for term in terms)
+
+
+def _of_type(kinds: pa.Array, terms: Sequence[Term] | None) -> pa.Array:
+    wanted = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, terms)], pa.int8())
+    return pc.is_in(kinds, value_set=wanted)
+
+
+def _ages(moments: pa.Array, now: datetime) -> pa.Array:
+    """Codes in `AGES`."""
+    codes = pa.repeat(pa.scalar(len(AGES) - 1, pa.int8()), len(moments))
+    for code, limit in reversed(list(enumerate(age_limits(now)))):
+        younger = pc.fill_null(pc.greater_equal(moments, pa.scalar(limit, pa.timestamp("us", tz="UTC"))), False)
+        codes = pc.if_else(younger, pa.scalar(code, pa.int8()), codes)
+    return codes
+
+
+def _at(places: pa.Array, of_places: pa.Array, position: int, most: int) -> list[int]:
+    """The first places that have this position."""
+    return places.filter(pc.equal(of_places, position)).slice(0, most).to_pylist()
+
+
+def _counts(codes: pa.Array) -> dict[int, int]:
+    counted = pc.value_counts(codes)
+    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+
+
+def _count(mask: pa.Array) -> int:
+    return pc.sum(mask).as_py() or 0
+
+
+def _all(rows: int, *, value: bool = True) -> pa.Array:
+    return pa.repeat(pa.scalar(value), rows)

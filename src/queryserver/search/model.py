@@ -1,0 +1,298 @@
+"""What a metadata search asks for and finds (Contract platform 8)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from queryserver.identity.model import User
+from queryserver.search.query_language import Position, Query, Term, folded
+
+MAX_REACH = 10_000
+"""`offset + limit` is at most so much."""
+
+
+class SourceName(StrEnum):
+    """Where a search looks; in the order in which equally good results come."""
+
+    DOCUMENTS = "documents"
+    SQL = "sql"
+    HDFS = "hdfs"
+    S3 = "s3"
+
+
+class FacetName(StrEnum):
+    """What can be counted over all matches."""
+
+    TYPE = "type"
+    OWNER = "owner"
+    TAGS = "tags"
+    LAST_MODIFIED = "lastModified"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One result as 8.2 lists it, without the two HTML texts, which are made of it. Names on the wire are in camel
+    case where Hue clients know them so.
+    """
+
+    original_name: str
+    name: str
+    type: str
+    source_type: str
+    identity: str
+    parent_path: str = ""
+    description: str = ""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    created: datetime | None = None
+    last_modified: datetime | None = None
+    connector: str | None = None
+    dialect: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    custom_properties: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    link: str = ""
+    doc_type: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    text: str = ""
+    """What was searched beside name, description and tags: the statement of a document. Its place that matched is
+    shown, the text itself is not answered."""
+    further: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """More keys of the answer, from an external catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A record, and how well its name fits: a `Position`, the worst one of all terms; EXACT without terms."""
+
+    position: int
+    record: Record
+
+
+Facets = Mapping[FacetName, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswer:
+    """What one source found.
+
+    `matches` are the first ones, as many as were asked for, in the order of 8.3: by position, then `last_modified`
+    newest first and null last, then `original_name`, and always in the same order while nothing changes. `total` and
+    `facets` count all matches. `truncated`: a bound kept the source from looking at everything; `message` may say more.
+    """
+
+    matches: Sequence[Match] = ()
+    total: int = 0
+    facets: Facets = field(default_factory=lambda: MappingProxyType({}))
+    truncated: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search, as a source is asked. It answers its first `offset + limit` matches; the pages are cut later.
+
+    `facets` are those to count. `dialects`: only those (source sql); empty: all. `now` is the moment of the search,
+    by which ages are told.
+    """
+
+    query: Query
+    now: datetime
+    offset: int = 0
+    limit: int = 25
+    facets: frozenset[FacetName] = frozenset()
+    dialects: frozenset[str] = frozenset()
+
+    @property
+    def reach(self) -> int:
+        """How many matches are wanted at most."""
+        return self.offset + self.limit
+
+    @property
+    def lists_tags(self) -> bool:
+        """Whether a catalogue is asked for all classifications that there are (Contract platform 8.5)."""
+        return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
+
+
+AGES = ("today", "week", "month", "year", "older")
+"""Values of the facet lastModified."""
+
+
+def age_limits(now: datetime) -> tuple[datetime, ...]:
+    """What is not older than these is of `today` (since midnight UTC), `week`, `month`, `year`."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight, *(now - timedelta(days=days) for days in (7, 30, 365))
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    """The facet value of `last_modified`; each match counts once, null is `older`."""
+    if moment is None:
+        return AGES[-1]
+    return next((word for word, limit in zip(AGES, age_limits(now), strict=False) if moment >= limit), AGES[-1])
+
+
+def position_of(terms: Sequence[Term], name: str) -> int:
+    """How well a name fits all terms: as well as the worst."""
+    plain = folded(name)
+    return max((term.position(plain) for term in terms), default=Position.EXACT)
+
+
+def best_first(match: Match) -> tuple[int, bool, float, str, str]:
+    """Sorts matches of one source in the order of 8.3; the identity makes it total."""
+    moment = match.record.last_modified
+    newest = -moment.timestamp() if moment else 0.0
+    return match.position, moment is None, newest, match.record.original_name, match.record.identity
+
+
+def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
+    """The wanted facets of records that are all at hand; empty owners and missing tags are no values."""
+    counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
+    for record in records:
+        values = {
+            FacetName.TYPE: (record.type,),
+            FacetName.OWNER: (record.owner,),
+            FacetName.TAGS: record.tags,
+            FacetName.LAST_MODIFIED: (age(record.last_modified, search.now),),
+        }
+        for facet, counts in counted.items():
+            for value in values[facet]:
+                if value:
+                    counts[value] = counts.get(value, 0) + 1
+    return counted
+
+
+class SearchSource(Protocol):
+    """One of the sources. A source that needs a store or a setting which is missing raises SourceNotConfigured."""
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        """What the user may find there; see `SourceAnswer` for the order.
+
+        Raises PermissionDenied (the user may not search here), SourceNotConfigured (its message is told), and any other
+        QueryServerError when it fails.
+        """
+        ...
+
+
+class Catalog(Protocol):
+    """An external catalogue that is asked instead of the sources sql, hdfs and s3."""
+
+    async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
+        """Matches [offset, offset + limit) of one source, in the catalogue's own order; a `limit` of 0 only counts.
+
+        Those of `search` are of the merged answer and mean nothing here. Raises CatalogDenied (the catalogue refuses
+        our login), CatalogUnavailable.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocument:
+    """An entry. `excerpt` begins somewhat before the place in the statement that matched."""
+
+    id: UUID
+    history_id: int
+    connector: str
+    dialect: str
+    recorded_at: datetime
+    head: str
+    """The beginning of the statement."""
+    excerpt: str
+    parent_uuid: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The first documents in their order, how many there are, and how many are as new as each of the asked times."""
+
+    first: Sequence[FoundDocument]
+    total: int
+    newer: Sequence[int]
+
+
+_KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3fs"})
+
+
+def storage_path(location: str) -> str:
+    """`/warehouse/x` for `hdfs://nn/warehouse/x`; other storages keep scheme and bucket; `""` for anything else."""
+    scheme, separator, rest = location.partition("://")
+    if separator and scheme.lower() in _KEPT_SCHEMES:
+        return f"{scheme.lower()}://{rest}"
+    if scheme.lower() in {"hdfs", "webhdfs", "viewfs"} and separator:
+        return urlsplit(location).path or "/"
+    # HDFS paths also come as `hdfs:/x`, and without a scheme.
+    path = location.removeprefix("hdfs:")
+    return path if path.startswith("/") and not path.startswith("//") else ""
+
+
+DATABASE, TABLE, VIEW = "DATABASE", "TABLE", "VIEW"
+UNIT, RECORD = "\x1f", "\x1e"
+"""Between name and comment of a column, and between columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeKey:
+    """Whose view of which data source. `user_id` None: all callers see the same.
+
+    `address` stands for where objects are read: what was read elsewhere, under another address, does not count.
+    """
+
+    connector: str
+    user_id: int | None
+    address: bytes
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A view that is indexed. `version` counts changes of objects, `epoch` removals."""
+
+    id: int
+    key: ScopeKey
+    version: int
+    epoch: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedColumn:
+    """A column as it is searched."""
+
+    name: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedObject:
+    """A database (`name` empty), table or view. None stands for what a look did not tell: it stays as it was."""
+
+    kind: str
+    database: str
+    name: str
+    comment: str | None = None
+    owner: str | None = None
+    modified_at: datetime | None = None
+    columns: Sequence[IndexedColumn] | None = None
+    columns_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """An object as it is read back.
+
+    `columns` are `name U+001F comment` by name, joined by U+001E, None when not known.
+    """
+
+    id: int
+    kind: str
+    database: str
+    name: str
+    comment: str
+    owner: str
+    modified_at: datetime | None
+    columns: str | None

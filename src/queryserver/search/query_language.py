@@ -1,0 +1,287 @@
+"""The query language of the metadata search (Contract platform 8.3).
+
+Texts are compared as `folded` gives them: by both sides, so that what the database matches is what is highlighted.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+
+from queryserver.errors.base import InvalidParameter
+
+MAX_CHARACTERS = 1000
+MAX_TERMS = 20
+FILTERS = {
+    "type": "type",
+    "owner": "owner",
+    "tag": "tag",
+    "tags": "tag",
+    "classification": "tag",
+    "db": "db",
+    "database": "db",
+    "table": "table",
+    "source": "source",
+}
+"""Names of filters as written, and the name that each means."""
+
+_ANY, _ONE = "*", "?"
+_ESCAPED = frozenset('*?"\\')
+
+
+def folded(text: str) -> str:
+    """`text` without case, character by character: places in it are places in `text`.
+
+    Letters that have no other case of one character stay (`ß`, `İ`), and none becomes an ASCII letter that was not.
+    """
+    return text.lower() if text.isascii() else "".join(map(_folded_character, text))
+
+
+def _folded_character(character: str) -> str:
+    if character.isascii():
+        return character.lower()
+    other = character.casefold()
+    return other if len(other) == 1 and not other.isascii() else character
+
+
+def spaced(text: str) -> str:
+    """`text` with a blank for whatever is neither letter nor digit: words stand between blanks."""
+    return "".join(character if character.isalnum() else " " for character in text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wild:
+    """`*` or `?`, as opposed to the same character when it was escaped."""
+
+    sign: str
+
+
+_Piece = str | _Wild
+
+
+class Position:
+    """How well a name fits a term; smaller is better."""
+
+    EXACT = 0
+    STARTS = 1
+    WORD_STARTS = 2
+    INSIDE = 3
+    ELSEWHERE = 4
+
+
+@dataclass(frozen=True)
+class Term:
+    """What must occur in a text. `pieces` are folded literal texts and wildcards, neither end is a `*`."""
+
+    pieces: tuple[_Piece, ...]
+    head: str = field(default="", compare=False)
+    """As written, in its own case: what comes before the first wildcard."""
+
+    @cached_property
+    def literals(self) -> tuple[str, ...]:
+        """Texts that whatever matches has in it."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, str))
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it has no wildcard."""
+        return all(isinstance(piece, str) for piece in self.pieces)
+
+    @cached_property
+    def like(self) -> str:
+        """For LIKE, as a whole: what surrounds it decides where it may stand."""
+        return "".join(_like(piece) for piece in self.pieces)
+
+    @cached_property
+    def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
+        """What stands between `*`: patterns of one length each, so that no text makes them slow."""
+        return [
+            (re.compile("".join("." if isinstance(p, _Wild) else re.escape(p) for p in run), re.DOTALL), _length(run))
+            for run in _runs(self.pieces)
+        ]
+
+    def found_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
+        """Where it occurs first, not before `start`: its begin and its end."""
+        begin, at = None, start
+        for pattern, _ in self._segments:
+            found = pattern.search(folded_text, at)
+            if found is None:
+                return None
+            begin, at = (found.start() if begin is None else begin), found.end()
+        return (begin, at) if begin is not None else (start, start)
+
+    def is_whole(self, folded_text: str) -> bool:
+        """Whether the text is nothing but the term."""
+        end = self._end_of_start(folded_text)
+        if end is None:
+            return False
+        if len(self._segments) == 1:
+            return end == len(folded_text)
+        last, length = self._segments[-1]
+        place = len(folded_text) - length
+        return place >= end and last.fullmatch(folded_text, place) is not None
+
+    def position(self, folded_name: str) -> int:
+        """The `Position` of the term in a name; ELSEWHERE when it is not in it."""
+        if self.is_whole(folded_name):
+            return Position.EXACT
+        if self._end_of_start(folded_name, whole=True) is not None:
+            return Position.STARTS
+        if self.found_in(folded_name) is None:
+            return Position.ELSEWHERE
+        starts_a_word = self.as_word.found_in(f" {spaced(folded_name)}") is not None
+        return Position.WORD_STARTS if starts_a_word else Position.INSIDE
+
+    @cached_property
+    def as_word(self) -> "Term":
+        """Occurs in a blank and the `spaced` name when one of its words starts with the term."""
+        pieces = tuple(spaced(piece) if isinstance(piece, str) else piece for piece in self.pieces)
+        if pieces and isinstance(pieces[0], str):
+            return Term((f" {pieces[0]}", *pieces[1:]))
+        return Term((" ", *pieces))
+
+    def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
+        """The term with its begin spelled otherwise, where that is written as `spelling`."""
+        first, *rest = self.pieces
+        if not isinstance(first, str):
+            return self
+        return Term((spelling.sub(other, first, count=1), *rest), self.head)
+
+    def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
+        """Where its part before the last segment ends (`whole`: the last one, too) when `text` starts with it."""
+        segments = self._segments
+        first = segments[0][0].match(text)
+        if first is None:
+            return None
+        at = first.end()
+        for pattern, _ in segments[1:] if whole else segments[1:-1]:
+            found = pattern.search(text, at)
+            if found is None:
+                return None
+            at = found.end()
+        return at
+
+
+def _like(piece: _Piece) -> str:
+    if isinstance(piece, _Wild):
+        return "%" if piece.sign == _ANY else "_"
+    return re.sub(r"([\\%_])", r"\\\1", piece)
+
+
+def _runs(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
+    run: list[_Piece] = []
+    for piece in pieces:
+        if isinstance(piece, _Wild) and piece.sign == _ANY:
+            yield tuple(run)
+            run = []
+        else:
+            run.append(piece)
+    yield tuple(run)
+
+
+def _length(run: Sequence[_Piece]) -> int:
+    return sum(len(piece) if isinstance(piece, str) else 1 for piece in run)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """All terms must match; of the filters of one name, one must match the whole value."""
+
+    terms: tuple[Term, ...] = ()
+    filters: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
+    """By the names on the right of `FILTERS`; a Term without pieces matches the empty value only."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for everything."""
+        return not self.terms and not self.filters
+
+
+def parse_query(text: str) -> Query:
+    """The query that `text` means. Raises InvalidParameter above 1000 characters or 20 terms and filters."""
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidParameter(f"query_s must have at most {MAX_CHARACTERS} characters.")
+    words = list(_words(text))
+    if len(words) > MAX_TERMS:
+        raise InvalidParameter(f"query_s must have at most {MAX_TERMS} terms.")
+    terms: list[Term] = []
+    filters: dict[str, tuple[Term, ...]] = {}
+    for word in words:
+        name, value = _filter_of(word)
+        if name is not None:
+            filters[name] = (*filters.get(name, ()), _term(value))
+        elif (term := _term(_without_outer_stars(word.characters))).pieces:
+            terms.append(term)
+    return Query(tuple(terms), filters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Character:
+    """A character of a word; `plain`: neither escaped nor quoted. In quotes wildcards count all the same."""
+
+    text: str
+    plain: bool
+    wild: bool = False
+
+
+@dataclass(slots=True)
+class _Word:
+    characters: list[_Character] = field(default_factory=list[_Character])
+    quoted: bool = False
+
+
+def _words(text: str) -> Iterator[_Word]:
+    """What stands between blanks that are not in quotes."""
+    word, inside, place = _Word(), False, 0
+    while place < len(text):
+        character = text[place]
+        place += 1
+        if character == "\\" and text[place : place + 1] in _ESCAPED and place < len(text):
+            word.characters.append(_Character(text[place], plain=False))
+            place += 1
+        elif character == '"':
+            inside, word.quoted = not inside, True
+        elif character.isspace() and not inside:
+            if word.characters or word.quoted:
+                yield word
+            word = _Word()
+        else:
+            wild = character in (_ANY, _ONE)
+            word.characters.append(_Character(character, plain=not inside and not wild, wild=wild))
+    if word.characters or word.quoted:
+        yield word
+
+
+def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
+    """Name and value; an unknown name, and a known one before nothing at all, make no filter."""
+    head = "".join(one.text for one in takewhile(lambda one: one.plain and one.text != ":", word.characters))
+    rest = word.characters[len(head) :]
+    known = FILTERS.get(head.lower())
+    if known is None or not rest or not (rest[0].plain and rest[0].text == ":"):
+        return None, []
+    return (known, rest[1:]) if len(rest) > 1 or word.quoted else (None, [])
+
+
+def _without_outer_stars(characters: Sequence[_Character]) -> list[_Character]:
+    """A term matches anywhere, so these change nothing."""
+    kept = list(characters)
+    while kept and kept[-1].wild and kept[-1].text == _ANY:
+        kept.pop()
+    start = len(list(takewhile(lambda one: one.wild and one.text == _ANY, kept)))
+    return kept[start:]
+
+
+def _term(characters: Sequence[_Character]) -> Term:
+    """Neighbouring literal characters joined, neighbouring `*` made one."""
+    pieces: list[_Piece] = []
+    for one in characters:
+        if one.wild:
+            piece = _Wild(one.text)
+            if not (pieces and one.text == _ANY and pieces[-1] == piece):
+                pieces.append(piece)
+        elif pieces and isinstance(pieces[-1], str):
+            pieces[-1] += folded(one.text)
+        else:
+            pieces.append(folded(one.text))
+    return Term(tuple(pieces), "".join(one.text for one in takewhile(lambda one: not one.wild, characters)))

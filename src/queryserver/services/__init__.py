@@ -1,1 +1,0 @@
-"""What the product does: plain classes, dependencies by constructor."""

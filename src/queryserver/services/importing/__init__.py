@@ -1,1 +1,0 @@
-"""Files to tables (Contract importer)."""

@@ -1,1 +1,0 @@
-"""Running statements: leases, slots, engine sessions, spooling."""

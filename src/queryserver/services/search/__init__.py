@@ -1,1 +1,0 @@
-"""The metadata search: one file per source."""

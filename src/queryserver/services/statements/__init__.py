@@ -1,1 +1,0 @@
-"""Statements as callers see them: submit, follow, read, end, look back."""

@@ -1,1 +1,0 @@
-"""Files of any store (Contract storage)."""

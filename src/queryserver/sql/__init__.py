@@ -1,0 +1,1 @@
+"""SQL as text, without I/O: the splitter, tokens, kinds of statements, type texts, error positions."""

@@ -1,0 +1,1 @@
+"""Statements: submit, run, follow, page, download, cancel, history, engine sessions."""

@@ -1,0 +1,121 @@
+"""What this service keeps: its database, and results on disk. Commands of the operator need nothing more."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.stores.local.file_system import PrivateStorage
+from queryserver.platform.audit import AUDIT, AuditTrail
+from queryserver.platform.database import Database, Notices, open_database, pool_limits, required_dsn
+from queryserver.platform.machine_limits import disk_floor
+from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.migrations import require_newest
+from queryserver.platform.settings.sections import LocalResults
+from queryserver.platform.settings.tree import Settings
+from queryserver.results.segments import ResultStore, SegmentStore
+from queryserver.statements.model import OnEnd
+from queryserver.statements.overview import AskToStop, StatementAdministration, StatementEnds, StatementOverview
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.retention import RetentionSettings, RetentionSweep
+from queryserver.statements.retention_repository import StatementRetention, alone_in_cleaning
+from queryserver.statements.session_repository import Sessions
+from queryserver.tasks.queue import CANCEL
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Records and results."""
+
+    dsn: str = field(repr=False)
+    database: Database
+    records: StatementRecords
+    sessions: Sessions
+    results: ResultStore
+    retention: RetentionSweep
+
+
+@asynccontextmanager
+async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[Kept]:
+    """Records and results, closed at the end. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    dsn = required_dsn(settings)
+    await require_newest(dsn)
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
+        records = StatementRecords(database, statement_ends(settings))
+        stack.push_async_callback(records.aclose)
+        files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
+        storage = await stack.enter_async_context(files)
+        results = await stack.enter_async_context(SegmentStore(storage))
+        sessions = Sessions(database)
+        sweep = RetentionSweep(
+            StatementRetention(database),
+            records,
+            sessions,
+            results,
+            _retention(settings),
+            sweep_leftovers=storage.sweep_everywhere,
+            alone=partial(alone_in_cleaning, dsn),
+            metrics=metrics,
+        )
+        yield Kept(dsn, database, records, sessions, results, sweep)
+
+
+def results_location(settings: Settings) -> Path:
+    """The directory of results. Raises ConfigurationError when they are to be kept elsewhere."""
+    chosen = settings.desktop.task_server.result_file_storage
+    if chosen is None:
+        return settings.results_dir
+    if isinstance(chosen, LocalResults):
+        return Path(chosen.location)
+    key = "desktop.task_server.result_file_storage"
+    raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
+
+
+def statement_ends(settings: Settings) -> OnEnd:
+    """Writes the ends of statements down."""
+    has_file = settings.desktop.logging.audit_file is not None
+    return StatementEnds(AuditTrail(AUDIT), with_log_line=has_file).record
+
+
+def _retention(settings: Settings) -> RetentionSettings:
+    editor = settings.editor
+    return RetentionSettings(
+        logs=editor.log_retention,
+        history=editor.history_retention,
+        run_every=settings.retention.run_every,
+        texts=editor.statement_text_retention,
+        kept_text_bytes=editor.statement_text_kept_bytes,
+    )
+
+
+def statement_administration(
+    database: Database, records: StatementRecords, ask_to_stop: AskToStop
+) -> StatementAdministration:
+    """The administration on an open database."""
+    return StatementAdministration(StatementOverview(database), records, ask_to_stop, AuditTrail(AUDIT))
+
+
+@asynccontextmanager
+async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
+    """The administration alone, for commands; the servers do what it requests.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
+    dsn = required_dsn(settings)
+    await require_newest(dsn)
+    async with open_database(dsn, pool_limits(settings)) as database:
+        records = StatementRecords(database, statement_ends(settings))
+        try:
+            notices = Notices(database)
+            yield statement_administration(database, records, partial(_announce_cancel, notices))
+        finally:
+            await records.aclose()
+
+
+async def _announce_cancel(notices: Notices, statement_id: UUID, owner: str | None) -> None:
+    del owner  # every server receives it
+    await notices.publish(CANCEL, str(statement_id))

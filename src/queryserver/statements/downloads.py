@@ -1,0 +1,129 @@
+"""Whole results as files, again and again, from the spool (Contract editor 8.2)."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from queryserver.errors.base import download_disabled
+from queryserver.errors.statements import DownloadRefused
+from queryserver.formats.columns import Column
+from queryserver.identity.model import DOWNLOAD, User
+from queryserver.platform.audit import AuditTrail
+from queryserver.platform.lru import LruCache
+from queryserver.statements.model import StatementState, StatementStatus
+from queryserver.statements.paging import Reading
+from queryserver.statements.status import Access
+
+_DOWNLOAD = "result.download"
+_SIZES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A finished result that can be read more than once."""
+
+    status: StatementStatus
+    columns: tuple[Column, ...]
+    reading: Reading
+
+    @property
+    def rows(self) -> int:
+        """How many rows are stored."""
+        return self.status.rows
+
+    def tables(self) -> AsyncGenerator[pa.Table]:
+        """All rows in order, a segment at a time."""
+        return self.reading.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
+
+    def schemas(self) -> AsyncGenerator[pa.Schema]:
+        """The schema of each segment, without its rows."""
+        return self.reading.schemas(self.status.id, self.status.rows)
+
+
+class Downloads:
+    """Opens results for downloading."""
+
+    def __init__(self, access: Access, reading: Reading, *, enabled: bool, audit: AuditTrail) -> None:
+        self._audit = audit
+        self._access = access
+        self._reading = reading
+        self._enabled = enabled
+        self.sizes = LruCache[str, int](_SIZES)
+        """Bytes of files that were made from results to their end, by entity tag."""
+
+    async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
+        """The stored rows of an own operation.
+
+        Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
+        unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
+        """
+        with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
+            rows = await self._opened(user, operation_id)
+            if not allow_truncated:
+                _require_whole(rows.status)
+            return rows
+
+    async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The pieces of the file. An audit event is written when the first is made, another if a later one fails."""
+        facts = {"operation_id": str(operation_id)}
+        async with aclosing(pieces):
+            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+                first = await anext(pieces, b"")
+            self._audit.record(user.username, _DOWNLOAD, facts=facts)
+            yield first
+            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+                async for piece in pieces:
+                    yield piece
+
+    async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
+        """Bytes of the file of this tag; where that is not known, the pieces are made for it, and dropped.
+
+        An audit event is written if that fails.
+        """
+        async with aclosing(pieces):
+            size = self.sizes.get(tag)
+            if size is None:
+                size = 0
+                with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
+                    async for piece in pieces:
+                        size += len(piece)
+                self.sizes.put(tag, size)
+            return size
+
+    def require(self, user: User, status: StatementStatus) -> None:
+        """Raises download_disabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
+        self._require_right(user)
+        self._access.require_owner(user, status)
+
+    def _require_right(self, user: User) -> None:
+        if not self._enabled or not user.may(DOWNLOAD):
+            raise download_disabled("Downloads are switched off for you.")
+
+    async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
+        self._require_right(user)
+        record = await self._access.own(user, operation_id)
+        _require_result(record.status)
+        return StoredRows(record.status, record.columns or (), self._reading)
+
+
+def _require_result(status: StatementStatus) -> None:
+    if status.outcome is not None:
+        number, code = status.outcome
+        gone = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
+        raise DownloadRefused(code, status.message, status=number, gone=gone)
+    if not status.state.is_terminal:
+        raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
+    if status.state is StatementState.SUCCESS:
+        raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
+
+
+def _require_whole(status: StatementStatus) -> None:
+    cut = status.truncation
+    if cut is not None and not cut.is_asked_for:
+        message = status.message or f"Only the first {status.rows} rows were kept."
+        raise DownloadRefused(
+            "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
+        )

@@ -1,0 +1,505 @@
+"""One statement, from its claim to its terminal state (Contract editor 3.3)."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeGuard, assert_never
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from queryserver.engines.protocol import (
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    ResumableSession,
+)
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.files import InsufficientStorage
+from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
+from queryserver.formats.columns import Column, Segment, Truncation, TruncationReason, bounded
+from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.results.segments import ResultStore
+from queryserver.sql.positions import Position, position_of
+from queryserver.sql.statement_kinds import changes_data
+from queryserver.statements.model import Assignment, Outcome, StatementState
+from queryserver.statements.rows import StatementLeases
+from queryserver.statements.run_record import LeaseLost, RecordSettings, RunRecord, storable
+from queryserver.statements.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
+
+log = structlog.get_logger(__name__)
+
+_QUICK_S = 0.05
+_POLL_S = 1.0
+_REPORT_EVERY_S = 1.0
+_STOP_TRIES = 3
+_REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+# A statement that has run this long is worth storing each page before the next is asked for, so that another runner
+# could go on exactly there; below it small results stay in the record and pages share a segment.
+_EXACT_AFTER_S = 2.0
+
+
+Attached = tuple[EngineSession, OperationHandle]
+"""A statement that another runner has left at the engine, and the session to follow it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Limits of one run."""
+
+    result_max_rows: int
+    result_max_bytes: int
+    cell_max_bytes: int
+    log_max_bytes: int
+    retention: timedelta
+    cancel_wait: timedelta
+    lease: timedelta
+
+
+class Execution:
+    """Runs one assignment. `stop` may be called at any time, from any task of the loop.
+
+    `open_session` opens, or waits its turn in, the engine session of the statement; `reattach` finds the statement that
+    another runner has left at the engine. `before_end` is done before any user can see that the statement has ended.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        *,
+        leases: StatementLeases,
+        results: ResultStore,
+        settings: ExecutionSettings,
+        open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]],
+        reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]],
+        notify: Callable[[], None],
+        before_end: Callable[[], Awaitable[None]] | None = None,
+        metrics: StatementMetrics = UNMEASURED,
+    ) -> None:
+        self.assignment = assignment
+        self._results = results
+        self._settings = settings
+        self._open_session = open_session
+        self._reattach = reattach
+        self._metrics = metrics
+        self._record = RunRecord(
+            assignment,
+            leases,
+            RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
+            notify,
+            before_end,
+            metrics,
+        )
+        self._log = self._record.log
+        self._begun = time.monotonic()
+        self._stop = asyncio.Event()
+        self._stop_message = ""
+        self._stopping: StatementState | None = None
+        self._session: EngineSession | None = None
+        self._handle: OperationHandle | None = None
+        self._polling = asyncio.Lock()
+        # Where another runner could go on, after everything that is stored.
+        self._token: str | None = None
+        self._is_reading = False
+        self._sent = assignment.sent
+        self._accepted = assignment.resumption is not None
+        self._detached = False
+        self._progress = 50
+        if assignment.cancel_requested:
+            self.stop("Canceled.")
+
+    def stop(self, message: str) -> None:
+        """Ask for the end of the statement; it ends as `canceled` once the engine has confirmed."""
+        self._stop_message = self._stop_message or message
+        self._stopping = self._stopping or StatementState.CANCELED
+        self._stop.set()
+
+    def abandon(self) -> None:
+        """End the work on a statement that was given back unsent; nothing more is written."""
+        self._record.is_settled = True
+        self.stop("")
+
+    def detach(self) -> bool:
+        """End the work on a statement that the engine goes on with for another runner; False when it cannot."""
+        if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
+            return False
+        self._session.detach()
+        self._detached = True
+        self.abandon()
+        return True
+
+    async def give_up(self) -> None:
+        """Record an end although the engine has not confirmed any: this process is about to end.
+
+        Has no effect once an end is recorded. Raises nothing.
+        """
+        message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
+        outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
+        with suppress(LeaseLost, DatabaseUnavailable):
+            await self._record.finish(outcome, engine_is_done=False)
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the engine has seen it, or may have."""
+        return self._sent
+
+    async def run(self) -> None:
+        """Returns when the terminal state is recorded, or the lease is lost."""
+        try:
+            await self._finish_somehow(await self._supervised())
+        except (LeaseLost, DatabaseUnavailable) as error:
+            # Another runner has it, it was canceled before it was sent, or the sweep will find it.
+            if isinstance(error, LeaseLost) and self._stopping is None:
+                self._metrics.lease_lost()
+            log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
+
+    async def _supervised(self) -> Outcome:
+        """The outcome of the work, which is stopped when asked for or when its time is over."""
+        if self._seconds_left() == 0:
+            self._stopping = self._stopping or StatementState.TIMED_OUT
+        if self._stopping is not None and not self._accepted:
+            return self._stopped()
+        work = asyncio.create_task(self._work())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._stopping = self._stopping or StatementState.TIMED_OUT
+                await self._stop_work(work)
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if self._stopping is None:
+                    raise
+                return self._stopped()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+            await self._record.engine_is_done()
+
+    async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
+        """Tell the engine to stop until it confirms; in the end take its session away."""
+        wait_s = self._settings.cancel_wait.total_seconds()
+        for _ in range(_STOP_TRIES if self._sent and not self._detached else 0):
+            if self._session is not None and self._handle is not None:
+                with suppress(EngineError):
+                    await self._session.cancel(self._handle)
+            if (await asyncio.wait({work}, timeout=wait_s))[0]:
+                return
+            if self._stopping is StatementState.TIMED_OUT:
+                # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
+                await self._record.finish(self._stopped(), engine_is_done=False)
+        work.cancel()
+        await asyncio.wait({work}, timeout=wait_s)
+
+    async def _work(self) -> Outcome:
+        try:
+            return await (self._resumed() if self.assignment.resumption else self._work_with_retries())
+        except EngineError as error:
+            return self._failed(error)
+        except (LeaseLost, DatabaseUnavailable):
+            raise
+        except InsufficientStorage as error:
+            return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
+        except QueryServerError as error:
+            return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
+        except Exception:  # the outer wall of a task: whatever happens, the statement ends with a reason
+            error_id = uuid4().hex
+            log.exception("statement failed inside the service", error_id=error_id)
+            return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
+
+    async def _work_with_retries(self) -> Outcome:
+        """A statement is sent again only when the engine refused it before starting: once, in a new session."""
+        try:
+            return await self._attempt()
+        except (EngineUnavailable, SessionLost):
+            if self.assignment.in_named_session or self._accepted or self._stopping is not None:
+                raise
+            self._log.add("The engine could not take the statement, trying once more.")
+            await asyncio.sleep(0.2)
+            return await self._attempt()
+
+    async def _attempt(self) -> Outcome:
+        async with self._open_session(self.assignment) as session:
+            if not await self._record.mark_sent():
+                # A cancel is asked for, or the statement is no longer ours: then nothing takes this outcome.
+                self.stop("")
+                return self._stopped()
+            self._sent = True
+            if self._stopping is not None:
+                return self._stopped()
+            handle = await session.submit(self.assignment.statement)
+            self._accepted = True
+            async with self._operation(session, handle):
+                return await self._follow(session, handle)
+
+    async def _resumed(self) -> Outcome:
+        """Follow what another runner has left at the engine. An engine out of reach is tried again for a while."""
+        self._log.add("Another server goes on with this statement.")
+        for wait_s in (*_REATTACH_WAITS_S, None):
+            try:
+                async with (
+                    self._reattach(self.assignment) as (session, handle),
+                    self._operation(session, handle),
+                ):
+                    return await self._follow(session, handle)
+            except EngineUnavailable as error:
+                if wait_s is None:
+                    raise OutcomeUnknown(f"Results have expired: {error.message}") from error
+                await asyncio.sleep(wait_s)
+        raise AssertionError
+
+    @asynccontextmanager
+    async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
+        """A statement at the engine; whoever leaves early leaves nothing running, unless another runner goes on."""
+        self._session, self._handle = session, handle
+        async with submitted(session, handle, is_left=lambda: self._detached):
+            try:
+                if self._stopping is not None:
+                    await session.cancel(handle)
+                yield
+            finally:
+                self._session = self._handle = None
+
+    async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+        status = await self._quick_look(session, handle)
+        self._note(status)
+        if status.state.is_terminal and not status.has_result_set:
+            return await self._recorded(session, handle, status)
+        if not status.state.is_terminal:
+            await self._record.mark_running(self._progress, self._token)
+        async with beside(self._report_regularly(session, handle)):
+            while not status.state.is_terminal:
+                status = await self._polled(session, handle, wait_s=_POLL_S)
+            return await self._recorded(session, handle, status)
+
+    async def _quick_look(self, session: EngineSession, handle: OperationHandle) -> OperationStatus:
+        """The status after a moment: what ends within it need not be shown as running."""
+        until = time.monotonic() + _QUICK_S
+        while True:
+            status = await self._polled(session, handle, wait_s=max(until - time.monotonic(), 0))
+            if status.state.is_terminal or time.monotonic() >= until:
+                return status
+
+    async def _polled(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The status. Where to go on after it is stored before anybody asks the engine for more."""
+        async with self._polling:
+            status = await session.poll(handle, wait_s=wait_s)
+            if not self._is_reading:
+                self._token = _token(session, handle)
+                await self._record.moved(self._progress, self._token)
+        return status
+
+    async def _recorded(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
+        """The outcome, in the record before the engine forgets the statement: whoever takes over needs one of both."""
+        outcome = await self._ended(session, handle, status)
+        await self._finish_somehow(outcome)
+        return outcome
+
+    async def _ended(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
+        match status.state:
+            case OperationState.FINISHED if status.has_result_set:
+                outcome = await self._read(session, handle)
+            case OperationState.FINISHED:
+                outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
+            case OperationState.CANCELED:
+                outcome = self._stopped() if self._stopping else _canceled_elsewhere()
+            case OperationState.FAILED if self._never_started(status.error):
+                self._accepted = False
+                raise status.error
+            case OperationState.FAILED:
+                outcome = self._failed(status.error or EngineError("The statement failed."))
+            case OperationState.PENDING | OperationState.RUNNING:
+                raise AssertionError(status.state)
+            case _:
+                assert_never(status.state)
+        with suppress(EngineError):
+            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+        self._conclude(outcome)
+        return outcome
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """The last lines of a statement that has ended well, after all that its engine had to say."""
+        if outcome.truncated_reason:
+            self._log.add(outcome.message)
+        if outcome.state is StatementState.AVAILABLE:
+            self._log.add(f"Finished: {outcome.rows} rows stored.")
+        elif outcome.state is StatementState.SUCCESS:
+            self._log.add("Finished.")
+
+    async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+        self._is_reading = True
+        told = await session.columns(handle)
+        columns = bounded(told)
+        settings = self._settings
+        caps = Caps(self.assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
+        to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
+        spool = Spool(
+            self._results,
+            self.assignment.lease,
+            caps,
+            self._segment_sink(columns),
+            stored=self.assignment.resumption,
+        )
+        token = self._token
+        try:
+            async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
+                async for batch in batches:
+                    if batch is None:
+                        await spool.flush_if_old()
+                        continue
+                    token, before = _token(session, handle), token
+                    await spool.add(batch if columns == told else _named(batch, columns), token)
+                    if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
+                        await spool.store()
+                        await self._record.moved(self._progress, token)
+                    if spool.truncated_reason is not None and not to_the_end:
+                        break
+            spooled = await spool.finish()
+        finally:
+            await spool.aclose()
+        status = await session.poll(handle)
+        return Outcome(
+            StatementState.AVAILABLE,
+            message=self._truncation_message(spooled.truncated_reason, spooled.rows, may_change=to_the_end),
+            has_result_set=True,
+            columns=columns,
+            rows=spooled.rows,
+            size_bytes=spooled.size_bytes,
+            truncated_reason=spooled.truncated_reason,
+            modified_row_count=status.modified_rows,
+            inline_result=spooled.inline,
+        )
+
+    def _truncation_message(self, reason: TruncationReason | None, rows: int, *, may_change: bool) -> str:
+        if reason is None:
+            return ""
+        settings = self._settings
+        return Truncation(reason, self.assignment.limit_source).message(
+            rows=rows,
+            max_rows=settings.result_max_rows,
+            max_bytes=settings.result_max_bytes,
+            may_change=may_change,
+        )
+
+    def _segment_sink(self, columns: tuple[Column, ...]) -> Callable[[Segment, str | None], Awaitable[None]]:
+        async def make_visible(segment: Segment, token: str | None) -> None:
+            await self._record.mark_running(self._progress, self._token)
+            await self._record.add_segment(segment, columns, token)
+            self._token = token
+
+        return make_visible
+
+    async def _report_regularly(self, session: EngineSession, handle: OperationHandle) -> None:
+        shown = None
+        while True:
+            await asyncio.sleep(_REPORT_EVERY_S)
+            await self._record.mark_running(self._progress, self._token)
+            status = await self._polled(session, handle)
+            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
+            self._note(status)
+            if self._log.has_news or self._progress != shown:
+                shown = self._progress
+                await self._record.report(self._progress, None)
+
+    def _note(self, status: OperationStatus) -> None:
+        """Engines that tell no progress are half way until they are done (Contract editor 7.1)."""
+        self._progress = 50 if status.progress is None else min(status.progress, 99)
+
+    async def _finish_somehow(self, outcome: Outcome) -> None:
+        """Record the outcome, or at least the end: whatever an engine answers, a statement does not stay running."""
+        try:
+            await self._record.finish(outcome)
+        except (LeaseLost, DatabaseUnavailable):
+            raise
+        except Exception:  # the outer wall of a task, as in `_work`
+            error_id = uuid4().hex
+            log.exception("outcome cannot be recorded", error_id=error_id)
+            self._log.discard()
+            message = f"The outcome could not be recorded. ({error_id})"
+            await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
+
+    def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
+        """Whether the engine says that the statement did not reach it, and nobody was told otherwise."""
+        return isinstance(error, EngineUnavailable | SessionLost) and not self._record.is_running
+
+    def _failed(self, error: EngineError) -> Outcome:
+        if self._stopping is not None:
+            return self._stopped()
+        self._metrics.engine_failed(self.assignment.dialect, error.code)
+        message = storable(error.message)
+        if isinstance(error, EngineTimeout):
+            return Outcome(StatementState.TIMED_OUT, message=message)
+        return Outcome(
+            StatementState.FAILED, error_code=error.code, message=message, error_position=self._position(error)
+        )
+
+    def _position(self, error: EngineError) -> Position | None:
+        """Within the statement of the client: to open a session, and for an import, the engine is sent others."""
+        assignment = self.assignment
+        if not self._sent or assignment.import_plan is not None:
+            return None
+        return position_of(error.place, assignment.statement)
+
+    def _stopped(self) -> Outcome:
+        if self._stopping is StatementState.TIMED_OUT:
+            return Outcome(StatementState.TIMED_OUT, message="The statement exceeded its time limit.")
+        return Outcome(StatementState.CANCELED, message=self._stop_message or "Canceled.")
+
+    def _seconds_left(self) -> float:
+        return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
+
+
+def _named(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+    """With the names of the record, which were cut: every stored segment repeats them."""
+    if batch.num_columns != len(columns):
+        return batch
+    return batch.rename_columns([column.name for column in columns])
+
+
+def _token(session: EngineSession, handle: OperationHandle) -> str | None:
+    """Where another runner could go on; None for engines whose statements end with their client."""
+    return session.resume_token(handle) if isinstance(session, ResumableSession) else None
+
+
+def _canceled_elsewhere() -> Outcome:
+    return Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")
+
+
+@asynccontextmanager
+async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def submitted(
+    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
+) -> AsyncGenerator[None]:
+    """Whoever leaves early leaves nothing running, unless it `is_left` to another runner by then.
+
+    The adapter limits the time of both calls.
+    """
+    try:
+        yield
+    except BaseException:  # includes CancelledError: the engine must not work for nobody
+        if not is_left():
+            # What ended the work is worth more than an engine that cannot be told.
+            with suppress(EngineError):
+                await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        if not is_left():
+            await asyncio.shield(session.close(handle))

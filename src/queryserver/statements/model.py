@@ -1,0 +1,383 @@
+"""A statement: its record, its states and what they look like on the wire (Contract editor 2, 3)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
+from queryserver.identity.model import SealedToken
+from queryserver.sql.positions import Position
+
+
+class StatementState(StrEnum):
+    """One machine for all engines; stored in the record, every change is one transaction."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    AVAILABLE = "available"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """No further work will be done."""
+        return self not in ACTIVE
+
+    @property
+    def wire_status(self) -> str:
+        """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
+        return _WIRE_STATUS.get(self, self.value)
+
+
+ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
+_WIRE_STATUS = {StatementState.SUCCESS: "available", StatementState.TIMED_OUT: "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class StatementTimes:
+    """When a statement was recorded, sent and ended; all by the clock of the service database."""
+
+    submitted: datetime
+    started: datetime | None
+    """The moment before the engine got it; None: the engine has not seen it."""
+    ended: datetime | None
+    read: datetime
+    """When the record was read."""
+
+    @property
+    def queued(self) -> timedelta:
+        """How long it waited, or has waited, before it was sent."""
+        return max((self.started or self.ended or self.read) - self.submitted, timedelta(0))
+
+    @property
+    def elapsed(self) -> timedelta:
+        """From the moment it was sent to its end, or to now; zero for what was never sent."""
+        if self.started is None:
+            return timedelta(0)
+        return max((self.ended or self.read) - self.started, timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
+class StatementStatus:
+    """What check_status tells; the part of the record that is read most."""
+
+    id: UUID
+    history_id: int
+    user_id: int
+    connector: str
+    dialect: str
+    state: StatementState
+    has_result_set: bool
+    rows: int
+    truncated_reason: TruncationReason | None
+    modified_row_count: int | None
+    error_code: str | None
+    message: str
+    progress: int
+    expires_at: datetime | None
+    owner: str | None
+    times: StatementTimes
+    limit_source: LimitSource | None = None
+    queue_position: int | None = None
+    """1: it is the next one. Only where it was asked for, and only while `is_queued`."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a place of its connector."""
+        return self.state is StatementState.WAITING and self.times.started is None
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether it succeeded and what it gave is still there; for `success` that is an empty table."""
+        return self.state in {StatementState.AVAILABLE, StatementState.SUCCESS}
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """What cut the stored result, if anything did."""
+        return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
+
+    @property
+    def outcome(self) -> tuple[int, str] | None:
+        """`status` and `code` of a statement that has no result to give; None while all is well (Contract 3.2)."""
+        match self.state:
+            case StatementState.FAILED:
+                code = self.error_code or "engine_error"
+                return (401 if code == "credentials_required" else 1), code
+            case StatementState.CANCELED:
+                return 1, "canceled"
+            case StatementState.TIMED_OUT:
+                return -4, "statement_timeout"
+            case StatementState.EXPIRED:
+                return -3, "expired"
+            case StatementState.CLOSED:
+                return -3, "closed"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class StatementHandle:
+    """What the client gets to hold: position in the script, opaque names, session (Contract editor 2.1)."""
+
+    statement: str
+    statement_index: int
+    statements_count: int
+    position: tuple[int, int, int, int]
+    statement_hash: str
+    guid: str
+    secret: str
+    session_id: int
+    session_guid: str
+
+    @property
+    def has_more_statements(self) -> bool:
+        """Whether the script goes on after this statement."""
+        return self.statement_index < self.statements_count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRecord:
+    """A whole record as the read path needs it."""
+
+    status: StatementStatus
+    handle: StatementHandle
+    script_id: int | None
+    database: str | None
+    settings: Mapping[str, str]
+    row_limit: int
+    timeout_s: int
+    in_named_session: bool
+    in_history: bool
+    parent_uuid: str
+    deadline_at: datetime
+    columns: tuple[Column, ...] | None
+    size_bytes: int
+    cancel_requested: bool
+    canceled_by: str | None
+    text_is_cut: bool = False
+    """Only the beginning of the statement is still stored."""
+    error_position: Position | None = None
+    """Where in the statement the engine found its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The caller's key and the digest of what it was used for (Contract editor 4.4)."""
+
+    key: str
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """How much text of statements is stored for one user."""
+
+    max_bytes_per_user: int = 256 * 1024 * 1024
+    """Of all texts that are longer than `kept_bytes`, until they are cut."""
+    kept_bytes: int = 16 * 1024
+    """Shorter texts are never cut, and count nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewStatement:
+    """A statement about to be recorded."""
+
+    id: UUID
+    user_id: int
+    connector: str
+    dialect: str
+    handle: StatementHandle
+    script: str | None
+    script_id: int | None
+    database: str | None
+    settings: Mapping[str, str]
+    row_limit: int
+    timeout: timedelta
+    has_result_set: bool
+    in_history: bool
+    in_named_session: bool
+    keeps_session: bool
+    """The session stays open for further statements."""
+    parent_uuid: str
+    owner: str | None
+    lease: timedelta
+    idempotency: IdempotencyKey | None
+    max_active: int
+    max_spool_bytes: int
+    import_plan: Mapping[str, Any] | None = None
+    """Set: the statement is for people; the runner makes a table from a file (Contract importer 13)."""
+    token: SealedToken | None = None
+    """Set: the engine takes the caller's own token (Contract platform 3.9)."""
+    texts: TextLimits = TextLimits()
+    limit_source: LimitSource = LimitSource.MAXIMUM
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run one statement. Every write carries the fence; an older one is refused."""
+
+    statement_id: UUID
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMark:
+    """Where to go on at the engine; stored in one transaction with the rows and log lines that came before it."""
+
+    token: str
+    """What `ResumableEngine.reattach` reads."""
+    log_lines: int = 0
+    """How many of the engine's log lines are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How far a statement had come when its runner was lost."""
+
+    mark: EngineMark
+    rows: int = 0
+    size_bytes: int = 0
+    segments: int = 0
+    log_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A claimed statement with all that a runner needs."""
+
+    lease: Lease
+    user_id: int
+    connector: str
+    dialect: str
+    statement: str
+    database: str | None
+    settings: Mapping[str, str]
+    session_id: int
+    in_named_session: bool
+    keeps_session: bool
+    row_limit: int
+    deadline_at: datetime
+    sent: bool
+    cancel_requested: bool
+    history_id: int = 0
+    resumption: Resumption | None = None
+    """Set when the engine has the statement and another runner may go on following it."""
+    import_plan: Mapping[str, Any] | None = None
+    """Set: a table is made from a file, and the engine never sees `statement`."""
+    token: SealedToken | None = None
+    """See NewStatement."""
+    limit_source: LimitSource | None = None
+    log_lines: int = 0
+    """How many lines the log has: the first one is written with the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a statement ended, with everything that is stored about it in one transaction."""
+
+    state: StatementState
+    error_code: str | None = None
+    message: str = ""
+    has_result_set: bool = False
+    columns: tuple[Column, ...] | None = None
+    rows: int = 0
+    size_bytes: int = 0
+    truncated_reason: TruncationReason | None = None
+    modified_row_count: int | None = None
+    inline_result: bytes | None = None
+    error_position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """Where the rows of a statement are: in the record, or in segments of the result store."""
+
+    status: StatementStatus
+    columns: tuple[Column, ...]
+    size_bytes: int
+    cursor_row: int
+    inline: bytes | None
+    segments: Sequence[Segment]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Log lines [start, start + len(lines)); earlier lines may have been dropped."""
+
+    start: int
+    lines: Sequence[str]
+    progress: int
+    jobs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One line of get_history."""
+
+    id: UUID
+    history_id: int
+    dialect: str
+    statement: str
+    state: StatementState
+    times: StatementTimes
+    parent_uuid: str
+    message: str
+    database: str | None
+    rows: int
+    queue_position: int | None = None
+    error_position: Position | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """As of StatementStatus."""
+        return self.state is StatementState.WAITING and self.times.started is None
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEnd:
+    """The end of one statement; never its text."""
+
+    id: UUID
+    user: str
+    connector: str
+    dialect: str
+    state: StatementState
+    error_code: str | None
+    rows: int
+    size_bytes: int
+    queued_ms: int
+    """From the record to the engine; of a statement that was never sent, to its end."""
+    elapsed_ms: int
+    """From the moment it was sent to its end; 0 when it was never sent."""
+    canceled_by: str | None
+    is_import: bool
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, or the code of the failure as clients see it."""
+        match self.state:
+            case StatementState.CANCELED:
+                return "canceled"
+            case StatementState.TIMED_OUT:
+                return "statement_timeout"
+            case StatementState.FAILED:
+                return self.error_code or "engine_error"
+            case _:
+                return "ok"
+
+
+OnEnd: TypeAlias = Callable[[StatementEnd], None]
+"""Called once for each statement, when its end is committed, by the process that committed it."""
+
+
+def unobserved(end: StatementEnd) -> None:
+    """For processes in which nobody takes part in ends."""
+    del end

@@ -1,0 +1,228 @@
+"""What ends by age: results, logs, history, spent keys (Contract editor 13, platform 12.1, 12.2)."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.files import StorageError
+from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.results.segments import ResultStore
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.retention_repository import StatementRetention
+from queryserver.statements.session_repository import SessionRecords
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 500
+_MOST_FAILURES = 3  # in a row: then it is the database, and no row of it
+_BURY_EVERY_S = 2.0
+MANY_DOCUMENTS = 100_000
+"""History entries beyond which a clean-up is advised (Contract platform 12.2)."""
+# No write of a segment takes that long: what is older was left by a process that died.
+_LEFTOVER_AGE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How long things are kept, and how often the sweep looks."""
+
+    logs: timedelta
+    history: timedelta
+    run_every: timedelta
+    texts: timedelta = timedelta(days=1)
+    """How long long texts of statements are kept whole, from the end of their statement."""
+    kept_text_bytes: int = 16 * 1024
+    """Texts up to this size are kept as long as their record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What close_queries and close_sessions did."""
+
+    closed: int
+    already_closed: int
+    in_use: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """What could not be closed, by id, and why."""
+
+
+class RetentionSweep:
+    """Expires in every process, for rows are claimed with locks; cleans up in one at a time."""
+
+    def __init__(
+        self,
+        records: StatementRetention,
+        statements: StatementRecords,
+        sessions: SessionRecords,
+        results: ResultStore,
+        settings: RetentionSettings,
+        *,
+        sweep_leftovers: Callable[..., Awaitable[int]],
+        alone: Callable[[], AbstractAsyncContextManager[bool]],
+        metrics: StatementMetrics = UNMEASURED,
+    ) -> None:
+        """`alone` gives whether no other process is inside."""
+        self._metrics = metrics
+        self._alone = alone
+        self._records = records
+        self._statements = statements
+        self._sessions = sessions
+        self._results = results
+        self._settings = settings
+        self._sweep_leftovers = sweep_leftovers
+        self._chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = []
+
+    def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
+        """Let `clean_up` do this, too. It is called with `dry_run` and gives kind to number."""
+        self._chores.append(chore)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Expire and delete in the background while inside."""
+        keepers = [
+            asyncio.create_task(_every(_BURY_EVERY_S, self.expire), name="expiry-sweep"),
+            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.tidy), name="clean-up"),
+        ]
+        try:
+            yield
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def expire(self) -> None:
+        """Erase tokens and expire results past their time, then delete the bytes of all doomed results."""
+        await self._records.forget_tokens()
+        await self._expire_results()
+        while doomed := await self._records.doomed(limit=_BATCH):
+            left = await self._bury(doomed)
+            for statement_id, error in left.items():
+                log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
+            if left:
+                return
+
+    async def _expire_results(self) -> int:
+        total, expired = 0, _BATCH
+        while expired == _BATCH:
+            expired = await self._records.expire_results(limit=_BATCH)
+            self._metrics.results_expired(expired)
+            total += expired
+        return total
+
+    async def _bury(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
+        """Delete the bytes; answers what is left. One result that cannot be deleted must not keep all others."""
+        left: dict[UUID, QueryServerError] = {}
+        for statement_id in doomed:
+            try:
+                await self._results.delete(statement_id)
+            except QueryServerError as error:  # a file system that refuses access is no StorageError
+                left[statement_id] = error
+        await self._records.buried([statement_id for statement_id in doomed if statement_id not in left])
+        return left
+
+    async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
+        """Delete what is older than the settings say, or `history` for entries; kind to number."""
+        due = self._records.count_expired() if dry_run else self._expire_results()
+        counts = {"expired results": await due, **await self._records.delete_spent(dry_run=dry_run)}
+        counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
+        cut = partial(self._records.cut_texts, kept_bytes=self._settings.kept_text_bytes)
+        counts["long statement texts"] = await self._in_batches(cut, self._settings.texts, dry_run=dry_run)
+        kept = self._settings.history if history is None else history
+        counts["history entries"] = await self._in_batches(self._records.delete_history, kept, dry_run=dry_run)
+        counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)
+        for chore in self._chores:
+            counts.update(await chore(dry_run=dry_run))
+        if not dry_run:
+            await self.expire()
+        return counts
+
+    async def tidy(self) -> None:
+        """What runs by itself: clean up by the ages of the settings, and advise more when that leaves too much.
+
+        Nothing happens while another process is at it.
+        """
+        async with self._alone() as is_alone:
+            if not is_alone:
+                return
+            await self.clean_up()
+            if await self._records.has_more_entries_than(MANY_DOCUMENTS):
+                log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
+
+    async def close_queries(self, unused_for: timedelta) -> Closed:
+        """Turn available statements that nobody used for so long into closed ones, and delete their results."""
+        closed: list[UUID] = []
+        already, kept, failures = 0, 0, _Failures()
+        for statement_id in await self._records.closable(unused_since=unused_for):
+            with failures.of(statement_id):
+                if await self._statements.close_result(statement_id):
+                    closed.append(statement_id)
+                else:
+                    already += 1
+        for start in range(0, len(closed), _BATCH):
+            left = await self._bury(closed[start : start + _BATCH])
+            kept += len(left)
+            failures.texts |= {str(statement_id): error.message for statement_id, error in left.items()}
+        await self.expire()
+        return Closed(len(closed) - kept, already, failed=failures.texts)
+
+    async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
+        """Close the records of sessions that nobody used for so long; their owners drop them at the next heartbeat."""
+        closed = already = in_use = 0
+        failures = _Failures()
+        for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
+            with failures.of(session.id):
+                if await self._sessions.close_unused(session.id, unused_since=unused_for):
+                    closed += 1
+                elif await self._sessions.read(session.id) is None:
+                    already += 1
+                else:
+                    in_use += 1
+        return Closed(closed, already, in_use, failures.texts)
+
+    async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
+        total = 0
+        while deleted := await delete(older_than=older_than, limit=_BATCH, dry_run=dry_run):
+            total += deleted
+            if dry_run:
+                break
+        return total
+
+
+class _Failures:
+    """Why some of many could not be closed, by id: one row that is locked for long is no reason to leave the others."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._in_a_row = 0
+
+    @contextmanager
+    def of(self, one: object) -> Generator[None]:
+        """Keep what fails inside. Raises DatabaseUnavailable when nothing works any more."""
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            self.texts[str(one)] = error.message
+            self._in_a_row += 1
+            if self._in_a_row == _MOST_FAILURES:
+                raise
+        else:
+            self._in_a_row = 0
+
+
+async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))
+        try:
+            await action()
+        except (DatabaseUnavailable, StorageError) as error:
+            log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)
+        except Exception:  # the outer wall of a task: without it nothing would be expired or deleted any more
+            log.exception("sweep failed", action=getattr(action, "__name__", ""))

@@ -1,0 +1,312 @@
+"""Records of sessions and of held engines."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from queryserver.platform.database import Database
+from queryserver.statements.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """One session: opened by create_session (`named`), or kept between the statements of one script."""
+
+    id: int
+    guid: str
+    user_id: int
+    connector: str
+    dialect: str
+    named: bool
+    properties: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, str]
+    sealed_credentials: bytes | None
+    owner: str
+    is_live: bool
+    idle: timedelta
+    last_used_at: datetime
+    is_busy: bool = False
+
+
+class SessionRecords(Protocol):
+    """Each method is one transaction. All raise DatabaseUnavailable."""
+
+    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        """Store a session; False when the user has `max_open` named ones open. A kept one is stored again."""
+        ...
+
+    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        """Number and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
+        ...
+
+    async def read(self, session_id: int) -> SessionRecord | None:
+        """An open session; None once it is closed."""
+        ...
+
+    async def named(self, session_id: int) -> tuple[int, str] | None:
+        """User and connector of a named session, open or closed."""
+        ...
+
+    async def open_sessions(
+        self,
+        *,
+        user_id: int | None = None,
+        connectors: Sequence[str] | None = None,
+        unused_since: timedelta | None = None,
+    ) -> Sequence[SessionRecord]:
+        """Open named sessions."""
+        ...
+
+    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        """Connectors and their dialects in which a user has or had named sessions, the last used first."""
+        ...
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        """The sealed credentials of the newest open session of the user for that connector."""
+        ...
+
+    async def touch(self, session_id: int) -> None:
+        """The user did something in it; polling does not count."""
+        ...
+
+    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
+        """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
+        ...
+
+    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        """As `close`, but False also when a statement waits or runs in it, or it was used since."""
+        ...
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        """Extend the leases of all open sessions of `owner`.
+
+        Answers their ids, and those of closed ones in which a statement still waits or runs.
+        """
+        ...
+
+    async def close_lost(self) -> int:
+        """Close the sessions whose owner is dead."""
+        ...
+
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        """Try to become, or to stay, the process that holds the data of this name (`EngineCapabilities.data_name`).
+
+        `everything` ignores another's lease.
+        """
+        ...
+
+    async def release_engines(self, *, owner: str) -> None:
+        """Give up all engines that `owner` holds."""
+        ...
+
+
+_COLUMNS = """id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner,
+    lease_until > now() as is_live, idle_s, last_used_at,
+    exists (
+        select from statements where session_id = sessions.id and state in ('waiting', 'running')
+    ) as is_busy"""
+
+_OPEN = """
+insert into sessions (
+    id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner, lease_until, idle_s
+)
+select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now() + $11::interval, $12
+where not $6 or (
+    select count(*) from sessions where user_id = $3 and named and closed_at is null
+) < $13
+on conflict (id) do update set owner = excluded.owner, lease_until = excluded.lease_until, last_used_at = now(),
+    closed_at = null
+returning true
+"""
+
+_SHARED = """
+insert into shared_sessions as known (user_id, connector, digest, session_id, guid) values ($1, $2, $3, $4, $5)
+on conflict (user_id, connector, digest) do update set guid = known.guid
+returning session_id, guid
+"""
+
+_LOCK = 0x71737365  # "qsse"
+
+_CLOSE_UNUSED = """
+update sessions set closed_at = now(), sealed_credentials = null
+where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and not exists (
+    select from statements where session_id = sessions.id and state in ('waiting', 'running')
+)
+"""
+
+# A statement that was submitted while its session was being closed is not to end with it.
+_RENEW = """
+with renewed as (
+    update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null returning id
+)
+select id from renewed union all
+select id from sessions where owner = $1 and closed_at is not null and id in (
+    select session_id from statements where state in ('waiting', 'running')
+)
+"""
+
+_HOLD = """
+insert into engine_owners as held (connector, owner, lease_until) values ($1, $2, now() + $3::interval)
+on conflict (connector) do update set owner = excluded.owner, lease_until = excluded.lease_until
+    where $4 or held.owner = excluded.owner or held.lease_until < now()
+returning true
+"""
+
+
+class Sessions:
+    """Sessions of everybody; who may see which is the business of the services."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+        async with self._database.transaction() as connection:
+            # Counting and inserting are one step only for those who do it one after the other.
+            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
+            stored = await connection.fetchval(
+                _OPEN,
+                session.id,
+                session.guid,
+                session.user_id,
+                session.connector,
+                session.dialect,
+                session.named,
+                list(session.properties),
+                dict(session.settings),
+                session.sealed_credentials,
+                session.owner,
+                lease,
+                int(session.idle.total_seconds()),
+                max_open,
+            )
+        return stored is True
+
+    async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
+        digest = hashlib.sha256(purpose.encode()).digest()
+        row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
+        return (row["session_id"], row["guid"]) if row else proposed
+
+    async def read(self, session_id: int) -> SessionRecord | None:
+        row = await self._database.row(
+            f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
+        )
+        return _session_of(row) if row else None
+
+    async def named(self, session_id: int) -> tuple[int, str] | None:
+        row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
+        return (row["user_id"], row["connector"]) if row else None
+
+    async def open_sessions(
+        self,
+        *,
+        user_id: int | None = None,
+        connectors: Sequence[str] | None = None,
+        unused_since: timedelta | None = None,
+    ) -> Sequence[SessionRecord]:
+        found = await self._database.fetch(
+            f"""select {_COLUMNS} from sessions
+            where named and closed_at is null and ($1::bigint is null or user_id = $1)
+                and ($2::text[] is null or connector = any($2::text[]))
+                and ($3::interval is null or last_used_at <= now() - $3::interval)
+            order by id""",
+            user_id,
+            None if connectors is None else list(connectors),
+            unused_since,
+        )
+        return [_session_of(row) for row in found]
+
+    async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
+        found = await self._database.fetch(
+            """select connector, dialect from sessions where named and user_id = $1
+            group by connector, dialect order by max(id) desc""",
+            user_id,
+        )
+        return [(row["connector"], row["dialect"]) for row in found]
+
+    async def credentials(self, user_id: int, connector: str) -> bytes | None:
+        return await self._database.value(
+            """select sealed_credentials from sessions
+            where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
+            order by id desc limit 1""",
+            user_id,
+            connector,
+        )
+
+    async def touch(self, session_id: int) -> None:
+        await self._database.execute(
+            "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
+        )
+
+    async def close(self, session_id: int, *, owner: str | None = None) -> bool:
+        changed = await self._database.execute(
+            """update sessions set closed_at = now(), sealed_credentials = null
+            where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
+            session_id,
+            owner,
+        )
+        return changed == 1
+
+    async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
+        return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
+
+    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
+        return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
+
+    async def close_lost(self) -> int:
+        return await self._database.execute(
+            """update sessions set closed_at = now(), sealed_credentials = null
+            where closed_at is null and lease_until < now()"""
+        )
+
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+        return await self._database.value(_HOLD, connector, owner, lease, everything) is True
+
+    async def release_engines(self, *, owner: str) -> None:
+        await self._database.execute("delete from engine_owners where owner = $1", owner)
+
+
+def _session_of(row: Row) -> SessionRecord:
+    return SessionRecord(
+        id=row["id"],
+        guid=row["guid"],
+        user_id=row["user_id"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        named=row["named"],
+        properties=row["properties"],
+        settings=row["settings"],
+        sealed_credentials=row["sealed_credentials"],
+        owner=row["owner"],
+        is_live=row["is_live"],
+        idle=timedelta(seconds=row["idle_s"]),
+        last_used_at=row["last_used_at"],
+        is_busy=row["is_busy"],
+    )
+
+
+_CLOSE_ALL = """
+with closed as (
+    update statements set state = 'closed', message = 'The result was closed.', inline_result = null
+    where user_id = $1 and state = 'available' and session_id in (
+        select id from sessions
+        where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
+    )
+    returning id
+), doomed as (
+    insert into doomed_results (statement_id) select id from closed on conflict do nothing
+)
+select id from closed
+"""
+
+
+async def close_results_of_sessions(
+    database: Database, user_id: int, connector: str, session_id: int | None
+) -> Sequence[UUID]:
+    """Turn `available` statements into `closed` ones, all or none; answers them.
+
+    Those of one named session, open or closed, or of all that the user has at the connector.
+    """
+    return [row["id"] for row in await database.fetch(_CLOSE_ALL, user_id, connector, session_id)]

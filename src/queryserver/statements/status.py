@@ -1,0 +1,294 @@
+"""Who may see which operation (Contract editor 1.6)."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from queryserver.connectors.engines import Connectors
+from queryserver.errors.statements import OperationNotFound
+from queryserver.identity.model import User
+from queryserver.identity.request_limits import StreamPlace, Streams
+from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.queue import StatementQueue, StateSignals, Watch
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.rows import HistoryFilter
+
+_LONGEST_ID_SHOWN = 64
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+class Access:
+    """Finds operations for callers. Unknown, malformed and foreign ids give the same OperationNotFound."""
+
+    def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
+        self._records = records
+        self._connectors = connectors
+
+    async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
+        """The operation that a caller names, by id or by the `guid` of its handle.
+
+        An id is not yet known to be theirs. A guid is: an error must never tell the id behind a foreign one.
+        Raises OperationNotFound.
+        """
+        if operation_id is None and guid is not None:
+            found = await self._records.id_of_guid(guid, user_id=None if user.is_admin else user.id)
+            if found is None:
+                raise OperationNotFound(guid[:_LONGEST_ID_SHOWN])
+            return found
+        return parse_operation_id(operation_id or "")
+
+    async def follow(self, user: User, operation_id: UUID) -> StatementStatus:
+        """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        status = await self.end(user, operation_id)
+        self.require_follower(user, status)
+        return status
+
+    async def end(self, user: User, operation_id: UUID) -> StatementStatus:
+        """The status, for those who may cancel and close: the owner and administrators. Raises OperationNotFound.
+
+        Whoever lost the right to the connector may still end what is his own there.
+        """
+        status = await self._records.status(operation_id)
+        if status is None or not (status.user_id == user.id or user.is_admin):
+            raise OperationNotFound(str(operation_id))
+        return status
+
+    def require_follower(self, user: User, status: StatementStatus) -> None:
+        """Raises OperationNotFound, PermissionDenied when the user may not follow the operation (any more)."""
+        if not (status.user_id == user.id or user.is_admin):
+            raise OperationNotFound(str(status.id))
+        self._connectors.require_permission(user, status.connector)
+
+    async def own(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
+        record = await self._records.read(operation_id)
+        if record is None or record.status.user_id != user.id:
+            raise OperationNotFound(str(operation_id))
+        self._connectors.require_permission(user, record.status.connector)
+        return record
+
+    async def record(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        await self.follow(user, operation_id)
+        record = await self._records.read(operation_id)
+        if record is None:
+            raise OperationNotFound(str(operation_id))
+        return record
+
+    def require_owner(self, user: User, status: StatementStatus) -> None:
+        """Results are for the owner only, administrators included. Raises OperationNotFound, PermissionDenied."""
+        if status.user_id != user.id:
+            raise OperationNotFound(str(status.id))
+        self._connectors.require_permission(user, status.connector)
+
+
+def parse_operation_id(text: str) -> UUID:
+    """A UUID in its usual form. Raises OperationNotFound."""
+    if not _UUID.fullmatch(text):
+        # UUID() would read more: braces, `urn:uuid:`, hyphens anywhere or nowhere.
+        raise OperationNotFound(text[:_LONGEST_ID_SHOWN])
+    return UUID(text)
+
+
+# Another instance may run the statement: its changes are found by looking, at most this far apart.
+_LOOK_EVERY_S = 0.5
+_LOOK_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A look at a statement with the log lines since the last one."""
+
+    status: StatementStatus
+    log: LogPage
+
+
+class Following:
+    """Status, logs and waiting."""
+
+    def __init__(self, records: StatementRecords, access: Access, signals: StateSignals, streams: Streams) -> None:
+        self._records = records
+        self._access = access
+        self._signals = signals
+        self._streams = streams
+
+    async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
+        """The present status, or the first terminal one within `wait_s`.
+
+        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
+        """
+        status = await self._access.follow(user, operation_id)
+        if wait_s > 0 and not status.state.is_terminal:
+            with self._streams.place(user) as place:
+                status = await self.awaited(status, wait_s, place)
+        return await self.placed(status)
+
+    async def placed(self, status: StatementStatus) -> StatementStatus:
+        """The same with its place in the queue, while it waits for one; for others no query is needed."""
+        if not status.is_queued:
+            return status
+        return replace(status, queue_position=await self._records.queue_position(status.id))
+
+    async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
+        """As `settled`, while the user of the place may follow the statement. Raises as `StreamPlace.recheck`."""
+        return await self.settled(status, wait_s, recheck=self._recheck(status, place))
+
+    def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
+        return partial(place.recheck, lambda user: self._access.require_follower(user, status))
+
+    async def settled(
+        self, status: StatementStatus, wait_s: float, *, recheck: Callable[[], Awaitable[None]] | None = None
+    ) -> StatementStatus:
+        """The first terminal status within `wait_s`, else the last one seen. Raises what `recheck` raises."""
+        give_up = asyncio.get_running_loop().time() + wait_s
+        with self._signals.watch(status.id) as watch:
+            while True:
+                status = await self._look(status.id)
+                left_s = give_up - asyncio.get_running_loop().time()
+                if status.state.is_terminal or left_s <= 0 or self._signals.waits_are_over:
+                    return status
+                await watch.changed(min(left_s, _LOOK_EVERY_S))
+                if recheck is not None:
+                    await recheck()
+
+    async def record(self, user: User, operation_id: UUID) -> StatementRecord:
+        """The whole record. Raises OperationNotFound, PermissionDenied."""
+        return await self._access.record(user, operation_id)
+
+    async def logs(
+        self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
+    ) -> tuple[StatementStatus, LogPage]:
+        """The log from line `start` on. Raises OperationNotFound, PermissionDenied."""
+        status = await self.placed(await self._access.follow(user, operation_id))
+        return status, await self._records.logs(operation_id, start=start, size=size)
+
+    async def progress(
+        self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
+    ) -> AsyncGenerator[Progress]:
+        """A look now, at every change of state, and else once a second; ends after the terminal state or `until_s`.
+
+        Raises as `StreamPlace.recheck` once the user of the place may not follow the statement any more.
+        """
+        recheck = self._recheck(status, place)
+        give_up = asyncio.get_running_loop().time() + until_s
+        with self._signals.watch(status.id) as watch:
+            while True:
+                status = await self._look(status.id)
+                log = await self._records.logs(status.id, start=log_from, size=None)
+                log_from = log.start + len(log.lines)
+                yield Progress(status, log)
+                over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
+                if status.state.is_terminal or over:
+                    return
+                await self._state_changed(status, watch, within_s=_LOOK_AGAIN_S)
+                await recheck()
+
+    async def _state_changed(self, status: StatementStatus, watch: Watch, *, within_s: float) -> None:
+        """Return once the state is another, or after `within_s`: rows and log lines that arrive meanwhile can wait."""
+        give_up = asyncio.get_running_loop().time() + within_s
+        while (left_s := give_up - asyncio.get_running_loop().time()) > 0:
+            await watch.changed(min(left_s, _LOOK_EVERY_S))
+            if self._signals.waits_are_over or (await self._look(status.id)).state is not status.state:
+                return
+
+    async def _look(self, operation_id: UUID) -> StatementStatus:
+        status = await self._records.status(operation_id)
+        if status is None:
+            raise OperationNotFound(str(operation_id))
+        return status
+
+
+class Ending:
+    """Cancel and close. Both may be repeated."""
+
+    def __init__(
+        self,
+        *,
+        records: StatementRecords,
+        access: Access,
+        following: Following,
+        queue: StatementQueue,
+        signals: StateSignals,
+        cancel_wait: timedelta,
+    ) -> None:
+        self._records = records
+        self._access = access
+        self._following = following
+        self._queue = queue
+        self._signals = signals
+        self._cancel_wait_s = cancel_wait.total_seconds()
+
+    async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
+        """Stop a statement and wait a while for the engine's confirmation; no effect in a terminal state.
+
+        Raises OperationNotFound.
+        """
+        status = await self._access.end(user, operation_id)
+        if status.state.is_terminal:
+            return status
+        return await self.stop(status, by=user.username)
+
+    async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
+        """The same, for a statement that the caller may stop."""
+        asked = await self._records.request_cancel(status.id, by=by) or status
+        await self._queue.cancel(asked.id, owner=asked.owner)
+        self._signals.notify(asked.id)
+        if asked.state.is_terminal:
+            return asked
+        return await self._following.settled(asked, self._cancel_wait_s)
+
+    async def close(self, user: User, operation_id: UUID) -> StatementState:
+        """Delete the result now, or stop the statement. Answers the state before.
+
+        Raises OperationNotFound.
+        """
+        status = await self._access.end(user, operation_id)
+        if not status.state.is_terminal:
+            settled = await self.stop(status, by=user.username)
+            if settled.state is not StatementState.AVAILABLE:
+                return status.state
+        if status.state is StatementState.AVAILABLE or not status.state.is_terminal:
+            await self._records.close_result(operation_id)
+            self._signals.notify(operation_id)
+        return status.state
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuestion:
+    """Which entries a caller wants; `page` counts from 1."""
+
+    doc_type: str | None = None
+    text: str | None = None
+    connector: str | None = None
+    page: int = 1
+    limit: int = 50
+
+
+class History:
+    """Only the caller's own statements, newest first."""
+
+    def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
+        self._records = records
+        self._connectors = connectors
+
+    async def page(self, user: User, asked: HistoryQuestion) -> tuple[int, Sequence[HistoryEntry]]:
+        """How many entries match, and one page of them; waiting ones with their place in the queue."""
+        keys, dialect = self._connectors.matching(asked.doc_type) if asked.doc_type else (None, None)
+        if asked.connector is not None:
+            keys = tuple(key for key in (asked.connector,) if keys is None or key in keys)
+        count, entries = await self._records.history(
+            user.id,
+            HistoryFilter(connectors=keys, dialect=dialect, text=asked.text),
+            offset=(asked.page - 1) * asked.limit,
+            limit=asked.limit,
+        )
+        return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
+
+    async def _placed(self, entry: HistoryEntry) -> HistoryEntry:
+        if not entry.is_queued:
+            return entry
+        return replace(entry, queue_position=await self._records.queue_position(entry.id))

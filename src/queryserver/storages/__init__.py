@@ -1,1 +1,0 @@
-"""File stores behind `interfaces.storage`."""

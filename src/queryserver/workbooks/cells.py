@@ -1,0 +1,500 @@
+"""Cells of workbooks as text with a class, and the dates that numbers are (Contract importer 12.2).
+
+Dates, times and durations are numbers of days, in either of two calendars (ECMA-376 part 1, 18.17.4); the format of a
+number says which of them it shows (18.8.30 and 18.8.31).
+"""
+
+import posixpath
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from enum import Enum, auto
+from math import isfinite
+from typing import BinaryIO, NamedTuple, Protocol
+from xml.etree import ElementTree as ET
+
+from queryserver.errors.files import FileCorrupt, FileTooComplex, file_encrypted
+from queryserver.imports.model import (
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    SAMPLE_RECORDS,
+    SAMPLE_TEXT_BYTES,
+    CellKind,
+    TypedText,
+)
+from queryserver.workbooks.compound_files import CompoundFile
+from queryserver.workbooks.packages import Package
+
+EMPTY = TypedText("", CellKind.NULL)
+_TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
+_EXACT = 2**53
+
+_DAY_MS = 86_400_000
+_EPOCH_1900 = datetime(1899, 12, 30)
+_EPOCH_1904 = datetime(1904, 1, 1)
+_LEAP_DAY_1900 = 60
+"""29 February 1900, which the first spreadsheets believed in. Serials before it lie one day later than they say."""
+
+_LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
+"""The first days that are not before 10000-01-01."""
+
+_ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?", re.ASCII)
+
+
+class Temporal(Enum):
+    """What the format of a number shows."""
+
+    DATE = auto()
+    TIME = auto()
+    TIMESTAMP = auto()
+    DURATION = auto()
+    MOMENT = auto()
+    """A date or a time or both: the format does not tell."""
+
+
+_BUILT_IN = (
+    dict.fromkeys((14, 15, 16, 17), Temporal.DATE)
+    | dict.fromkeys((18, 19, 20, 21, 45, 47), Temporal.TIME)
+    | {22: Temporal.TIMESTAMP, 46: Temporal.DURATION}
+    # What these show depends on the language of the program: mostly dates, some are times.
+    | dict.fromkeys((*range(27, 37), *range(50, 59)), Temporal.MOMENT)
+)
+
+_NOT_SHOWN_AS_WRITTEN = re.compile(
+    r"""
+      "[^"]*"?                  # text
+    | [\\_*].                   # one character as text, as a blank of its width, or repeated
+    | \[(?!(?:h+|m+|s+)\])[^\]]*\]?    # colours, conditions, languages; but not elapsed hours, minutes, seconds
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_ELAPSED = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
+_HALF_DAY = re.compile(r"am/pm|a/p", re.IGNORECASE)
+_FRACTION = re.compile(r"(?<=s)[.,]0+", re.IGNORECASE)
+_SCIENTIFIC = re.compile(r"e[+-]", re.IGNORECASE)
+_GENERAL = re.compile(r"general|standard", re.IGNORECASE)
+_MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE)
+
+_MAX_CODE_CHARACTERS = 1000
+"""Spreadsheets allow 255."""
+
+
+def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
+    """A number that is shown as a date, time or duration, if it is one."""
+    return temporal_cell(serial, temporal, is_1904=is_1904) or number_cell(serial)
+
+
+def number_cell(number: float) -> TypedText:
+    """Whole numbers up to 2^53 are integers, all else is a double in its shortest form."""
+    if -_EXACT <= number <= _EXACT and number == int(number):
+        return TypedText(str(int(number)), CellKind.INTEGER)
+    return TypedText(repr(number), CellKind.DOUBLE) if isfinite(number) else EMPTY
+
+
+def boolean_cell(*, is_true: bool) -> TypedText:
+    """`true` or `false`."""
+    return _TRUE if is_true else _FALSE
+
+
+def text_cell(text: str) -> TypedText:
+    """Text as it is. Raises FileTooComplex above the limit of all cells (Contract importer 8.5)."""
+    if len(text) > MAX_FIELD_CHARACTERS:
+        raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
+    return TypedText(text, CellKind.TEXT) if text else EMPTY
+
+
+def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
+    """The cell; None for numbers outside the calendar, which stay numbers.
+
+    Rounded to milliseconds, as spreadsheets show them: a double cannot tell 10:30:01 better than to a microsecond.
+    """
+    if temporal is Temporal.DURATION:
+        return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None
+    if not 0 <= serial < (_LAST_SERIAL_1904 if is_1904 else _LAST_SERIAL_1900):
+        return None
+    total_ms = round(serial * _DAY_MS)
+    if serial < 1 and not (is_1904 and temporal in (Temporal.DATE, Temporal.TIMESTAMP)):
+        return TypedText(_clock(min(total_ms, _DAY_MS - 1)), CellKind.TIME)
+    if temporal is Temporal.TIMESTAMP or temporal is Temporal.TIME or total_ms % _DAY_MS:
+        return timestamp_cell(_moment(total_ms, is_1904=is_1904))
+    return TypedText(_moment(total_ms, is_1904=is_1904).date().isoformat(), CellKind.DATE)
+
+
+def iso_cell(text: str) -> TypedText | None:
+    """A cell that holds its date or time as text (`t="d"`, ISO 8601); None for what is none."""
+    try:
+        if "T" in text and not text.startswith("P"):
+            return timestamp_cell(datetime.fromisoformat(text).replace(tzinfo=None))
+        if "-" in text:
+            return TypedText(date.fromisoformat(text).isoformat(), CellKind.DATE)
+        if ":" in text:
+            return time_cell(time.fromisoformat(text))
+    except ValueError:
+        return None
+    parts = _ISO_DURATION.fullmatch(text)
+    if parts is None or not any(parts.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+    return duration_cell(days + hours / 24 + minutes / 1440 + seconds / 86400)
+
+
+def timestamp_cell(moment: datetime) -> TypedText:
+    """`2024-01-15 10:30:00`, with a fraction of six digits if there is one."""
+    return TypedText(moment.isoformat(sep=" "), CellKind.TIMESTAMP)
+
+
+def time_cell(clock: time) -> TypedText:
+    """`08:05:00`, with a fraction of six digits if there is one."""
+    return TypedText(clock.replace(tzinfo=None).isoformat(), CellKind.TIME)
+
+
+def duration_cell(days: float) -> TypedText:
+    """`30:00:00`: hours may exceed 24."""
+    total_ms = round(days * _DAY_MS)
+    sign = "-" if total_ms < 0 else ""
+    return TypedText(sign + _clock(abs(total_ms)), CellKind.DURATION)
+
+
+def _moment(total_ms: int, *, is_1904: bool) -> datetime:
+    if is_1904:
+        return _EPOCH_1904 + timedelta(milliseconds=total_ms)
+    early = timedelta(days=1) if total_ms < _LEAP_DAY_1900 * _DAY_MS else timedelta()
+    return _EPOCH_1900 + early + timedelta(milliseconds=total_ms)
+
+
+def _clock(total_ms: int) -> str:
+    seconds, ms = divmod(total_ms, 1000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    fraction = f".{ms:03}000" if ms else ""
+    return f"{hours:02}:{minute:02}:{second:02}{fraction}"
+
+
+def temporal_of_format(number: int, code: str | None) -> Temporal | None:
+    """What a format shows, by its number or, where the workbook defines it, by its code. None: a mere number."""
+    return temporal_of_code(code) if code is not None else _BUILT_IN.get(number)
+
+
+def temporal_of_code(code: str) -> Temporal | None:
+    """What a format such as `[$-409]d. mmm yyyy;@` shows. Its first section counts."""
+    plain = _NOT_SHOWN_AS_WRITTEN.sub("", code[:_MAX_CODE_CHARACTERS]).split(";")[0]
+    if _ELAPSED.search(plain):
+        return Temporal.DURATION
+    plain, halves = _HALF_DAY.subn("h", plain)
+    plain = _SCIENTIFIC.sub("0", _GENERAL.sub("", _FRACTION.sub("", plain))).lower()
+    if any(place in plain for place in "0#?@"):
+        return None
+    without_minutes = _MINUTES.sub("h", plain)
+    has_time = bool(halves) or any(letter in without_minutes for letter in "hs")
+    # e, g and b are years of Japanese and Buddhist calendars.
+    has_date = any(letter in without_minutes for letter in "ymdegb")
+    if has_time and has_date:
+        return Temporal.TIMESTAMP
+    if has_date:
+        return Temporal.DATE if any(letter in without_minutes for letter in "ymde") else None
+    return Temporal.TIME if has_time else None
+
+
+MAX_ROWS = 1_048_576
+MAX_GRID_COLUMNS = 16_384
+"""What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
+HEAD_ROWS = SAMPLE_RECORDS + 1
+HEAD_CELLS = 500_000
+
+Row = Mapping[int, TypedText]
+"""The cells of a row that are not empty, by their columns from 0 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns [first, first + width) of the sheet."""
+
+    first: int
+    width: int
+
+    def cut(self, row: Row) -> list[TypedText]:
+        """The cells of a row; more than `width` if others are in use."""
+        first, end = self.first, self.first + self.width
+        if row and (min(row) < first or max(row) >= end):
+            first, end = min(first, *row), max(end, max(row) + 1)
+            _check_width(end - first)
+        return [row.get(column, EMPTY) for column in range(first, end)]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The rows from which the columns are told. `is_whole`: the sheet has no more."""
+
+    rows: Sequence[Row]
+    is_whole: bool
+
+
+def read_head(rows: Iterator[Row]) -> Head:
+    """Takes the head from the stream, and looks for one row more."""
+    head: list[Row] = []
+    cells = characters = 0
+    for row in rows:
+        if len(head) == HEAD_ROWS or cells >= HEAD_CELLS or characters >= SAMPLE_TEXT_BYTES:
+            return Head(head, is_whole=False)
+        head.append(row)
+        cells += len(row)
+        characters += sum(map(len, row.values()))
+    return Head(head, is_whole=True)
+
+
+def columns_in_use(rows: Iterable[Row]) -> Columns:
+    """From the first column in use to the last. Raises FileTooComplex when they are too many."""
+    used: set[int] = set()
+    for row in rows:
+        used.update(row)
+    if not used:
+        return Columns(0, 0)
+    _check_width(max(used) - min(used) + 1)
+    return Columns(min(used), max(used) - min(used) + 1)
+
+
+def checked_rows(columns: Columns, rows: Iterable[Row]) -> Iterator[list[TypedText]]:
+    """The cells of the rows. Raises FileTooComplex for too many rows, and for rows of too much text (8.5)."""
+    for number, row in enumerate(rows, 1):
+        if number > MAX_ROWS:
+            raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
+        if sum(map(len, row.values())) > MAX_RECORD_CHARACTERS:
+            raise FileTooComplex("A row of the workbook has more than 16,777,216 characters.")
+        yield columns.cut(row)
+
+
+def _check_width(width: int) -> None:
+    if width > MAX_COLUMNS:
+        raise FileTooComplex(f"The sheet has more than {MAX_COLUMNS:,} columns.")
+
+
+_BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
+_FILEPASS = 0x002F
+_NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
+_BIFF8 = 0x0600
+_WORKSHEET = 0
+
+_WORKBOOK, _RELATIONSHIPS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
+_MAX_CELL_BYTES = 16 * 1024 * 1024
+"""The text of one cell with its tags: 1,048,576 characters of up to six bytes, and as much again for its formula."""
+
+
+class Stored(NamedTuple):
+    """A cell with its place, from 0 on."""
+
+    row: int
+    column: int
+    cell: TypedText
+
+
+class StoredSerials(Protocol):
+    """Numbers with formats of dates and times, row by row as far as the file keeps to that order."""
+
+    def of_sheet(self, index: int) -> Iterator[Stored]:
+        """Those of a worksheet; sheets of other kinds do not count."""
+        ...
+
+
+class RowByRow:
+    """Hands out the cells of `found` row by row. Rows are asked for in ascending order; a late cell is left out."""
+
+    def __init__(self, found: Iterator[Stored]) -> None:
+        self._found = found
+        self._next = next(found, None)
+
+    def of_row(self, row: int) -> Mapping[int, TypedText]:
+        """The cells of the row by their columns."""
+        cells: dict[int, TypedText] = {}
+        while self._next is not None and self._next.row <= row:
+            if self._next.row == row:
+                cells[self._next.column] = self._next.cell
+            self._next = next(self._found, None)
+        return cells
+
+
+class XlsxSerials:
+    """Those of an xlsx whose cells are written as programs write them: without a prefix, with their place."""
+
+    def __init__(self, package: Package) -> None:
+        """Raises FileCorrupt."""
+        self._package = package
+        related = _related(package)
+        workbook = _root(package, _WORKBOOK)
+        self._is_1904 = any(
+            one.get("date1904", "").strip().lower() in ("1", "true", "on")
+            for one in workbook.iterfind(".//{*}workbookPr")
+        )
+        try:
+            sheets = [related[_relation(sheet)] for sheet in workbook.iterfind(".//{*}sheet")]
+        except KeyError as error:
+            raise FileCorrupt("The workbook names a sheet that it does not have.") from error
+        self._sheets = [part for kind, part in sheets if kind == "worksheet"]
+        styles = next((part for kind, part in related.values() if kind == "styles"), None)
+        self._temporals = {} if styles is None else _temporal_styles(_root(package, styles))
+
+    def of_sheet(self, index: int) -> Iterator[Stored]:
+        """Those of a worksheet; sheets of other kinds do not count. Raises FileCorrupt, FileTooComplex."""
+        if not self._temporals or index >= len(self._sheets):
+            return
+        pattern = _cell_pattern(self._temporals)
+        for segment in _whole_cells(self._package.pieces(self._sheets[index])):
+            for style, letters, row, text in pattern.findall(segment):
+                try:
+                    serial = float(text)
+                except ValueError:
+                    continue
+                cell = serial_cell(serial, self._temporals[style], is_1904=self._is_1904)
+                yield Stored(int(row) - 1, _column_number(letters), cell)
+
+
+def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The part, cut where cells begin. What stands behind all rows is left out."""
+    waiting = b""
+    for piece in pieces:
+        waiting += piece
+        if (end := waiting.find(b"</sheetData")) >= 0:
+            waiting = waiting[:end]
+            break
+        cut = waiting.rfind(b"<c")
+        if cut > 0:
+            yield waiting[:cut]
+            waiting = waiting[cut:]
+        elif len(waiting) > _MAX_CELL_BYTES:
+            raise FileTooComplex("A cell of the workbook is too long.")
+    yield waiting
+
+
+def _cell_pattern(styles: Mapping[bytes, Temporal]) -> re.Pattern[bytes]:
+    """A cell of a number with one of the styles: style, letters of the column, number of the row, number."""
+    chosen = b"|".join(styles)
+    return re.compile(
+        rb'<c(?=[^<>]*\ss="(' + chosen + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="(?!n"))[^<>]*>'
+        rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>"
+    )
+
+
+def _column_number(letters: bytes) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + letter - 64
+    return number - 1
+
+
+def _root(package: Package, part: str) -> ET.Element:
+    try:
+        return ET.fromstring(b"".join(package.pieces(part)))
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise FileCorrupt("A part of the workbook is not well-formed.") from error
+
+
+def _related(package: Package) -> dict[str, tuple[str, str]]:
+    """Kind and part of each relationship by its id. The package has no part for what lies outside of it."""
+    return {
+        one.get("Id", ""): (
+            one.get("Type", "").rpartition("/")[2],
+            posixpath.normpath(posixpath.join("/xl", one.get("Target", ""))).lstrip("/"),
+        )
+        for one in _root(package, _RELATIONSHIPS).iterfind(".//{*}Relationship")
+    }
+
+
+def _relation(sheet: ET.Element) -> str:
+    return next((value for name, value in sheet.items() if name.endswith("}id")), "")
+
+
+def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
+    """What the styles of dates and times show, by the number with which cells name them."""
+    codes = {_number(one.get("numFmtId")): one.get("formatCode", "") for one in styles.iterfind("{*}numFmts/{*}numFmt")}
+    formats = [_number(one.get("numFmtId")) for one in styles.iterfind("{*}cellXfs/{*}xf")]
+    # A workbook may have thousands of styles of a few formats.
+    temporals = {number: temporal_of_format(number, codes.get(number)) for number in set(formats)}
+    return {b"%d" % index: shown for index, number in enumerate(formats) if (shown := temporals[number]) is not None}
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and len(text) < 10 and text.isdecimal() else 0
+
+
+class XlsSerials:
+    """Numbers with formats of dates and times. Of an older format than BIFF8, or of a damaged file, there are none."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Raises FileCorrupt, file_encrypted."""
+        self._stream = CompoundFile(file).stream("WORKBOOK") or b""
+        self._is_1904 = False
+        self._sheets: list[int] = []
+        self._codes: dict[int, str] = {}
+        self._formats: list[int] = []
+        is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
+        for kind, body in self._records(0):
+            if kind == _FILEPASS:
+                raise file_encrypted("The workbook has a password.")
+            if is_known:
+                self._take_global(kind, body)
+        temporals = {number: temporal_of_format(number, self._codes.get(number)) for number in set(self._formats)}
+        self._temporals = {index: shown for index, number in enumerate(self._formats) if (shown := temporals[number])}
+
+    def of_sheet(self, index: int) -> Iterator[Stored]:
+        """Those of a worksheet; sheets of other kinds do not count."""
+        if self._temporals and index < len(self._sheets):
+            for row, column, style, serial in self._numbers(self._sheets[index]):
+                if (temporal := self._temporals.get(style)) is not None:
+                    yield Stored(row, column, serial_cell(serial, temporal, is_1904=self._is_1904))
+
+    def _take_global(self, kind: int, body: bytes) -> None:
+        if kind == _DATEMODE and len(body) >= 2:
+            self._is_1904 = body[:2] == b"\x01\x00"
+        elif kind == _BOUNDSHEET and len(body) >= 6 and body[5] == _WORKSHEET:
+            self._sheets.append(struct.unpack_from("<L", body)[0])
+        elif kind == _XF and len(body) >= 4:
+            self._formats.append(struct.unpack_from("<H", body, 2)[0])
+        elif kind == _FORMAT and len(body) >= 5:
+            wide = body[4] & 1
+            self._codes[struct.unpack_from("<H", body)[0]] = body[5:].decode(
+                "utf-16-le" if wide else "latin-1", "replace"
+            )
+
+    def _numbers(self, place: int) -> Iterator[tuple[int, int, int, float]]:
+        """Row, column, style and number of each cell that has one."""
+        for kind, body in self._records(place):
+            if kind == _NUMBER and len(body) >= 14:
+                yield struct.unpack_from("<3Hd", body)
+            elif kind == _RK and len(body) >= 10:
+                row, column, style, packed = struct.unpack_from("<3HL", body)
+                yield row, column, style, _unpacked(packed)
+            elif kind == _MULRK and len(body) >= 12:
+                row, first = struct.unpack_from("<2H", body)
+                cells = struct.iter_unpack("<HL", body[4 : 4 + (len(body) - 6) // 6 * 6])
+                yield from (
+                    (row, first + index, style, _unpacked(packed)) for index, (style, packed) in enumerate(cells)
+                )
+            elif kind == _FORMULA and len(body) >= 14 and body[12:14] != b"\xff\xff":
+                yield struct.unpack_from("<3Hd", body)
+
+    def _records(self, place: int) -> Iterator[tuple[int, bytes]]:
+        """Kind and content of the records from the beginning of a part to its end; charts inside it are passed over."""
+        depth = 0
+        while place + 4 <= len(self._stream):
+            kind, size = struct.unpack_from("<2H", self._stream, place)
+            place += 4
+            if kind == _BOF:
+                depth += 1
+            elif kind == _EOF:
+                depth -= 1
+                if depth <= 0:
+                    return
+            elif depth == 1:
+                yield kind, self._stream[place : place + size]
+            place += size
+
+
+def _unpacked(packed: int) -> float:
+    """The number that 30 bits hold, as integer or as the upper half of a double, maybe times 100 (MS-XLS 2.5.217)."""
+    if packed & 2:
+        number = float((packed >> 2) - (1 << 30 if packed & 0x80000000 else 0))
+    else:
+        number = struct.unpack("<d", struct.pack("<Q", (packed & 0xFFFFFFFC) << 32))[0]
+    return number / 100 if packed & 1 else number

@@ -1,0 +1,393 @@
+"""Parquet and Arrow files, whose columns have types, as batches (Contract importer 8a).
+
+Everything here blocks, and trusts the file no further than Arrow does: it is the work of a process with limits.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import IOBase
+from typing import Any, BinaryIO, Self, cast
+
+import pyarrow as pa
+from pyarrow import types
+
+from queryserver.errors.files import FileCorrupt, UnsupportedFormat, format_mismatch, record_too_long
+from queryserver.formats.cell_types.classes import facts_of_text
+from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.download.texts import texts
+from queryserver.formats.scalar_cells import kernels
+from queryserver.formats.unpacking_avro import AvroFile
+from queryserver.formats.unpacking_parquet import open_parquet, parquet_parts
+from queryserver.imports.model import (
+    MAX_RECORD_CHARACTERS,
+    STRING,
+    BaseType,
+    CellKind,
+    ColumnType,
+    TypedText,
+    arrow_type,
+)
+
+_ARROW_FILE = b"ARROW1"
+_ROWS_AT_ONCE = 4096
+_PORTION_BYTES = 4 * 1024 * 1024
+_MAX_DIGITS = 38
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31 in days since 1970-01-01."""
+_MICROSECONDS_OF_A_DAY = 86_400_000_000
+
+_BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+_VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
+_PLAIN = {
+    pa.int8(): BaseType.INT8,
+    pa.int16(): BaseType.INT16,
+    pa.int32(): BaseType.INT32,
+    pa.int64(): BaseType.INT64,
+    pa.uint8(): BaseType.UINT8,
+    pa.uint16(): BaseType.UINT16,
+    pa.uint32(): BaseType.UINT32,
+    pa.uint64(): BaseType.UINT64,
+    pa.float16(): BaseType.FLOAT32,
+    pa.float32(): BaseType.FLOAT32,
+    pa.float64(): BaseType.FLOAT64,
+    pa.bool_(): BaseType.BOOLEAN,
+    pa.date32(): BaseType.DATE,
+    pa.date64(): BaseType.DATE,
+    pa.null(): BaseType.NULL,
+}
+
+
+def column_type_of(kind: pa.DataType) -> ColumnType:
+    """The type of a column of the table to be. Nested values become JSON text."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return column_type_of(kind.value_type)
+    if kind in _PLAIN:
+        return ColumnType(_PLAIN[kind])
+    if types.is_decimal(kind):
+        is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
+        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else STRING
+    if types.is_timestamp(kind):
+        return ColumnType(BaseType.DATETIME)
+    if types.is_time(kind):
+        return ColumnType(BaseType.TIME)
+    if any(is_so(kind) for is_so in _BYTES):
+        return ColumnType(BaseType.BINARY)
+    return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumn:
+    """A column, as the file names and types it."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Some rows: one column for each of the file, named by its position.
+
+    Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
+    why; all their values are null.
+    """
+
+    rows: pa.RecordBatch
+    strange: Sequence[tuple[int, str]] = field(default=())
+
+
+class ColumnarFile:
+    """A file whose columns have types, open."""
+
+    def __init__(self, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
+        self._parts = parts
+        self.columns: Sequence[RecordColumn] = [
+            RecordColumn(field.name, column_type_of(field.type)) for field in schema
+        ]
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Batches of some 1 MiB, of the types of `arrow_type`. Raises FileCorrupt."""
+        for part in self._parts:
+            for rows in _portions(part):
+                arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
+                names = [str(place) for place in range(len(arrays))]
+                yield from map(RecordBatch, _halved(pa.RecordBatch.from_arrays(arrays, names=names)))
+
+
+def _portions(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows, a few MiB at a time as far as their types show it, however large a batch the file has."""
+    for start in range(0, part.num_rows, _ROWS_AT_ONCE):
+        yield from _halved(part.slice(start, _ROWS_AT_ONCE))
+
+
+def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if rows.num_rows <= 1 or sum(map(_bytes_of, rows.columns)) <= _PORTION_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halved(rows.slice(0, half))
+    yield from _halved(rows.slice(half))
+
+
+def _bytes_of(values: pa.Array) -> int:
+    """What the values take, those of a dictionary where they are used. Views are small: they share their bytes."""
+    if types.is_dictionary(values.type):
+        known = values.dictionary
+        return known.nbytes * len(values) // max(len(known), 1)
+    return 0 if any(is_so(values.type) for is_so in _VIEWS) else values.nbytes
+
+
+def parquet_file(file: BinaryIO) -> ColumnarFile:
+    """Raises format_mismatch, FileCorrupt."""
+    if file.read(4) != b"PAR1":
+        raise format_mismatch("The file is no parquet file.")
+    file.seek(0)
+    parquet = open_parquet(cast("IOBase", file))
+    return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
+
+
+def arrow_file(file: BinaryIO) -> ColumnarFile:
+    """Of the stream form or the file form (Feather version 2). Raises format_mismatch."""
+    head = file.read(len(_ARROW_FILE))
+    file.seek(0)
+    if head == _ARROW_FILE:
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
+        return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
+    if head[:4] != b"\xff\xff\xff\xff":
+        raise format_mismatch("The file is no arrow file.")
+    stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
+    return ColumnarFile(stream.schema, map(_checked, stream))
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Arrow believes what a file says of its buffers. Raises ArrowInvalid."""
+    batch.validate(full=True)
+    return batch
+
+
+def _settled(values: pa.Array, wanted: ColumnType) -> pa.Array:
+    """Values as `arrow_type` has them: timestamps in UTC without a zone. Raises FileCorrupt."""
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if types.is_run_end_encoded(values.type):
+        values = kernels.run_end_decode(values)
+    target = arrow_type(wanted)
+    if values.type == target and not types.is_string(target):
+        return _within_years(values)
+    if types.is_string(target):
+        return _texts(values)
+    if types.is_timestamp(values.type):
+        values = kernels.cast(values, pa.timestamp(values.type.unit))
+    with suppress(pa.ArrowInvalid):
+        # Digits of a second beyond the sixth are dropped.
+        is_finer = getattr(values.type, "unit", "") == "ns"
+        return _within_years(kernels.cast(values, target, safe=not is_finer))
+    raise FileCorrupt("The file holds a value that is out of the range of its type.")
+
+
+def _within_years(values: pa.Array) -> pa.Array:
+    """Raises FileCorrupt for days before the year 1 or after the year 9999, which no engine here takes."""
+    is_date = types.is_date(values.type)
+    if not is_date and not types.is_timestamp(values.type):
+        return values
+    ends = kernels.min_max(kernels.cast(values, pa.int32() if is_date else pa.int64())).as_py()
+    unit = 1 if is_date else _MICROSECONDS_OF_A_DAY
+    if ends["min"] is not None and not (_FIRST_DAY * unit <= ends["min"] and ends["max"] < (_LAST_DAY + 1) * unit):
+        raise FileCorrupt("The file holds a date that is not of the years 1 to 9999.")
+    return values
+
+
+def _texts(values: pa.Array) -> pa.StringArray:
+    return kernels.cast(
+        texts(values, Column("", RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING), "")),
+        pa.string(),
+    )
+
+
+RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
+
+
+_PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
+_MARK = b"\xef\xbb\xbf"
+_TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
+
+Record = Mapping[str, Any]
+
+
+class _Fraction(float):
+    """A number with a fraction or an exponent, and its text, which may have more digits than a double keeps."""
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+
+
+class LinesFile:
+    """JSON Lines of known columns. Another name in a record makes its row strange."""
+
+    def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
+        self.columns = columns
+        self._lines = lines
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Batches of texts. Raises record_too_long."""
+        names = [column.name for column in self.columns]
+        known = frozenset(names)
+        rows = list[Record]()
+        strange = list[tuple[int, str]]()
+        size = 0
+        for line in self._lines:
+            record = record_of(line)
+            if record is None:
+                strange.append((len(rows), "the line is no JSON object"))
+            elif unknown := record.keys() - known:
+                strange.append(
+                    (
+                        len(rows),
+                        f"the record has a field {json.dumps(min(unknown))[:100]} that the first records have not",
+                    )
+                )
+            rows.append(record if record is not None and record.keys() <= known else {})
+            size += len(line)
+            if len(rows) == _PORTION_ROWS or size >= _PORTION_CHARACTERS:
+                yield _batch(rows, names, strange)
+                rows, strange, size = [], [], 0
+        if rows:
+            yield _batch(rows, names, strange)
+
+
+def _batch(rows: Sequence[Record], names: Sequence[str], strange: Sequence[tuple[int, str]]) -> RecordBatch:
+    arrays = [pa.array([_text(row.get(name)) for row in rows], pa.string()) for name in names]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(names))])
+    return RecordBatch(batch, strange)
+
+
+def record_of(line: bytes) -> Record | None:
+    """The object of a line; None: it is none. Numbers keep all their digits."""
+    try:
+        found = json.loads(line.decode(), parse_float=_Fraction)
+        if b"\\u" in line:
+            # One half of a surrogate pair is no character, and no text that could be stored.
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return cast("Record", found) if isinstance(found, dict) else None
+
+
+def cell_of(value: Any) -> TypedText:
+    """A value as a cell of its class. A text is a date or a time if it looks like one in the plain forms."""
+    match value:
+        case None:
+            return TypedText("", CellKind.NULL)
+        case bool():
+            return TypedText(_text(value) or "", CellKind.BOOLEAN)
+        case int():
+            return TypedText(str(value), facts_of_text(str(value)).kind)
+        case float():
+            # Doubles have up to 17 digits in JSON; of delimited text more than 15 would be a decimal.
+            text = _text(value) or ""
+            is_finite = facts_of_text(text).kind is not CellKind.NON_FINITE
+            return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
+        case str():
+            kind = facts_of_text(value).kind
+            return TypedText(value, kind if kind in _TIMES else CellKind.TEXT)
+        case _:
+            return TypedText(_text(value) or "", CellKind.TEXT)
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case _Fraction():
+            return value.text
+        case int() | float():
+            return repr(value)
+        case _:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines that are not blank. Raises record_too_long."""
+    is_first = True
+    while line := file.readline(MAX_RECORD_CHARACTERS + 1):
+        if len(line) > MAX_RECORD_CHARACTERS:
+            raise record_too_long("A line of the file is too long.")
+        if is_first:
+            line, is_first = line.removeprefix(_MARK), False
+        if stripped := line.strip():
+            yield stripped
+
+
+def avro_file(file: BinaryIO) -> LinesFile:
+    """Raises format_mismatch, DecompressionFailed, UnsupportedFormat (its records are no records)."""
+    if file.read(4) != b"Obj\x01":
+        raise format_mismatch("The file is no avro file.")
+    file.seek(0)
+    records = AvroFile(file)
+    return LinesFile(map(_lines_checked, records.lines()), _avro_columns(records.schema))
+
+
+def _lines_checked(line: bytes) -> bytes:
+    if len(line) > MAX_RECORD_CHARACTERS:
+        raise record_too_long("A record of the file is too long.")
+    return line
+
+
+_AVRO = {
+    "boolean": BaseType.BOOLEAN,
+    "int": BaseType.INT32,
+    "long": BaseType.INT64,
+    "float": BaseType.FLOAT32,
+    "double": BaseType.FLOAT64,
+    "bytes": BaseType.BINARY,
+    "fixed": BaseType.BINARY,
+}
+_AVRO_LOGICAL = {
+    ("int", "date"): BaseType.DATE,
+    ("int", "time-millis"): BaseType.TIME,
+    ("long", "time-micros"): BaseType.TIME,
+    **{
+        ("long", f"{local}timestamp-{unit}"): BaseType.DATETIME
+        for local in ("", "local-")
+        for unit in ("millis", "micros", "nanos")
+    },
+}
+"""The logical types that `unpacking.avro` writes as such; it ignores all others."""
+
+
+def _avro_columns(declared: Any) -> Sequence[RecordColumn]:
+    try:
+        if declared["type"] != "record":
+            raise UnsupportedFormat
+        return [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FileCorrupt("The avro schema is broken.") from None
+
+
+def _avro_type(declared: Any) -> ColumnType:
+    """Unions with null are of the other type; what the dialects have no type for is text."""
+    if isinstance(declared, list):
+        others = [one for one in cast("list[Any]", declared) if one != "null"]
+        return _avro_type(others[0]) if len(others) == 1 else STRING
+    if isinstance(declared, str):
+        return ColumnType(_AVRO.get(declared, BaseType.STRING))
+    details = cast("Mapping[str, Any]", declared)
+    logical, kind = str(details.get("logicalType", "")), details["type"]
+    if not isinstance(kind, str):
+        return _avro_type(kind)
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        precision, scale = details.get("precision"), details.get("scale", 0)
+        is_usual = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= _MAX_DIGITS
+        return ColumnType(BaseType.DECIMAL, precision, scale) if is_usual and precision else STRING
+    if base := _AVRO_LOGICAL.get((kind, logical)):
+        return ColumnType(base)
+    return _avro_type(kind)
